@@ -1,0 +1,135 @@
+// The fates: how many jobs meet each of them, and what a worker does with one. A fate has a queue of its own.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { defineQueue, type FollowUp, type Lease, type QueueDefinition, type Settled } from '../../src/index.ts'
+
+export interface Piece {
+  readonly run: number
+  readonly number: number
+  readonly workMs: number
+}
+
+type Request = Omit<FollowUp, 'queue'>
+
+export interface Fate {
+  readonly queue: QueueDefinition<Piece, Piece>
+  readonly says: string
+  /** What is enqueued for a run: at scale 1 a few hundred jobs that take about twelve seconds. */
+  readonly requests: (plan: Plan) => Request[]
+  readonly work: (lease: Lease<Piece>, signal: AbortSignal) => Promise<Settled>
+}
+
+export interface Plan {
+  readonly run: number
+  /** Multiplies numbers of jobs and times. */
+  readonly scale: number
+  readonly startedAt: number
+}
+
+/** Short, so that jobs of a killed process are back soon. */
+export const leaseMs = (scale: number) => Math.max(2_000, 3_000 * scale)
+/** When those that are not wanted after all are cancelled, counted from the start of the run. */
+export const cancelAfterMs = (scale: number) => 4_000 * scale
+
+const keep = { retain: { done: '30d', dead: '30d' } } as const
+const transient = new Error('the service did not answer')
+
+export const fates: readonly Fate[] = [
+  {
+    queue: defineQueue<Piece>('quick', keep),
+    says: 'succeeds at once',
+    requests: (plan) => pieces(plan, 240, 60, 240),
+    work: succeed,
+  },
+  {
+    queue: defineQueue<Piece>('slow', keep),
+    says: 'outlasts its lease',
+    requests: (plan) => {
+      const longerMs = leaseMs(plan.scale) / plan.scale
+      return pieces(plan, 12, 1.2 * longerMs, 1.5 * longerMs)
+    },
+    work: succeed,
+  },
+  {
+    queue: defineQueue<Piece>('flaky', { ...keep, backoff: { base: '400ms', factor: 2 } }),
+    says: 'fails twice first',
+    requests: (plan) => pieces(plan, 60, 30, 90),
+    work: (lease, signal) => (lease.job.attempt <= 2 ? fail(lease, signal) : succeed(lease, signal)),
+  },
+  {
+    queue: defineQueue<Piece>('doomed', { ...keep, attempts: 3, backoff: { base: '500ms', factor: 2 } }),
+    says: 'fails every time',
+    requests: (plan) => pieces(plan, 18, 30, 90),
+    work: fail,
+  },
+  {
+    queue: defineQueue<Piece>('hopeless', keep),
+    says: 'permanent error',
+    requests: (plan) => pieces(plan, 12, 30, 90),
+    work: async (lease, signal) => {
+      await spendTime(lease, signal)
+      return lease.dead(new Error('no such user'))
+    },
+  },
+  {
+    queue: defineQueue<Piece>('scheduled', keep),
+    says: 'due in 1 to 9 s',
+    requests: (plan) =>
+      pieces(plan, 40, 30, 90).map((request, i, all) => ({
+        ...request,
+        delay: plan.scale * (1_000 + (8_000 * i) / all.length),
+      })),
+    work: succeed,
+  },
+  {
+    queue: defineQueue<Piece>('unwanted', keep),
+    says: 'cancelled waiting',
+    requests: (plan) => pieces(plan, 15, 30, 90).map((request) => ({ ...request, delay: '1d' })),
+    work: succeed,
+  },
+  {
+    queue: defineQueue<Piece>('late', keep),
+    says: 'misses its start',
+    requests: (plan) =>
+      pieces(plan, 10, 30, 90).map((request) => ({
+        ...request,
+        delay: '1d',
+        startBefore: plan.startedAt + plan.scale * 6_000,
+      })),
+    work: succeed,
+  },
+  {
+    queue: defineQueue<Piece>('twins', keep),
+    says: 'enqueued 3 times',
+    requests: (plan) =>
+      pieces(plan, 20, 60, 240).flatMap((request, i) => {
+        const triplet = { ...request, dedup: { key: `run-${plan.run}/${i}` } }
+        return [triplet, triplet, triplet]
+      }),
+    work: succeed,
+  },
+]
+
+/** Work times spread evenly from the shortest to the longest, in an order that mixes them. */
+function pieces({ run, scale }: Plan, count: number, fromMs: number, toMs: number): Request[] {
+  const total = Math.max(2, Math.round(count * scale))
+  return Array.from({ length: total }, (_, number) => {
+    const share = ((number * 7) % total) / total
+    const workMs = Math.round(scale * (fromMs + (toMs - fromMs) * share))
+    return { payload: { run, number, workMs } satisfies Piece }
+  })
+}
+
+async function succeed(lease: Lease<Piece>, signal: AbortSignal): Promise<Settled> {
+  await spendTime(lease, signal)
+  return lease.done()
+}
+
+async function fail(lease: Lease<Piece>, signal: AbortSignal): Promise<Settled> {
+  await spendTime(lease, signal)
+  return lease.retry(transient)
+}
+
+async function spendTime(lease: Lease<Piece>, signal: AbortSignal): Promise<void> {
+  await sleep(lease.job.payload.workMs, undefined, { signal })
+}

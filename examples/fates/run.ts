@@ -1,0 +1,148 @@
+// One run: planned exactly once whatever crashes, measured from the store's own counts, told from its history.
+//
+// The jobs of a run come into being together with the note that says so: they are the effects of settling one `plan`
+// job. A process that dies before that settlement leaves the plan job to the next; one that dies after it leaves a run
+// to go on with. There is nothing in between.
+
+import {
+  defineQueue,
+  type Holdfast,
+  isHoldfastError,
+  type JobInfo,
+  type Lease,
+  type QueueInfo,
+} from '../../src/index.ts'
+import { fates, type Piece, type Plan } from './fates.ts'
+
+export interface Run extends Plan {
+  readonly finishedAt: number | null
+  /** What had ended in each queue before this run. */
+  readonly before: Readonly<Record<string, Ended>>
+  /** What was asked for, by queue; some of it is refused as a duplicate. */
+  readonly requested: Readonly<Record<string, number>>
+}
+
+export interface Ended {
+  readonly done: number
+  readonly dead: number
+  readonly cancelled: number
+}
+
+export interface Progress extends Ended {
+  readonly run: number
+  readonly total: number
+  readonly finished: number
+  readonly running: number
+  readonly ready: number
+  readonly scheduled: number
+}
+
+export interface Row extends Ended {
+  readonly fate: string
+  readonly says: string
+  readonly jobs: number
+  readonly attempts: number
+  readonly refused: number
+}
+
+const plan = defineQueue<{ run: number }>('plan', { lease: '3s' })
+const runKey = 'run'
+
+/** The run that is under way, or a new one. */
+export async function currentRun(holdfast: Holdfast, scale: number): Promise<{ run: Run; isNew: boolean }> {
+  const last = await holdfast.kv.get<Run>(runKey)
+  if (last && last.value.finishedAt === null) return { run: last.value, isNew: false }
+  const next = (last?.value.run ?? 0) + 1
+  await holdfast.queue(plan).enqueue({ run: next }, { idempotencyKey: `run-${next}` })
+  for (;;) {
+    const [lease] = await holdfast.claim([plan], { wait: '1s' })
+    if (lease) await planRun(holdfast, lease, scale)
+    // Another process may have been first; then this one goes on with what it planned.
+    const planned = await holdfast.kv.get<Run>(runKey)
+    if (planned?.value.run === next) return { run: planned.value, isNew: true }
+  }
+}
+
+async function planRun(holdfast: Holdfast, lease: Lease<{ run: number }>, scale: number): Promise<void> {
+  const planned: Plan = { run: lease.job.payload.run, scale, startedAt: Date.now() }
+  const enqueue = fates.flatMap(({ queue, requests }) => requests(planned).map((request) => ({ ...request, queue })))
+  const before = (await fateQueues(holdfast)).map(({ name, done, dead, cancelled }) => [
+    name,
+    { done, dead, cancelled },
+  ])
+  const requested = Object.groupBy(enqueue, ({ queue }) => queue.name)
+  const run: Run = {
+    ...planned,
+    finishedAt: null,
+    before: Object.fromEntries(before),
+    requested: Object.fromEntries(Object.entries(requested).map(([name, all = []]) => [name, all.length])),
+  }
+  try {
+    await lease.done(undefined, { enqueue, put: [{ key: runKey, value: run }] })
+  } catch (error) {
+    // Too slow: the lease ran out, and another process has the plan job or has settled it.
+    if (!isHoldfastError(error, 'LEASE_LOST')) throw error
+  }
+}
+
+export async function progressOf(holdfast: Holdfast, run: Run): Promise<Progress> {
+  const sum = { done: 0, dead: 0, cancelled: 0, running: 0, ready: 0, scheduled: 0 }
+  for (const queue of await fateQueues(holdfast)) {
+    const before = run.before[queue.name] ?? { done: 0, dead: 0, cancelled: 0 }
+    sum.done += queue.done - before.done
+    sum.dead += queue.dead - before.dead
+    sum.cancelled += queue.cancelled - before.cancelled
+    sum.running += queue.running
+    sum.ready += queue.ready
+    sum.scheduled += queue.scheduled
+  }
+  const finished = sum.done + sum.dead + sum.cancelled
+  return { run: run.run, ...sum, finished, total: finished + sum.running + sum.ready + sum.scheduled }
+}
+
+/** Notes that the run is over, so that the next start begins another. */
+export async function finishRun(holdfast: Holdfast, run: Run): Promise<void> {
+  const stored = await holdfast.kv.get<Run>(runKey)
+  if (stored?.value.run !== run.run || stored.value.finishedAt !== null) return
+  await holdfast.kv.compareAndSet(runKey, stored.version, { ...stored.value, finishedAt: Date.now() })
+}
+
+/** What became of every job of the run, fate by fate, as the history tells it. */
+export async function tableOf(holdfast: Holdfast, run: Run): Promise<Row[]> {
+  const rows: Row[] = []
+  for (const { queue, says } of fates) {
+    const jobs = await jobsOf(holdfast, queue.name, run.run)
+    const count = (state: JobInfo['state']) => jobs.filter((job) => job.state === state).length
+    rows.push({
+      fate: queue.name,
+      says,
+      jobs: jobs.length,
+      done: count('done'),
+      dead: count('dead'),
+      cancelled: count('cancelled'),
+      attempts: jobs.reduce((sum, job) => sum + job.attempts, 0),
+      refused: (run.requested[queue.name] ?? 0) - jobs.length,
+    })
+  }
+  return rows
+}
+
+async function jobsOf(holdfast: Holdfast, queue: string, run: number): Promise<JobInfo[]> {
+  const found: JobInfo[] = []
+  let after: string | null = null
+  do {
+    const page: { jobs: JobInfo[]; next: string | null } = await holdfast.jobs({
+      queue,
+      limit: 1_000,
+      ...(after !== null && { after }),
+    })
+    found.push(...page.jobs.filter((job) => (job.payload as Partial<Piece> | null)?.run === run))
+    after = page.next
+  } while (after !== null)
+  return found
+}
+
+async function fateQueues(holdfast: Holdfast): Promise<QueueInfo[]> {
+  const names = new Set(fates.map((fate) => fate.queue.name))
+  return (await holdfast.queues()).filter((queue) => names.has(queue.name))
+}

@@ -1,0 +1,111 @@
+// What a command is, and what it is given: the words it was called with, and a way to answer.
+
+import type { Duration } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import type { Holdfast } from '../holdfast.ts'
+import type { Terminal } from './terminal.ts'
+
+export interface Command {
+  readonly name: string
+  /** What stands behind the name: `<queue> <json>`. */
+  readonly operands: string
+  readonly says: string
+  readonly options: Readonly<Record<string, Option>>
+  readonly examples: readonly string[]
+  /** Whether it may make a store that is not there yet. One that only looks, or changes what is there, may not. */
+  mayCreate?(operands: readonly string[]): boolean
+  run(call: Call): Promise<Answer>
+}
+
+export interface Option {
+  readonly says: string
+  /** The name of its value; an option without one is a switch. */
+  readonly value?: string
+  readonly multiple?: true
+}
+
+export interface Call {
+  /** Opens the store. A command says what is wrong with its words before that. */
+  readonly open: () => Promise<Holdfast>
+  readonly operands: readonly string[]
+  readonly options: Options
+  readonly terminal: Terminal
+}
+
+export interface Answer {
+  /** For `--json`. */
+  readonly data: unknown
+  /** For people. */
+  readonly text: string
+  /** What was asked for is not there: exit code 1 although nothing failed. */
+  readonly isMissing?: boolean
+}
+
+/** The words were wrong, before anything was tried: exit code 2. */
+export class UsageError extends Error {
+  override readonly name = 'UsageError'
+}
+
+/** Options as they were given, read as what they stand for. */
+export class Options {
+  readonly #values: Readonly<Record<string, unknown>>
+
+  constructor(values: Readonly<Record<string, unknown>>) {
+    this.#values = values
+  }
+
+  isSet(name: string): boolean {
+    return this.#values[name] !== undefined
+  }
+
+  text(name: string): string | undefined {
+    return this.#values[name] as string | undefined
+  }
+
+  texts(name: string): readonly string[] {
+    return (this.#values[name] as readonly string[] | undefined) ?? []
+  }
+
+  number(name: string): number | undefined {
+    const text = this.text(name)
+    if (text === undefined) return undefined
+    if (text.trim() !== '' && Number.isFinite(Number(text))) return Number(text)
+    throw new UsageError(`--${name} is a number; got "${text}".`)
+  }
+
+  /** '30s' as it stands; the library says what is wrong with any other. */
+  duration(name: string): Duration | undefined {
+    const text = this.text(name)
+    return text !== undefined && /^\d+$/.test(text) ? Number(text) : (text as Duration | undefined)
+  }
+
+  time(name: string): Date | undefined {
+    const text = this.text(name)
+    if (text === undefined) return undefined
+    const time = new Date(text)
+    if (!Number.isNaN(time.getTime())) return time
+    throw new UsageError(`--${name} is a time such as 2030-01-31T09:00:00Z; got "${text}".`)
+  }
+}
+
+/** Leaves out what was not given, as options of the library like it. */
+export function given<T extends Record<string, unknown>>(
+  options: T,
+): { [Name in keyof T]?: Exclude<T[Name], undefined> } {
+  const entries = Object.entries(options).filter(([, value]) => value !== undefined)
+  return Object.fromEntries(entries) as { [Name in keyof T]?: Exclude<T[Name], undefined> }
+}
+
+/** JSON from the command line. */
+export function parseJson(text: string, what: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    const why = (error as Error).message
+    throw new UsageError(`The ${what} is not JSON (${why}); quote it for your shell, as in '{"userId":"u1"}'.`)
+  }
+}
+
+export function notFound(id: string): HoldfastError {
+  return new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}, or its retention is over.`, { id })
+}

@@ -1,0 +1,68 @@
+import { text } from 'node:stream/consumers'
+import type { EnqueueOptions } from '../prepare.ts'
+import { type Command, given, type Options, parseJson, UsageError } from './command.ts'
+
+export const enqueue: Command = {
+  name: 'enqueue',
+  operands: '<queue> <json>',
+  says: 'one job; - reads the payload from standard input',
+  options: {
+    delay: { value: 'duration', says: 'due after this long: 30s, 5m, 1d' },
+    'run-at': { value: 'time', says: 'due at this time: 2030-01-31T09:00:00Z' },
+    'start-before': { value: 'time', says: 'cancelled if not started by then' },
+    priority: { value: '0-9', says: '0 is first; 5 unless given' },
+    attempts: { value: 'n', says: 'how often it may be claimed before a failure makes it dead' },
+    timeout: { value: 'duration', says: 'how long one run may take' },
+    dedup: { value: 'key', says: 'refused as a duplicate while another job holds this key' },
+    'dedup-scope': { value: 'scope', says: 'live, waiting, or a window such as 1h; live unless given' },
+    replace: { says: 'a holder of the key that still waits takes over payload and time' },
+    'idempotency-key': { value: 'key', says: 'the same key with the same payload answers with the first job' },
+    id: { value: 'uuid', says: 'an id of your own' },
+    header: { value: 'name=value', multiple: true, says: 'may be given several times' },
+  },
+  mayCreate: () => true,
+  examples: [`holdfast enqueue welcome '{"userId":"u1"}' --delay 5m`, 'cat payload.json | holdfast enqueue import -'],
+
+  async run({ open, operands: [queue = '', json = ''], options }) {
+    const payload = parseJson(json === '-' ? await text(process.stdin) : json, 'payload')
+    const enqueueing = enqueueOptions(options)
+    const holdfast = await open()
+    const enqueued = await holdfast.queue(queue).enqueue(payload, enqueueing)
+    return { data: enqueued, text: `${enqueued.status} ${enqueued.id}${enqueued.replaced ? ', replaced' : ''}` }
+  },
+}
+
+function enqueueOptions(options: Options): EnqueueOptions {
+  const headers = options.texts('header')
+  return given({
+    id: options.text('id'),
+    delay: options.duration('delay'),
+    runAt: options.time('run-at'),
+    startBefore: options.time('start-before'),
+    priority: options.number('priority'),
+    attempts: options.number('attempts'),
+    timeout: options.duration('timeout'),
+    dedup: dedupOf(options),
+    idempotencyKey: options.text('idempotency-key'),
+    headers: headers.length > 0 ? Object.fromEntries(headers.map(headerOf)) : undefined,
+  }) as EnqueueOptions
+}
+
+function dedupOf(options: Options): EnqueueOptions['dedup'] {
+  const key = options.text('dedup')
+  if (key === undefined) {
+    const alone = ['dedup-scope', 'replace'].find((name) => options.isSet(name))
+    if (alone !== undefined) throw new UsageError(`--${alone} says how --dedup works; give --dedup with a key too.`)
+    return undefined
+  }
+  const replace = options.isSet('replace')
+  const scope = options.text('dedup-scope') ?? 'live'
+  if (scope === 'live' || scope === 'waiting') return { key, replace, scope }
+  return { key, replace, scope: { window: options.duration('dedup-scope') ?? 0 } }
+}
+
+function headerOf(text: string): [string, string] {
+  const at = text.indexOf('=')
+  if (at < 1) throw new UsageError(`--header is name=value; got "${text}".`)
+  return [text.slice(0, at), text.slice(at + 1)]
+}

@@ -1,0 +1,53 @@
+// What `--help` says, from what the commands say of themselves.
+
+import type { Command, Option } from './command.ts'
+
+export const globalOptions: Readonly<Record<string, Option>> = {
+  store: { value: 'url', says: 'which store: sqlite:jobs.db; HOLDFAST_STORE unless given' },
+  json: { says: 'answer in JSON, errors too' },
+  help: { says: 'this text; after a command, its own' },
+  version: { says: 'the version of this package' },
+}
+
+export function helpText(commands: readonly Command[]): string {
+  const rows: [string, string][] = commands.map(({ name, operands, says }) => [
+    name === 'kv' ? 'kv get|put|delete|scan' : `${name} ${operands}`.trim(),
+    says,
+  ])
+  return `Holdfast: look into a store of jobs and act on it.
+
+Usage: holdfast <command> [options]
+
+Commands:
+${aligned(rows)}
+
+Options:
+${aligned(optionRows(globalOptions))}
+
+holdfast <command> --help says more. Exit codes: 0 it worked, 1 it did not, 2 it was not asked for in the right words.`
+}
+
+export function commandHelp({ name, operands, says, options, examples }: Command): string {
+  const own = optionRows(options)
+  return `holdfast ${name}: ${says}.
+
+Usage: holdfast ${name}${operands ? ` ${operands}` : ''} [options]
+
+Options:
+${aligned([...own, ...optionRows(globalOptions).slice(0, 2)])}
+
+Examples:
+${examples.map((example) => `  ${example}`).join('\n')}`
+}
+
+function optionRows(options: Readonly<Record<string, Option>>): [string, string][] {
+  return Object.entries(options).map(([name, { value, says }]) => [
+    value === undefined ? `--${name}` : `--${name} <${value}>`,
+    says,
+  ])
+}
+
+function aligned(rows: readonly (readonly [string, string])[]): string {
+  const width = Math.max(...rows.map(([left]) => left.length))
+  return rows.map(([left, right]) => `  ${left.padEnd(width)}  ${right}`).join('\n')
+}

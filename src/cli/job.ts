@@ -1,0 +1,79 @@
+import type { AttemptInfo, JobInfo } from '../job-info.ts'
+import { type Command, notFound } from './command.ts'
+import { lines, oneLine, prettyJson, span, type Terminal } from './terminal.ts'
+
+export const job: Command = {
+  name: 'job',
+  operands: '<id>',
+  says: 'everything known about one job, with the history of its attempts',
+  options: {},
+  examples: ['holdfast job 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
+
+  async run({ open, operands: [id = ''], terminal }) {
+    const info = await (await open()).job(id)
+    if (!info) throw notFound(id)
+    return { data: info, text: [factsOf(info, terminal), historyOf(info.history, terminal)].join('\n\n') }
+  },
+}
+
+function factsOf(info: JobInfo, terminal: Terminal): string {
+  const time = (at: Date | null) => at && terminal.time(at)
+  const isWaiting = info.state === 'scheduled' || info.state === 'ready' || info.state === 'held'
+  const facts: [string, string | null | false][] = [
+    ['job', terminal.paint('bold', info.id)],
+    ['queue', info.queue],
+    [
+      'state',
+      terminal.state(info.state) + (info.cancelRequested ? terminal.paint('yellow', ', cancel requested') : ''),
+    ],
+    ['attempts', `${info.attempts} of ${info.maxAttempts}`],
+    ['priority', String(info.priority)],
+    ['timeout', info.timeoutMs !== null && span(info.timeoutMs)],
+    ['enqueued', time(info.createdAt)],
+    [info.state === 'scheduled' ? 'due' : 'ready since', isWaiting && time(info.runAt)],
+    ['start before', time(info.startBefore)],
+    ['worker', info.worker && oneLine(info.worker)],
+    ['started', time(info.startedAt)],
+    ['lease until', time(info.expiresAt)],
+    ['finished', time(info.finishedAt)],
+    ['dedup key', info.dedupKey && oneLine(info.dedupKey)],
+    ['idempotency key', info.idempotencyKey && oneLine(info.idempotencyKey)],
+    ['headers', Object.keys(info.headers).length > 0 && prettyJson(info.headers)],
+    ['payload', prettyJson(info.payload)],
+    ['result', info.state === 'done' && prettyJson(info.result)],
+    ['error', info.error && terminal.paint('red', errorText(info.error))],
+  ]
+  const shown = facts.filter((fact): fact is [string, string] => typeof fact[1] === 'string')
+  const width = Math.max(...shown.map(([name]) => name.length)) + 2
+  return shown
+    .map(([name, text]) => terminal.paint('dim', name.padEnd(width)) + text.replaceAll('\n', `\n${' '.repeat(width)}`))
+    .join('\n')
+}
+
+function errorText({ name, message, code, stack }: NonNullable<JobInfo['error']>): string {
+  // A stack begins with name and message.
+  if (stack) return lines(stack).join('\n')
+  const head = [name, message].filter((part) => part !== undefined).join(': ')
+  return lines(code === undefined ? head : `${head} (${code})`).join('\n')
+}
+
+function historyOf(history: readonly AttemptInfo[], terminal: Terminal): string {
+  if (history.length === 0) return terminal.paint('dim', 'It was never run.')
+  const columns = [
+    { title: 'ATTEMPT', align: 'right' },
+    { title: 'ENDING' },
+    { title: 'WORKER' },
+    { title: 'STARTED' },
+    { title: 'TOOK', align: 'right' },
+    { title: 'ERROR' },
+  ] as const
+  const rows = history.map(({ attempt, ending, worker, startedAt, endedAt, error }) => [
+    String(attempt),
+    terminal.paint(ending === 'done' ? 'green' : error ? 'red' : 'yellow', ending),
+    oneLine(worker),
+    terminal.time(startedAt),
+    span(endedAt.getTime() - startedAt.getTime()),
+    error ? oneLine(error.message) : '',
+  ])
+  return terminal.table(columns, rows)
+}

@@ -1,0 +1,140 @@
+// The `holdfast` command. Runs when it is imported: parse, dispatch, print, and an exit code that says how it went.
+
+import '../node-version.ts'
+import { readFileSync } from 'node:fs'
+import { type ParseArgsOptionsConfig, parseArgs } from 'node:util'
+import { isHoldfastError } from '../errors.ts'
+import { cancel } from './cancel.ts'
+import { type Answer, type Command, Options, UsageError } from './command.ts'
+import { enqueue } from './enqueue.ts'
+import { commandHelp, globalOptions, helpText } from './help.ts'
+import { job } from './job.ts'
+import { jobs } from './jobs.ts'
+import { kv } from './kv.ts'
+import { pause } from './pause.ts'
+import { queues } from './queues.ts'
+import { requeue } from './requeue.ts'
+import { resume } from './resume.ts'
+import { LazyStore } from './store.ts'
+import { sweep } from './sweep.ts'
+import { Terminal } from './terminal.ts'
+
+const commands: readonly Command[] = [queues, jobs, job, enqueue, pause, resume, cancel, requeue, sweep, kv]
+
+// Whoever reads our output may stop reading: `holdfast jobs | head`.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error
+  process.exit()
+})
+
+process.exitCode = await main(process.argv.slice(2))
+
+async function main(args: readonly string[]): Promise<number> {
+  const isJson = args.includes('--json')
+  try {
+    return await dispatch(args, isJson)
+  } catch (error) {
+    console.error(isJson ? JSON.stringify({ error: errorData(error) }, null, 2) : `holdfast: ${errorText(error)}`)
+    return error instanceof UsageError ? 2 : 1
+  }
+}
+
+async function dispatch(args: readonly string[], isJson: boolean): Promise<number> {
+  const { name, values: loose } = commandIn(args)
+  const command = commands.find((each) => each.name === name)
+  if (loose['version'] === true) return print(version())
+  if (name !== undefined && !command) throw new UsageError(`There is no command "${name}"; holdfast --help lists them.`)
+  if (!command) return loose['help'] === true ? print(helpText(commands)) : printUsage()
+  if (loose['help'] === true) return print(commandHelp(command))
+
+  const { values, operands } = parse(args, command)
+  const url = (values['store'] as string | undefined) ?? process.env['HOLDFAST_STORE']
+  const terminal = new Terminal(process.stdout, Date.now())
+  await using store = new LazyStore(url, { mayCreate: command.mayCreate?.(operands) ?? false })
+  const answer = await command.run({ open: () => store.open(), operands, options: new Options(values), terminal })
+  return printAnswer(answer, isJson)
+}
+
+/** The command's name may stand behind options, so a first look reads the options of all commands and minds nothing. */
+function commandIn(args: readonly string[]): { name: string | undefined; values: Record<string, unknown> } {
+  const all = Object.assign({}, ...commands.map((command) => command.options), globalOptions)
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    options: parserOptions(all),
+    allowPositionals: true,
+    strict: false,
+  })
+  return { name: positionals[0], values }
+}
+
+function parse(args: readonly string[], command: Command): { values: Record<string, unknown>; operands: string[] } {
+  const see = `holdfast ${command.name} --help says more.`
+  try {
+    const options = parserOptions({ ...command.options, ...globalOptions })
+    const { values, positionals } = parseArgs({ args: [...args], options, allowPositionals: true })
+    const operands = positionals.slice(1)
+    const { min, max } = operandCount(command)
+    if (operands.length < min || operands.length > max) {
+      throw new UsageError(`Write: holdfast ${command.name} ${command.operands}`.trim())
+    }
+    return { values, operands }
+  } catch (error) {
+    if (error instanceof UsageError) throw error
+    const [sentence = ''] = (error as Error).message.split('. ')
+    throw new UsageError(`${sentence.replace(/\.$/, '')}; ${see}`)
+  }
+}
+
+function operandCount({ operands }: Command): { min: number; max: number } {
+  if (operands.includes('|')) return { min: 1, max: 3 }
+  const min = operands.match(/<\w+>/g)?.length ?? 0
+  return { min, max: min + (operands.match(/\[\w+\]/g)?.length ?? 0) }
+}
+
+function parserOptions(options: Command['options']): ParseArgsOptionsConfig {
+  return Object.fromEntries(
+    Object.entries(options).map(([name, { value, multiple }]) => [
+      name,
+      {
+        type: value === undefined ? 'boolean' : 'string',
+        multiple: multiple === true,
+        ...(name === 'help' && { short: 'h' }),
+      },
+    ]),
+  )
+}
+
+function print(text: string): number {
+  console.log(text)
+  return 0
+}
+
+function printUsage(): number {
+  console.error(helpText(commands))
+  return 2
+}
+
+function printAnswer({ data, text, isMissing = false }: Answer, isJson: boolean): number {
+  if (isJson) console.log(JSON.stringify(data, null, 2))
+  else if (isMissing) console.error(`holdfast: ${text}`)
+  else console.log(text)
+  return isMissing ? 1 : 0
+}
+
+function errorText(error: unknown): string {
+  if (isHoldfastError(error)) return `${error.message} (${error.code})`
+  if (error instanceof UsageError) return error.message
+  // Not foreseen: where it happened is worth more than a short text.
+  return error instanceof Error ? (error.stack ?? error.message) : String(error)
+}
+
+function errorData(error: unknown): Record<string, unknown> {
+  if (isHoldfastError(error)) return { code: error.code, message: error.message, facts: error.facts }
+  const message = error instanceof Error ? error.message : String(error)
+  return { code: error instanceof UsageError ? 'USAGE' : 'UNEXPECTED', message }
+}
+
+function version(): string {
+  const manifest: unknown = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'))
+  return (manifest as { version: string }).version
+}

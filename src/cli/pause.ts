@@ -1,0 +1,24 @@
+import type { Holdfast } from '../holdfast.ts'
+import type { Answer, Command } from './command.ts'
+
+export const pause: Command = {
+  name: 'pause',
+  operands: '<queue>',
+  says: 'claims pass over the queue; what runs goes on, and no job changes',
+  options: {},
+  examples: ['holdfast pause welcome'],
+
+  async run({ open, operands: [queue = ''] }) {
+    const holdfast = await open()
+    await holdfast.pause(queue)
+    return standing(holdfast, queue, 'Paused')
+  },
+}
+
+/** Says what is in the queue, so that a mistyped name shows. */
+export async function standing(holdfast: Holdfast, queue: string, verb: string): Promise<Answer> {
+  const info = (await holdfast.queues()).find(({ name }) => name === queue)
+  const waiting = (info?.ready ?? 0) + (info?.scheduled ?? 0) + (info?.held ?? 0)
+  const counts = `${waiting} waiting, ${info?.running ?? 0} running`
+  return { data: { queue, paused: info?.paused ?? false }, text: `${verb} ${queue}: ${counts}.` }
+}

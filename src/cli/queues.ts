@@ -1,0 +1,35 @@
+import type { QueueInfo } from '../holdfast.ts'
+import type { JobState } from '../job/record.ts'
+import type { Command } from './command.ts'
+import { type Column, span, type Terminal } from './terminal.ts'
+
+export const queues: Command = {
+  name: 'queues',
+  operands: '',
+  says: 'counts of every queue by state, exact at any size',
+  options: {},
+  examples: ['holdfast queues', 'holdfast queues --json'],
+
+  async run({ open, terminal }) {
+    const infos = await (await open()).queues()
+    return { data: infos, text: infos.length === 0 ? 'There are no queues yet.' : tableOf(infos, terminal) }
+  },
+}
+
+function tableOf(infos: readonly QueueInfo[], terminal: Terminal): string {
+  const states: JobState[] = ['ready', 'running', 'scheduled', 'held', 'done', 'dead', 'cancelled']
+  const shown = states.filter((state) => state !== 'held' || infos.some((info) => info.held > 0))
+  const columns: Column[] = [
+    { title: 'QUEUE' },
+    ...shown.map((state) => ({ title: state.toUpperCase(), align: 'right' }) as const),
+    { title: 'OLDEST WAITING', align: 'right' },
+  ]
+  const rows = infos.map((info) => [
+    info.paused ? `${info.name} ${terminal.paint('yellow', '(paused)')}` : info.name,
+    ...shown.map((state) => terminal.count(info[state], styles[state])),
+    info.oldestWaitingMs === null ? terminal.paint('dim', '·') : span(info.oldestWaitingMs),
+  ])
+  return terminal.table(columns, rows)
+}
+
+const styles: Readonly<Partial<Record<JobState, 'red' | 'cyan'>>> = { dead: 'red', running: 'cyan' }

@@ -1,0 +1,56 @@
+import type { RequeueAllAnswer } from '../store/store.ts'
+import { type Answer, type Call, type Command, given, UsageError } from './command.ts'
+
+const filters = ['queue', 'error', 'died-since', 'died-before']
+
+export const requeue: Command = {
+  name: 'requeue',
+  operands: '[id]',
+  says: 'a dead job, or every dead job that matches, starts again with all its attempts',
+  options: {
+    queue: { value: 'name', says: 'dead jobs of this queue' },
+    error: { value: 'text', says: 'whose error message contains this text' },
+    'died-since': { value: 'time', says: 'that died at this time or later' },
+    'died-before': { value: 'time', says: 'that died before this time' },
+    'dry-run': { says: 'only say what would happen' },
+  },
+  examples: [
+    'holdfast requeue 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80',
+    'holdfast requeue --queue welcome --error ECONNREFUSED --dry-run',
+  ],
+
+  async run(call) {
+    const [id] = call.operands
+    const isFiltered = filters.some((name) => call.options.isSet(name))
+    if (id === undefined && !isFiltered) {
+      throw new UsageError(`Say which: a job id, or one of ${filters.map((name) => `--${name}`).join(', ')}.`)
+    }
+    if (id !== undefined && (isFiltered || call.options.isSet('dry-run'))) {
+      throw new UsageError('Give either a job id or a filter, not both; --dry-run is for filters.')
+    }
+    return id === undefined ? requeueAll(call) : requeueOne(call, id)
+  },
+}
+
+async function requeueOne({ open }: Call, id: string): Promise<Answer> {
+  await (await open()).requeue(id)
+  return { data: { id, requeued: 1, skipped: [] }, text: `Requeued ${id}.` }
+}
+
+async function requeueAll({ open, options }: Call): Promise<Answer> {
+  const dryRun = options.isSet('dry-run')
+  const filter = given({
+    queue: options.text('queue'),
+    error: options.text('error'),
+    diedSince: options.time('died-since'),
+    diedBefore: options.time('died-before'),
+  })
+  const answer = await (await open()).requeueAll(filter, { dryRun })
+  return { data: { dryRun, ...answer }, text: textOf(answer, dryRun) }
+}
+
+function textOf({ requeued, skipped }: RequeueAllAnswer, dryRun: boolean): string {
+  const jobs = requeued === 1 ? '1 dead job' : `${requeued} dead jobs`
+  const head = dryRun ? `Would requeue ${jobs}.` : `Requeued ${jobs}.`
+  return [head, ...skipped.map(({ id, heldBy }) => `Skipped ${id}: its dedup key is held by ${heldBy}.`)].join('\n')
+}

@@ -1,0 +1,16 @@
+import type { Command } from './command.ts'
+import { standing } from './pause.ts'
+
+export const resume: Command = {
+  name: 'resume',
+  operands: '<queue>',
+  says: 'claims take from the queue again',
+  options: {},
+  examples: ['holdfast resume welcome'],
+
+  async run({ open, operands: [queue = ''] }) {
+    const holdfast = await open()
+    await holdfast.resume(queue)
+    return standing(holdfast, queue, 'Resumed')
+  },
+}

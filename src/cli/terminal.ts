@@ -1,0 +1,123 @@
+// Text for people: colours where a terminal shows them, columns that line up, times that can be read at a glance, and
+// nothing from a payload or an error message that a terminal would obey.
+
+import { stripVTControlCharacters, styleText } from 'node:util'
+import type { JobState } from '../job/record.ts'
+
+type Style = Parameters<typeof styleText>[0]
+
+export interface Column {
+  readonly title: string
+  readonly align?: 'right'
+}
+
+const stateStyles: Readonly<Record<JobState, Style>> = {
+  held: 'magenta',
+  scheduled: 'blue',
+  ready: 'reset',
+  running: 'cyan',
+  done: 'green',
+  dead: 'red',
+  cancelled: 'yellow',
+}
+
+export class Terminal {
+  readonly #stream: NodeJS.WriteStream
+  readonly now: number
+
+  constructor(stream: NodeJS.WriteStream, now: number) {
+    this.#stream = stream
+    this.now = now
+  }
+
+  /** Styled on a terminal; as it stands elsewhere, and with NO_COLOR. */
+  paint(style: Style, text: string): string {
+    return styleText(style, text, { stream: this.#stream })
+  }
+
+  state(state: JobState): string {
+    return this.paint(stateStyles[state], state)
+  }
+
+  /** A count that matters only when it is not zero. */
+  count(count: number, style: Style = 'reset'): string {
+    return count === 0 ? this.paint('dim', '·') : this.paint(style, count.toLocaleString('en'))
+  }
+
+  /** Columns that line up. On a terminal the last one is cut to fit. */
+  table(columns: readonly Column[], rows: readonly (readonly string[])[]): string {
+    const widths = columns.map(({ title }, i) => Math.max(title.length, ...rows.map((row) => widthOf(row[i] ?? ''))))
+    const before = widths.slice(0, -1).reduce((sum, width) => sum + width + 2, 0)
+    const room = this.#stream.isTTY ? Math.max(20, this.#stream.columns - before) : Number.POSITIVE_INFINITY
+    const line = (cells: readonly string[]) =>
+      cells
+        .map((cell, i) => {
+          const isLast = i === columns.length - 1
+          const gap = ' '.repeat(Math.max(0, (widths[i] ?? 0) - widthOf(cell)))
+          if (columns[i]?.align === 'right') return gap + cell
+          return isLast ? this.#cut(cell, room) : cell + gap
+        })
+        .join('  ')
+    const head = line(columns.map(({ title }) => this.paint('bold', title)))
+    return [head, ...rows.map(line)].join('\n')
+  }
+
+  /** `2030-01-31 09:00:00Z (in 3 min)` */
+  time(time: Date): string {
+    const text = time
+      .toISOString()
+      .replace('T', ' ')
+      .replace(/\.\d+Z$/, 'Z')
+    return `${text} ${this.paint('dim', `(${this.distance(time)})`)}`
+  }
+
+  /** `in 3 min`, `5 s ago` */
+  distance(time: Date): string {
+    const ms = time.getTime() - this.now
+    return ms >= 500 ? `in ${span(ms)}` : `${span(-ms)} ago`
+  }
+
+  #cut(cell: string, room: number): string {
+    if (widthOf(cell) <= room) return cell
+    const plain = stripVTControlCharacters(cell)
+    return this.paint('dim', `${plain.slice(0, room - 1)}…`)
+  }
+}
+
+/** `340 ms`, `12 s`, `3 min`, `5 h`, `2 d` */
+export function span(ms: number): string {
+  const units: readonly [string, number][] = [
+    ['d', 86_400_000],
+    ['h', 3_600_000],
+    ['min', 60_000],
+    ['s', 1_000],
+  ]
+  for (const [unit, size] of units) {
+    if (ms < size) continue
+    const amount = ms / size
+    return `${amount < 10 && unit !== 'min' ? Number(amount.toFixed(1)) : Math.floor(amount)} ${unit}`
+  }
+  return `${Math.max(0, Math.round(ms))} ms`
+}
+
+/** One line, with control characters made visible as spaces. */
+export function oneLine(text: string): string {
+  return text.replace(/[\p{Cc}\u2028\u2029]+/gu, ' ').trim()
+}
+
+/** Several lines, each of them harmless. */
+export function lines(text: string): string[] {
+  return text.split('\n').map((line) => line.replace(/\p{Cc}/gu, ' ').trimEnd())
+}
+
+export function compactJson(value: unknown): string {
+  return oneLine(JSON.stringify(value) ?? '')
+}
+
+export function prettyJson(value: unknown): string {
+  return lines(JSON.stringify(value, null, 2) ?? 'null').join('\n')
+}
+
+function widthOf(text: string): number {
+  return [...stripVTControlCharacters(text)].length
+}

@@ -1,0 +1,130 @@
+// A queue's definition: a name, the schemas of what goes in and comes out, and how its jobs behave. It needs no
+// connection, so that producer and worker can share it.
+
+import type { StandardSchemaV1 } from '@standard-schema/spec'
+import { type Duration, toMs } from './duration.ts'
+import { HoldfastError } from './errors.ts'
+import type { Backoff } from './job/backoff.ts'
+import { bounds, defaults } from './job/bounds.ts'
+import { checkInteger, checkQueueName } from './job/names.ts'
+import type { QueueSettings } from './job/record.ts'
+
+export interface BackoffOptions {
+  readonly base?: Duration
+  readonly factor?: number
+  readonly max?: Duration
+  /** 0.2 spreads each delay by ±20 %. */
+  readonly jitter?: number
+}
+
+export interface BehaviourOptions {
+  /** How often a job may be claimed before a failure makes it dead. */
+  readonly attempts?: number
+  readonly backoff?: BackoffOptions
+  /** How long a claim holds a job unless it is renewed. */
+  readonly lease?: Duration
+  /** How long one run may take. */
+  readonly timeout?: Duration
+  /** How long finished jobs stay readable: 0 keeps nothing, Infinity keeps them for ever. Cancelled counts as done. */
+  readonly retain?: { readonly done?: Duration; readonly dead?: Duration }
+  /** Every death in this queue enqueues a `DeathNotice` there, in the same transaction. */
+  readonly onDead?: { readonly queue: string | { readonly name: string } }
+}
+
+export interface SchemaOptions<Payload extends StandardSchemaV1, Result extends StandardSchemaV1>
+  extends BehaviourOptions {
+  readonly payload?: Payload
+  readonly result?: Result
+}
+
+/** In: what enqueue takes. Out: what the handler gets. The same pair for the result. */
+export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown, ResultOut = unknown> {
+  readonly name: string
+  readonly payloadSchema: StandardSchemaV1<In, Out> | null
+  readonly resultSchema: StandardSchemaV1<ResultIn, ResultOut> | null
+  readonly attempts: number
+  readonly backoff: Backoff
+  readonly leaseMs: number
+  readonly timeoutMs: number
+  /** What the store must know; null when the definition says nothing of it and leaves what is stored. */
+  readonly settings: QueueSettings | null
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: a definition of any types; payload types are in- and output at once
+export type AnyDefinition = QueueDefinition<any, any, any, any>
+
+type Input<S extends StandardSchemaV1> = StandardSchemaV1.InferInput<S>
+type Output<S extends StandardSchemaV1> = StandardSchemaV1.InferOutput<S>
+
+export function defineQueue<
+  Payload extends StandardSchemaV1 = StandardSchemaV1<unknown, unknown>,
+  Result extends StandardSchemaV1 = StandardSchemaV1<unknown, unknown>,
+>(
+  name: string,
+  options?: SchemaOptions<Payload, Result>,
+): QueueDefinition<Input<Payload>, Output<Payload>, Input<Result>, Output<Result>>
+/** Without schemas the types are your promise; nothing is checked but that the payload survives JSON. */
+export function defineQueue<Payload, Result = unknown>(
+  name: string,
+  options?: BehaviourOptions,
+): QueueDefinition<Payload, Payload, Result, Result>
+export function defineQueue(
+  name: string,
+  options: SchemaOptions<StandardSchemaV1, StandardSchemaV1> = {},
+): QueueDefinition {
+  const { attempts = defaults.attempts, lease = defaults.leaseMs, timeout = defaults.timeoutMs } = options
+  return {
+    name: checkQueueName(name),
+    payloadSchema: checkSchema(options.payload, 'payload'),
+    resultSchema: checkSchema(options.result, 'result'),
+    attempts: checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
+    backoff: toBackoff(options.backoff),
+    leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
+    timeoutMs: toMs(timeout, 'timeout', { min: 1 }),
+    settings: toSettings(name, options),
+  }
+}
+
+function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
+  if (schema === undefined) return null
+  if (typeof schema?.['~standard']?.validate === 'function') return schema
+  throw new HoldfastError('INVALID_OPTION', `${option} must be a Standard Schema (zod, valibot, arktype, …).`, {
+    option,
+  })
+}
+
+function toBackoff(options: BackoffOptions = {}): Backoff {
+  const { baseMs, factor, maxMs, jitter } = defaults.backoff
+  const backoff: Backoff = {
+    baseMs: toMs(options.base ?? baseMs, 'backoff.base'),
+    factor: options.factor ?? factor,
+    maxMs: toMs(options.max ?? maxMs, 'backoff.max'),
+    jitter: options.jitter ?? jitter,
+  }
+  if (!(backoff.factor >= 1 && backoff.factor <= 100)) throw invalid('backoff.factor', 'from 1 to 100', backoff.factor)
+  if (!(backoff.jitter >= 0 && backoff.jitter <= 1)) throw invalid('backoff.jitter', 'from 0 to 1', backoff.jitter)
+  return backoff
+}
+
+function invalid(option: string, range: string, value: unknown): HoldfastError {
+  return new HoldfastError('INVALID_OPTION', `${option} must be a number ${range}; got ${String(value)}.`, {
+    option,
+    value,
+  })
+}
+
+function toSettings(name: string, { retain, onDead }: BehaviourOptions): QueueSettings | null {
+  if (retain === undefined && onDead === undefined) return null
+  const target = typeof onDead?.queue === 'string' ? onDead.queue : onDead?.queue.name
+  if (target === name) {
+    throw new HoldfastError('INVALID_OPTION', `onDead of queue ${name} names the queue itself; name another queue.`, {
+      name,
+    })
+  }
+  return {
+    name,
+    retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
+    retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
+    onDead: target === undefined ? null : checkQueueName(target),
+  }
+}

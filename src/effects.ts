@@ -1,0 +1,61 @@
+// Effects as a caller writes them, and how they become what a store applies.
+
+import type { AnyDefinition } from './definition.ts'
+import { defineQueue } from './definition.ts'
+import { type Duration, toMs } from './duration.ts'
+import { HoldfastError } from './errors.ts'
+import { bounds } from './job/bounds.ts'
+import { encodeJson, kvRule } from './job/codec.ts'
+import { checkKey } from './job/names.ts'
+import type { EffectSet, NewJob } from './job/record.ts'
+import { type EnqueueOptions, prepareJob } from './prepare.ts'
+import type { Capabilities } from './store/store.ts'
+
+export interface FollowUp extends Omit<EnqueueOptions, 'tx'> {
+  readonly queue: string | AnyDefinition
+  readonly payload?: unknown
+}
+
+export interface Effects {
+  /** Follow-up jobs, with every enqueue option. */
+  readonly enqueue?: readonly FollowUp[]
+  readonly put?: readonly { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[]
+  readonly delete?: readonly string[]
+  /** Statements in your own tables, on SQL stores. */
+  readonly sql?: readonly { readonly text: string; readonly values?: readonly unknown[] }[]
+}
+
+export async function prepareEffects(
+  effects: Effects | undefined,
+  capabilities: Capabilities,
+): Promise<EffectSet | null> {
+  if (effects === undefined) return null
+  const { enqueue = [], put = [], delete: remove = [], sql = [] } = effects
+  const count = enqueue.length + put.length + remove.length + sql.length
+  if (count > bounds.effectsMax) {
+    throw new HoldfastError(
+      'INVALID_OPTION',
+      `A settlement carries at most ${bounds.effectsMax} effects; got ${count}.`,
+      { count },
+    )
+  }
+  if (sql.length > 0 && !capabilities.sqlEffects) {
+    throw new HoldfastError('UNSUPPORTED', 'This store cannot run SQL effects; use kv effects or follow-up jobs.', {
+      capability: 'sqlEffects',
+    })
+  }
+  return {
+    put: put.map(({ key, value, ttl }) => ({
+      key: checkKey(key, 'effects.put.key'),
+      value: encodeJson(value, kvRule),
+      ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
+    })),
+    delete: remove.map((key) => checkKey(key, 'effects.delete')),
+    sql: sql.map(({ text, values = [] }) => ({ text, values })),
+    enqueue: await Promise.all(enqueue.map(toNewJob)),
+  }
+}
+
+function toNewJob({ queue, payload, ...options }: FollowUp): NewJob | Promise<NewJob> {
+  return prepareJob(typeof queue === 'string' ? defineQueue(queue) : queue, payload, options)
+}

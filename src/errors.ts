@@ -1,0 +1,69 @@
+// Every error a caller can meet has one base class, a stable `code`, a sentence that says what to do next, and its
+// facts as fields. Codes are part of the public interface; sentences are not.
+
+export type ErrorCode =
+  | 'LEASE_LOST'
+  | 'DUPLICATE_JOB_ID'
+  | 'JOB_NOT_FOUND'
+  | 'INVALID_STATE'
+  | 'INVALID_PAYLOAD'
+  | 'PAYLOAD_TOO_LARGE'
+  | 'RESULT_TOO_LARGE'
+  | 'INVALID_NAME'
+  | 'INVALID_ID'
+  | 'INVALID_OPTION'
+  | 'KV_VALUE_TOO_LARGE'
+  | 'IDEMPOTENCY_MISMATCH'
+  | 'JOB_DEAD'
+  | 'JOB_CANCELLED'
+  | 'JOB_TIMEOUT'
+  | 'WAIT_TIMEOUT'
+  | 'STORE_UNAVAILABLE'
+  | 'SCHEMA_AHEAD'
+  | 'UNSUPPORTED'
+  | 'CLOSED'
+
+export type ErrorFacts = Readonly<Record<string, unknown>>
+
+export class HoldfastError extends Error {
+  readonly code: ErrorCode
+  readonly facts: ErrorFacts
+
+  constructor(code: ErrorCode, message: string, facts: ErrorFacts = {}, options?: ErrorOptions) {
+    super(message, options)
+    this.name = 'HoldfastError'
+    this.code = code
+    this.facts = facts
+  }
+}
+
+export function isHoldfastError(error: unknown, code?: ErrorCode): error is HoldfastError {
+  return error instanceof HoldfastError && (code === undefined || error.code === code)
+}
+
+/** What a store answers when it refuses one request of a batch: the same facts as the error, but plain data. */
+export interface Refused {
+  readonly refused: ErrorCode
+  readonly message: string
+  readonly facts: ErrorFacts
+}
+
+export function refuse(refused: ErrorCode, message: string, facts: ErrorFacts = {}): Refused {
+  return { refused, message, facts }
+}
+
+export function isRefused(answer: unknown): answer is Refused {
+  return typeof answer === 'object' && answer !== null && 'refused' in answer
+}
+
+export function toError({ refused, message, facts }: Refused): HoldfastError {
+  return new HoldfastError(refused, message, facts)
+}
+
+/** Thrown by a handler to say that no later attempt can succeed: the job is dead at once. */
+export class Permanent extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options)
+    this.name = 'Permanent'
+  }
+}

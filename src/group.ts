@@ -1,0 +1,77 @@
+// Group commit on the caller's side: requests that meet in the same moment, or while the last flush is on its way, go
+// out as one. Each caller gets its own answer; only a flush that failed as a whole fails everyone in it.
+
+interface Pending<Request, Answer> {
+  readonly request: Request
+  readonly weight: number
+  readonly resolve: (answer: Answer) => void
+  readonly reject: (error: unknown) => void
+}
+
+export interface GroupOptions<Request, Answer> {
+  readonly flush: (requests: readonly Request[]) => Promise<readonly Answer[]>
+  /** How much work one request is, in jobs. */
+  readonly weigh: (request: Request) => number
+  /** The most work in one flush; a single heavier request still goes, alone. */
+  readonly weightMax: number
+}
+
+export class Group<Request, Answer> {
+  readonly #options: GroupOptions<Request, Answer>
+  #pending: Pending<Request, Answer>[] = []
+  #inFlight: Promise<void> | null = null
+  #armed = false
+
+  constructor(options: GroupOptions<Request, Answer>) {
+    this.#options = options
+  }
+
+  add(request: Request): Promise<Answer> {
+    const { promise, resolve, reject } = Promise.withResolvers<Answer>()
+    this.#pending.push({ request, weight: this.#options.weigh(request), resolve, reject })
+    this.#arm()
+    return promise
+  }
+
+  /** Resolves when everything added so far has been answered. */
+  async drain(): Promise<void> {
+    while (this.#pending.length > 0 || this.#inFlight) {
+      this.#arm()
+      await (this.#inFlight ?? Promise.resolve())
+    }
+  }
+
+  #arm(): void {
+    if (this.#armed || this.#inFlight) return
+    this.#armed = true
+    queueMicrotask(() => {
+      this.#armed = false
+      if (!this.#inFlight && this.#pending.length > 0) this.#inFlight = this.#flush()
+    })
+  }
+
+  async #flush(): Promise<void> {
+    const group = this.#take()
+    try {
+      const answers = await this.#options.flush(group.map(({ request }) => request))
+      group.forEach(({ resolve }, i) => {
+        resolve(answers[i] as Answer)
+      })
+    } catch (error) {
+      for (const { reject } of group) reject(error)
+    }
+    this.#inFlight = null
+    if (this.#pending.length > 0) this.#arm()
+  }
+
+  #take(): Pending<Request, Answer>[] {
+    let weight = 0
+    let count = 0
+    for (const pending of this.#pending) {
+      weight += pending.weight
+      if (count > 0 && weight > this.#options.weightMax) break
+      count += 1
+    }
+    return this.#pending.splice(0, count)
+  }
+}

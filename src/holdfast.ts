@@ -1,0 +1,357 @@
+// The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
+// about a job is the store's.
+
+import { type AnyDefinition, type BehaviourOptions, defineQueue, type QueueDefinition } from './definition.ts'
+import { type Duration, toMs } from './duration.ts'
+import { type Effects, prepareEffects } from './effects.ts'
+import { HoldfastError, isRefused, toError } from './errors.ts'
+import { Group } from './group.ts'
+import { bounds, defaults } from './job/bounds.ts'
+import { jobError } from './job/error.ts'
+import { checkInteger, checkJobId, checkQueueName, checkTime, checkWorkerName } from './job/names.ts'
+import type { JobState, NewJob } from './job/record.ts'
+import { type JobInfo, toJobInfo } from './job-info.ts'
+import { Kv } from './kv/kv.ts'
+import { Lease, type LeaseDesk } from './lease.ts'
+import { validate } from './prepare.ts'
+import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
+import type {
+  Capabilities,
+  ClaimedJob,
+  EnqueueAnswer,
+  Enqueued,
+  EnqueueRequest,
+  KvAnswer,
+  KvWrite,
+  RenewAnswer,
+  RenewRequest,
+  RequeueAllAnswer,
+  SettleAnswer,
+  SettleRequest,
+  Store,
+} from './store/store.ts'
+import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
+import { Waiters } from './waiters.ts'
+
+export interface JobsFilter {
+  readonly queue?: string
+  readonly state?: JobState
+  readonly limit?: number
+  /** `next` of the page before. */
+  readonly after?: string
+}
+
+export interface RequeueAllFilter {
+  readonly queue?: string
+  readonly diedSince?: Date | number
+  readonly diedBefore?: Date | number
+  /** Text that the error message contains. */
+  readonly error?: string
+}
+
+export interface QueueInfo extends Readonly<Record<JobState, number>> {
+  readonly name: string
+  readonly paused: boolean
+  /** How long the longest-waiting ready job has been ready; null when none is. */
+  readonly oldestWaitingMs: number | null
+}
+
+export type Stats = Omit<QueueInfo, 'name' | 'paused'>
+
+type LeaseOf<Q> =
+  Q extends QueueDefinition<infer _In, infer Out, infer Result, infer _ResultOut> ? Lease<Out, Result> : Lease
+
+/** How long a waiter goes without looking, whatever wake-ups say. */
+const backstopMs = 1_000
+/** The most jobs in one group commit. */
+const groupMax = 2_000
+
+const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
+
+export class Holdfast {
+  readonly kv: Kv
+  readonly #store: Store
+  readonly #sweeper: Sweeper
+  readonly #waiters = new Waiters()
+  readonly #unsubscribe: () => void
+  readonly #defined = new Map<string, { readonly settings: string; readonly stored: Promise<void> }>()
+  readonly #enqueues: Group<EnqueueRequest, EnqueueAnswer>
+  readonly #settles: Group<SettleRequest, SettleAnswer>
+  readonly #renews: Group<RenewRequest, RenewAnswer>
+  readonly #kvWrites: Group<KvWrite, KvAnswer>
+  readonly #leaseDesk: LeaseDesk
+  readonly #queueDesk: QueueDesk
+  #closing: Promise<void> | null = null
+
+  constructor(store: Store) {
+    this.#store = store
+    this.#sweeper = new Sweeper(store)
+    this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
+    this.#enqueues = new Group({ flush: (r) => store.enqueue(r), weigh: (r) => r.jobs.length, weightMax: groupMax })
+    this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
+    this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
+    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: () => 1, weightMax: groupMax })
+    this.kv = new Kv(store, (write) => this.#whileOpen(() => this.#kvWrites.add(write)))
+    this.#queueDesk = {
+      enqueue: (definition, jobs, tx) => this.#whileOpen(() => this.#enqueue(definition, jobs, tx)),
+      claim: (definition, options) => this.claim([definition], options),
+    }
+    this.#leaseDesk = {
+      capabilities: store.capabilities,
+      renew: (request) => this.#whileOpen(() => this.#renews.add(request)),
+      settle: (request) => this.#whileOpen(() => this.#settleOne(request)),
+      random: Math.random,
+    }
+  }
+
+  /** What this store can do that others cannot. */
+  get capabilities(): Capabilities {
+    return this.#store.capabilities
+  }
+
+  queue<In, Out, ResultIn, ResultOut>(
+    definition: QueueDefinition<In, Out, ResultIn, ResultOut>,
+  ): Queue<In, Out, ResultIn, ResultOut>
+  queue<Payload = unknown, Result = unknown>(
+    name: string,
+    options?: BehaviourOptions,
+  ): Queue<Payload, Payload, Result, Result>
+  queue(queue: string | AnyDefinition, options?: BehaviourOptions): Queue {
+    const definition = typeof queue === 'string' ? defineQueue(queue, options) : queue
+    return new Queue(this.#queueDesk, definition)
+  }
+
+  /**
+   * Takes up to `max` ready jobs: by priority, within a priority by queue in the order given, within a queue in the
+   * order in which they became ready. A job whose payload cannot be read or does not fit its schema dies here, alone.
+   */
+  async claim<const Queues extends readonly (string | AnyDefinition)[]>(
+    queues: Queues | '*',
+    options: ClaimOptions = {},
+  ): Promise<LeaseOf<Queues[number]>[]> {
+    const definitions = queues === '*' ? null : new Map(queues.map(toDefinition).map((d) => [d.name, d]))
+    const names = definitions && [...definitions.keys()]
+    const { max = 1, wait = 0, worker = `process-${process.pid}`, signal } = options
+    const lease = options.lease ?? shortestLeaseMs(definitions)
+    const request = {
+      queues: names,
+      max: checkInteger(max, 'max', 1, bounds.claimMax),
+      leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
+      worker: checkWorkerName(worker),
+    }
+    const deadline = performance.now() + toMs(wait, 'wait')
+    for (const definition of definitions?.values() ?? []) await this.#define(definition)
+    for (;;) {
+      const waiter = this.#waiters.join(names)
+      try {
+        const claimed = await this.#whileOpen(() => this.#store.claim(request))
+        if (claimed.length > 0) {
+          // One wake-up goes on: where one claim found work there may be more.
+          for (const queue of new Set(claimed.map((job) => job.queue))) this.#waiters.wake(queue, 1)
+          const leases = await this.#toLeases(claimed, definitions)
+          if (leases.length > 0) return leases as LeaseOf<Queues[number]>[]
+          continue
+        }
+        await this.#whileOpen(() => this.#sweeper.ifDue())
+        if (waiter.woken) continue
+        const left = deadline - performance.now()
+        if (left <= 0 || signal?.aborted) return []
+        await waiter.wait(Math.min(left, backstopMs, Math.max(1, this.#sweeper.dueInMs)), signal)
+      } finally {
+        waiter.leave()
+      }
+    }
+  }
+
+  /** Everything known about a job; null when there never was one or its retention is over. */
+  async job(id: string): Promise<JobInfo | null> {
+    const record = await this.#whileOpen(() => this.#store.job(checkJobId(id)))
+    return record && toJobInfo(record)
+  }
+
+  /** A page of jobs: by queue, then by state; waiting ones in the order they will run, finished ones newest first. */
+  async jobs(filter: JobsFilter = {}): Promise<{ jobs: JobInfo[]; next: string | null }> {
+    const { queue, state, limit = 100, after } = filter
+    if (state !== undefined && !jobStates.includes(state)) {
+      throw new HoldfastError('INVALID_OPTION', `state is one of ${jobStates.join(', ')}.`, {
+        option: 'state',
+        value: state,
+      })
+    }
+    const query = {
+      queue: queue === undefined ? null : checkQueueName(queue),
+      state: state ?? null,
+      limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
+      after: after ?? null,
+    }
+    const page = await this.#whileOpen(() => this.#store.jobs(query))
+    return { jobs: page.jobs.map(toJobInfo), next: page.next }
+  }
+
+  /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
+  async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
+    const effects = await prepareEffects(options.effects, this.#store.capabilities)
+    const [answer] = await this.#whileOpen(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
+    if (isRefused(answer)) throw toError(answer)
+    return answer?.status as 'cancelled' | 'requested'
+  }
+
+  /** A dead job starts again with all its attempts; its history stays. */
+  async requeue(id: string): Promise<void> {
+    const [answer] = await this.#whileOpen(() => this.#store.requeue([checkJobId(id)]))
+    if (isRefused(answer)) throw toError(answer)
+  }
+
+  /** Every dead job that matches, newest first per dedup key; those whose key is held are skipped and named. */
+  async requeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean } = {}): Promise<RequeueAllAnswer> {
+    const { queue, diedSince, diedBefore, error } = filter
+    if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
+      throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
+    }
+    return this.#whileOpen(() =>
+      this.#store.requeueAll({
+        dryRun: options.dryRun === true,
+        filter: {
+          ...(queue !== undefined && { queue: checkQueueName(queue) }),
+          ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
+          ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
+          ...(error !== undefined && { error: String(error) }),
+        },
+      }),
+    )
+  }
+
+  /** Claims pass over a paused queue; its jobs stay as they are. */
+  pause(queue: string): Promise<void> {
+    return this.#whileOpen(() => this.#store.pause(checkQueueName(queue), true))
+  }
+
+  resume(queue: string): Promise<void> {
+    return this.#whileOpen(() => this.#store.pause(checkQueueName(queue), false))
+  }
+
+  async queues(): Promise<QueueInfo[]> {
+    const stats = await this.#whileOpen(() => this.#store.stats())
+    return stats.map(({ queue, paused, counts, oldestWaitingMs }) => ({
+      name: queue,
+      paused,
+      ...counts,
+      oldestWaitingMs,
+    }))
+  }
+
+  /** Exact counts over all queues, or of one. */
+  async stats(queue?: string): Promise<Stats> {
+    const name = queue === undefined ? undefined : checkQueueName(queue)
+    const total: Record<JobState, number> & { oldestWaitingMs: number | null } = {
+      held: 0,
+      scheduled: 0,
+      ready: 0,
+      running: 0,
+      done: 0,
+      dead: 0,
+      cancelled: 0,
+      oldestWaitingMs: null,
+    }
+    for (const info of await this.queues()) {
+      if (name !== undefined && info.name !== name) continue
+      for (const state of jobStates) total[state] += info[state]
+      if (info.oldestWaitingMs !== null)
+        total.oldestWaitingMs = Math.max(total.oldestWaitingMs ?? 0, info.oldestWaitingMs)
+    }
+    return total
+  }
+
+  /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
+  sweep(): Promise<SweepTotals> {
+    return this.#whileOpen(() => this.#sweeper.sweep())
+  }
+
+  /** Flushes what was handed over and closes the store. Later calls are refused with CLOSED. */
+  close(): Promise<void> {
+    this.#closing ??= this.#close()
+    return this.#closing
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  async #close(): Promise<void> {
+    this.#unsubscribe()
+    this.#waiters.wakeAll()
+    await Promise.all([this.#enqueues, this.#settles, this.#renews, this.#kvWrites].map((group) => group.drain()))
+    await this.#store.close()
+  }
+
+  async #whileOpen<T>(action: () => Promise<T>): Promise<T> {
+    if (this.#closing) throw new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.')
+    return action()
+  }
+
+  async #enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {
+    if (tx !== undefined && !this.#store.capabilities.callerTransaction) {
+      throw new HoldfastError('UNSUPPORTED', 'This store cannot enqueue in your own transaction; leave out tx.', {
+        capability: 'callerTransaction',
+      })
+    }
+    await this.#define(definition)
+    const answer = await this.#enqueues.add({ jobs })
+    if (isRefused(answer)) throw toError(answer)
+    for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
+    return answer
+  }
+
+  /** Makes sure that the store knows what this definition asks of it, once per definition. */
+  #define({ settings }: AnyDefinition): Promise<void> | undefined {
+    if (settings === null) return undefined
+    const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
+    const known = this.#defined.get(settings.name)
+    if (known?.settings === text) return known.stored
+    const stored = this.#whileOpen(() => this.#store.define([settings]))
+    this.#defined.set(settings.name, { settings: text, stored })
+    stored.catch(() => this.#defined.delete(settings.name))
+    return stored
+  }
+
+  async #settleOne(request: SettleRequest): Promise<SettleAnswer> {
+    const answer = await this.#settles.add(request)
+    if (answer !== 'lost' && 'runAt' in answer && answer.runAt !== null && 'delayMs' in request.settlement) {
+      this.#sweeper.expect(request.settlement.delayMs)
+    }
+    return answer
+  }
+
+  async #toLeases(claimed: readonly ClaimedJob[], definitions: Map<string, AnyDefinition> | null): Promise<Lease[]> {
+    const leases: Lease[] = []
+    const deaths: Promise<unknown>[] = []
+    for (const job of claimed) {
+      const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
+      try {
+        const raw: unknown = JSON.parse(job.payload)
+        const payload = definition.payloadSchema
+          ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
+          : raw
+        leases.push(new Lease(this.#leaseDesk, definition, job, payload))
+      } catch (error) {
+        const settlement = { as: 'dead', error: jobError(error), effects: null } as const
+        deaths.push(this.#settles.add({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
+      }
+    }
+    await Promise.all(deaths)
+    return leases
+  }
+}
+
+function toDefinition(queue: string | AnyDefinition): AnyDefinition {
+  return typeof queue === 'string' ? defineQueue(queue) : queue
+}
+
+function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number {
+  const leases = [...(definitions?.values() ?? [])].map(({ leaseMs }) => leaseMs)
+  return leases.length === 0 ? defaults.leaseMs : Math.min(...leases)
+}
+
+function settleWeight({ settlement }: SettleRequest): number {
+  return 1 + ('effects' in settlement && settlement.effects ? settlement.effects.enqueue.length : 0)
+}

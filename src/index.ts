@@ -1,0 +1,26 @@
+import './node-version.ts'
+
+export type { Clock } from './clock.ts'
+export {
+  type AnyDefinition,
+  type BackoffOptions,
+  type BehaviourOptions,
+  defineQueue,
+  type QueueDefinition,
+  type SchemaOptions,
+} from './definition.ts'
+export type { Duration } from './duration.ts'
+export type { Effects, FollowUp } from './effects.ts'
+export { type ErrorCode, HoldfastError, isHoldfastError, Permanent } from './errors.ts'
+export type { Holdfast, JobsFilter, QueueInfo, RequeueAllFilter, Stats } from './holdfast.ts'
+export type { Ending, JobError, JobState } from './job/record.ts'
+export type { DeathNotice } from './job/transition.ts'
+export type { AttemptInfo, JobInfo } from './job-info.ts'
+export type { Kv, KvValue } from './kv/kv.ts'
+export type { Lease, LeasedJob, Settled } from './lease.ts'
+export { type OpenOptions, open, type StoreOpener } from './open.ts'
+export type { DedupOptions, EnqueueOptions } from './prepare.ts'
+export type { ClaimOptions, Entry, Queue } from './queue.ts'
+export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
+export type { Capabilities, Enqueued, RequeueAllAnswer, Store } from './store/store.ts'
+export type { SweepTotals } from './sweep/sweeper.ts'

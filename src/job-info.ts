@@ -1,0 +1,72 @@
+// A job as a person reads it: dates as dates, JSON as data. What cannot be decoded is shown as it stands.
+
+import type { Ending, JobError, JobRecord, JobState } from './job/record.ts'
+
+export interface AttemptInfo {
+  readonly attempt: number
+  readonly worker: string
+  readonly startedAt: Date
+  readonly endedAt: Date
+  readonly ending: Ending
+  readonly error?: JobError
+}
+
+export interface JobInfo {
+  readonly id: string
+  readonly queue: string
+  readonly state: JobState
+  readonly priority: number
+  readonly attempts: number
+  readonly maxAttempts: number
+  readonly timeoutMs: number | null
+  readonly createdAt: Date
+  readonly runAt: Date
+  readonly startBefore: Date | null
+  readonly dedupKey: string | null
+  readonly idempotencyKey: string | null
+  readonly payload: unknown
+  readonly headers: Readonly<Record<string, string>>
+  readonly worker: string | null
+  readonly startedAt: Date | null
+  readonly expiresAt: Date | null
+  readonly cancelRequested: boolean
+  readonly finishedAt: Date | null
+  readonly result: unknown
+  readonly error: JobError | null
+  /** The newest attempts, oldest first. */
+  readonly history: readonly AttemptInfo[]
+}
+
+export function toJobInfo(record: JobRecord): JobInfo {
+  const { hold, history, createdAt, runAt, startBefore, finishedAt, payload, headers, result, ...same } = record
+  return {
+    ...same,
+    createdAt: new Date(createdAt),
+    runAt: new Date(runAt),
+    startBefore: date(startBefore),
+    finishedAt: date(finishedAt),
+    payload: decode(payload),
+    headers: headers === null ? {} : (decode(headers) as Record<string, string>),
+    result: result === null ? null : decode(result),
+    worker: hold?.worker ?? null,
+    startedAt: date(hold?.startedAt ?? null),
+    expiresAt: date(hold?.expiresAt ?? null),
+    history: history.map((attempt) => ({
+      ...attempt,
+      startedAt: new Date(attempt.startedAt),
+      endedAt: new Date(attempt.endedAt),
+    })),
+  }
+}
+
+function date(ms: number | null): Date | null {
+  return ms === null ? null : new Date(ms)
+}
+
+function decode(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}

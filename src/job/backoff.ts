@@ -1,0 +1,14 @@
+export interface Backoff {
+  readonly baseMs: number
+  readonly factor: number
+  readonly maxMs: number
+  /** Share of the delay by which it may be shorter or longer: 0.2 is ±20 %. */
+  readonly jitter: number
+}
+
+/** The wait after the given attempt failed: base × factor^(attempt − 1), capped, then jittered. `random` is 0 to 1. */
+export function backoffMs(backoff: Backoff, attempt: number, random: number): number {
+  const { baseMs, factor, maxMs, jitter } = backoff
+  const plain = Math.min(maxMs, baseMs * factor ** (attempt - 1))
+  return Math.round(plain * (1 + jitter * (2 * random - 1)))
+}

@@ -1,0 +1,34 @@
+// Every bound and default in one place (units last in the name).
+
+export const bounds = {
+  payloadBytes: 1024 * 1024,
+  resultBytes: 1024 * 1024,
+  headersBytes: 16 * 1024,
+  kvValueBytes: 256 * 1024,
+  kvKeyBytes: 512,
+  errorTextBytes: 8 * 1024,
+  keyBytes: 512,
+  nameLength: 255,
+  workerLength: 255,
+  attemptsKept: 50,
+  freeReleases: 1_000,
+  attemptsMax: 10_000,
+  priorityMax: 9,
+  claimMax: 10_000,
+  enqueueMax: 10_000,
+  effectsMax: 10_000,
+  pageMax: 1_000,
+  jsonDepth: 500,
+  leaseMinMs: 1,
+  leaseMaxMs: 7 * 86_400_000,
+} as const
+
+export const defaults = {
+  attempts: 5,
+  backoff: { baseMs: 10_000, factor: 2, maxMs: 3_600_000, jitter: 0.2 },
+  leaseMs: 30_000,
+  timeoutMs: 600_000,
+  retainDoneMs: 86_400_000,
+  retainDeadMs: 14 * 86_400_000,
+  priority: 5,
+} as const

@@ -1,0 +1,74 @@
+// Names, ids and keys: what is let in. Everything that reaches a store has passed through here.
+
+import { show } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import { bounds } from './bounds.ts'
+import { byteLength } from './codec.ts'
+
+const queueName = /^[A-Za-z0-9._:-]{1,255}$/
+const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/
+
+export function checkQueueName(name: unknown): string {
+  if (typeof name === 'string' && queueName.test(name)) return name
+  throw new HoldfastError(
+    'INVALID_NAME',
+    `A queue name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`,
+    { name },
+  )
+}
+
+export function checkJobId(id: unknown): string {
+  const lower = typeof id === 'string' ? id.toLowerCase() : ''
+  if (uuid.test(lower)) return lower
+  throw new HoldfastError('INVALID_ID', `A job id is a UUID; got ${show(id)}.`, { id })
+}
+
+export function checkWorkerName(name: unknown): string {
+  if (isText(name) && name.length <= bounds.workerLength) return name
+  throw new HoldfastError(
+    'INVALID_NAME',
+    `A worker name is 1 to ${bounds.workerLength} characters; got ${show(name)}.`,
+    {
+      name,
+    },
+  )
+}
+
+/** Dedup, idempotency and key-value keys: any text without NUL or half characters. */
+export function checkKey(key: unknown, option: string): string {
+  if (isText(key) && byteLength(key) <= bounds.keyBytes) return key
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `${option} must be 1 to ${bounds.keyBytes} bytes of well-formed text without NUL; got ${show(key)}.`,
+    { option, value: key },
+  )
+}
+
+export function checkInteger(value: unknown, option: string, min: number, max: number): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= min && value <= max) return value
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `${option} must be a whole number from ${min} to ${max}; got ${show(value)}.`,
+    {
+      option,
+      value,
+    },
+  )
+}
+
+const dateMaxMs = Date.UTC(9999, 11, 31)
+
+/** A point in time: a Date or milliseconds since 1970, up to the year 9999. */
+export function checkTime(value: unknown, option: string): number {
+  const ms = value instanceof Date ? value.getTime() : value
+  if (typeof ms === 'number' && ms >= 0 && ms <= dateMaxMs) return Math.round(ms)
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `${option} must be a Date or milliseconds since 1970, no later than the year 9999; got ${show(value)}.`,
+    { option, value },
+  )
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === 'string' && value !== '' && !value.includes('\0') && value.isWellFormed()
+}

@@ -1,0 +1,125 @@
+// What a job is, as data. Stores keep it in shapes of their own; these are the shapes it is spoken of in.
+
+export type JobState = 'held' | 'scheduled' | 'ready' | 'running' | 'done' | 'dead' | 'cancelled'
+export type EndState = 'done' | 'dead' | 'cancelled'
+
+/** How one attempt ended. `failed`, `timeout` and `crashed` are told by the worker, `expired` by the sweep. */
+export type Ending = 'done' | 'failed' | 'timeout' | 'crashed' | 'expired' | 'released' | 'snoozed' | 'cancelled'
+
+export interface JobError {
+  readonly message: string
+  readonly name?: string
+  readonly code?: string
+  readonly stack?: string
+}
+
+export interface Attempt {
+  readonly attempt: number
+  readonly worker: string
+  readonly startedAt: number
+  readonly endedAt: number
+  readonly ending: Ending
+  readonly error?: JobError
+}
+
+/** One claim's hold on one job. */
+export interface Hold {
+  readonly worker: string
+  readonly startedAt: number
+  readonly expiresAt: number
+}
+
+/**
+ * The part of a job that transitions read. `attempts` counts the current claim when there is one:
+ * attempts = claims − releases − snoozes since the enqueue or the last requeue.
+ */
+export interface JobCore {
+  readonly attempts: number
+  readonly maxAttempts: number
+  /** How often it was released or snoozed for free since the enqueue or the last requeue. */
+  readonly freed: number
+  readonly cancelRequested: boolean
+}
+
+export type DedupScope = 'live' | 'waiting' | { readonly windowMs: number }
+
+export interface Dedup {
+  readonly key: string
+  readonly scope: DedupScope
+  readonly replace: boolean
+}
+
+/** A job as a store takes it: checked, encoded, defaults filled in. Times are the store's to decide. */
+export interface NewJob {
+  readonly id: string
+  /** True when the caller chose the id; a generated one need not be looked up first. */
+  readonly idGiven: boolean
+  readonly queue: string
+  /** JSON text. */
+  readonly payload: string
+  /** JSON text of a flat object of strings. */
+  readonly headers: string | null
+  readonly priority: number
+  readonly maxAttempts: number
+  readonly timeoutMs: number | null
+  readonly delayMs: number
+  readonly runAt: number | null
+  readonly startBefore: number | null
+  readonly dedup: Dedup | null
+  readonly idempotency: { readonly key: string; readonly hash: string } | null
+}
+
+export interface KvPut {
+  readonly key: string
+  /** JSON text. */
+  readonly value: string
+  readonly ttlMs: number | null
+}
+
+export interface SqlEffect {
+  readonly text: string
+  readonly values: readonly unknown[]
+}
+
+/** What lands in the same transaction as a settlement, in this order: puts, deletes, SQL, follow-up jobs. */
+export interface EffectSet {
+  readonly put: readonly KvPut[]
+  readonly delete: readonly string[]
+  readonly sql: readonly SqlEffect[]
+  readonly enqueue: readonly NewJob[]
+}
+
+/** What a queue asks of every store, kept in the store so that a process that never saw the definition obeys it too. */
+export interface QueueSettings {
+  readonly name: string
+  /** How long done and cancelled jobs stay readable; 0 keeps nothing, Infinity keeps for ever. */
+  readonly retainDoneMs: number
+  readonly retainDeadMs: number
+  /** The queue that is told of every death in this one. */
+  readonly onDead: string | null
+}
+
+/** A job as it is read: everything known about it now. */
+export interface JobRecord {
+  readonly id: string
+  readonly queue: string
+  readonly state: JobState
+  readonly priority: number
+  readonly attempts: number
+  readonly maxAttempts: number
+  readonly timeoutMs: number | null
+  readonly createdAt: number
+  /** When it is due (scheduled) or became ready. */
+  readonly runAt: number
+  readonly startBefore: number | null
+  readonly dedupKey: string | null
+  readonly idempotencyKey: string | null
+  readonly payload: string
+  readonly headers: string | null
+  readonly hold: Hold | null
+  readonly cancelRequested: boolean
+  readonly finishedAt: number | null
+  readonly result: string | null
+  readonly error: JobError | null
+  readonly history: readonly Attempt[]
+}

@@ -1,0 +1,82 @@
+// A small key-value store beside the queue: settings, cursors, results that outlive their job.
+
+import { type Duration, toMs } from '../duration.ts'
+import { isRefused, toError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import { encodeJson, kvRule } from '../job/codec.ts'
+import { checkInteger, checkKey } from '../job/names.ts'
+import type { KvAnswer, KvEntry, KvWrite, Store } from '../store/store.ts'
+
+export interface KvValue<T = unknown> {
+  readonly value: T
+  /** Differs after every write; hand it to `compareAndSet`. */
+  readonly version: number
+  readonly expiresAt: Date | null
+}
+
+export class Kv {
+  readonly #store: Store
+  readonly #write: (write: KvWrite) => Promise<KvAnswer>
+
+  constructor(store: Store, write: (write: KvWrite) => Promise<KvAnswer>) {
+    this.#store = store
+    this.#write = write
+  }
+
+  async get<T = unknown>(key: string): Promise<KvValue<T> | null> {
+    const entry = await this.#store.kvGet(checkKey(key, 'key'))
+    return entry && toValue<T>(entry)
+  }
+
+  /** Answers the new version. */
+  async put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): Promise<number> {
+    const { version } = await this.#land({ as: 'put', ...toPut(key, value, options.ttl) })
+    return version as number
+  }
+
+  /** Answers whether there was anything to delete. */
+  async delete(key: string): Promise<boolean> {
+    const { applied } = await this.#land({ as: 'delete', key: checkKey(key, 'key') })
+    return applied
+  }
+
+  /** Writes only if the version is still the one given (`null`: only if the key is absent). */
+  async compareAndSet(
+    key: string,
+    version: number | null,
+    value: unknown,
+    options: { readonly ttl?: Duration } = {},
+  ): Promise<{ applied: boolean; version: number | null }> {
+    const expected = version === null ? null : checkInteger(version, 'version', 0, Number.MAX_SAFE_INTEGER)
+    return this.#land({ as: 'compareAndSet', version: expected, ...toPut(key, value, options.ttl) })
+  }
+
+  /** Every entry whose key starts with the prefix, by key, a page at a time. */
+  async *scan<T = unknown>(prefix: string): AsyncGenerator<KvValue<T> & { readonly key: string }> {
+    if (prefix !== '') checkKey(prefix, 'prefix')
+    let after: string | null = null
+    do {
+      const page = await this.#store.kvScan({ prefix, limit: bounds.pageMax, after })
+      for (const entry of page.entries) yield { key: entry.key, ...toValue<T>(entry) }
+      after = page.next
+    } while (after !== null)
+  }
+
+  async #land(write: KvWrite): Promise<{ applied: boolean; version: number | null }> {
+    const answer = await this.#write(write)
+    if (isRefused(answer)) throw toError(answer)
+    return answer
+  }
+}
+
+function toPut(key: string, value: unknown, ttl: Duration | undefined) {
+  return {
+    key: checkKey(key, 'key'),
+    value: encodeJson(value, kvRule),
+    ttlMs: ttl === undefined ? null : toMs(ttl, 'ttl', { min: 1 }),
+  }
+}
+
+function toValue<T>({ value, version, expiresAt }: KvEntry): KvValue<T> {
+  return { value: JSON.parse(value), version, expiresAt: expiresAt === null ? null : new Date(expiresAt) }
+}

@@ -1,0 +1,181 @@
+// A job in the hand: what `claim` gives, and the ways to give it back. Every way names the fence of this very claim; if
+// the lease was lost (it expired and was rescued, the job was cancelled or requeued) nothing changes and the answer is
+// LEASE_LOST.
+
+import type { AnyDefinition } from './definition.ts'
+import { type Duration, toMs } from './duration.ts'
+import { type Effects, prepareEffects } from './effects.ts'
+import { HoldfastError, isRefused, toError } from './errors.ts'
+import { backoffMs } from './job/backoff.ts'
+import { bounds } from './job/bounds.ts'
+import { encodeJson, resultRule } from './job/codec.ts'
+import { jobError } from './job/error.ts'
+import type { JobState } from './job/record.ts'
+import type { Settlement } from './job/transition.ts'
+import { validate } from './prepare.ts'
+import type {
+  Capabilities,
+  ClaimedJob,
+  Enqueued,
+  RenewAnswer,
+  RenewRequest,
+  SettleAnswer,
+  SettleRequest,
+} from './store/store.ts'
+
+/** What a lease needs of the client it came from. */
+export interface LeaseDesk {
+  readonly capabilities: Capabilities
+  renew(request: RenewRequest): Promise<RenewAnswer>
+  settle(request: SettleRequest): Promise<SettleAnswer>
+  random(): number
+}
+
+export interface LeasedJob<Payload> {
+  readonly id: string
+  readonly queue: string
+  readonly payload: Payload
+  /** 1 on the first run. */
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly priority: number
+  readonly timeoutMs: number
+  readonly headers: Readonly<Record<string, string>>
+  readonly createdAt: Date
+  readonly startedAt: Date
+}
+
+export interface Settled {
+  readonly state: JobState
+  /** When the job is due again, where it waits. */
+  readonly runAt: Date | null
+  /** What became of the follow-up jobs, in their order: created, or skipped as the duplicate of `id`. */
+  readonly enqueued: readonly Enqueued[]
+}
+
+export class Lease<Payload = unknown, Result = unknown> {
+  readonly job: LeasedJob<Payload>
+  readonly fence: string
+  readonly #desk: LeaseDesk
+  readonly #definition: AnyDefinition
+  #expiresAt: number
+  #cancelRequested = false
+
+  constructor(desk: LeaseDesk, definition: AnyDefinition, claimed: ClaimedJob, payload: Payload) {
+    this.#desk = desk
+    this.#definition = definition
+    this.fence = claimed.fence
+    this.#expiresAt = claimed.expiresAt
+    this.job = {
+      id: claimed.id,
+      queue: claimed.queue,
+      payload,
+      attempt: claimed.attempt,
+      maxAttempts: claimed.maxAttempts,
+      priority: claimed.priority,
+      timeoutMs: claimed.timeoutMs ?? definition.timeoutMs,
+      headers: claimed.headers === null ? {} : JSON.parse(claimed.headers),
+      createdAt: new Date(claimed.createdAt),
+      startedAt: new Date(claimed.startedAt),
+    }
+  }
+
+  get expiresAt(): Date {
+    return new Date(this.#expiresAt)
+  }
+
+  /** Somebody asked to cancel this job; known since the last renewal. */
+  get cancelRequested(): boolean {
+    return this.#cancelRequested
+  }
+
+  /** Holds the job for another while, counted from now. Costs no attempt. */
+  async renew(lease: Duration = this.#definition.leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
+    const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
+    const answer = await this.#desk.renew({ id: this.job.id, fence: this.fence, leaseMs })
+    if (answer === 'lost') throw this.#lost('renew')
+    if (isRefused(answer)) throw toError(answer)
+    this.#expiresAt = answer.expiresAt
+    this.#cancelRequested = answer.cancelRequested
+    return { expiresAt: this.expiresAt, cancelRequested: answer.cancelRequested }
+  }
+
+  async done(result?: Result, effects?: Effects): Promise<Settled> {
+    const schema = this.#definition.resultSchema
+    if (schema) await validate(schema, result, 'result', this.job.queue)
+    const text = result === undefined ? null : encodeJson(result, resultRule)
+    return this.#settle({ as: 'done', result: text, effects: await this.#prepare(effects) })
+  }
+
+  /** It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent. */
+  retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
+    return this.#settle({
+      as: 'retry',
+      error: jobError(error),
+      delayMs: this.#delayMs(options.delay),
+      ending: 'failed',
+    })
+  }
+
+  /** It failed and no later attempt can succeed. */
+  async dead(error: unknown, effects?: Effects): Promise<Settled> {
+    return this.#settle({ as: 'dead', error: jobError(error), effects: await this.#prepare(effects) })
+  }
+
+  /** Gives it back to the front of its queue without costing an attempt. */
+  release(): Promise<Settled> {
+    return this.#settle({ as: 'release' })
+  }
+
+  /** Puts it off without costing an attempt. */
+  async snooze(delay: Duration): Promise<Settled> {
+    return this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') })
+  }
+
+  /** Confirms a requested cancel, or gives up the job for good. */
+  async cancelled(effects?: Effects): Promise<Settled> {
+    return this.#settle({ as: 'cancelled', effects: await this.#prepare(effects) })
+  }
+
+  #delayMs(delay: Duration | undefined): number {
+    if (delay !== undefined) return toMs(delay, 'delay')
+    return backoffMs(this.#definition.backoff, this.job.attempt, this.#desk.random())
+  }
+
+  /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
+  async #prepare(effects: Effects | undefined) {
+    try {
+      return await prepareEffects(effects, this.#desk.capabilities)
+    } catch (error) {
+      await this.retry(error)
+      throw error
+    }
+  }
+
+  async #settle(settlement: Settlement): Promise<Settled> {
+    const { id } = this.job
+    const answer = await this.#desk.settle({
+      id,
+      fence: this.fence,
+      settlement,
+      retryDelayMs: this.#delayMs(undefined),
+    })
+    if (answer === 'lost') throw this.#lost(settlement.as)
+    if (isRefused(answer)) throw toError(answer)
+    if ('failed' in answer) throw toError(answer.failed)
+    return {
+      state: answer.state,
+      runAt: answer.runAt === null ? null : new Date(answer.runAt),
+      enqueued: answer.enqueued,
+    }
+  }
+
+  #lost(verb: string): HoldfastError {
+    const { id, queue, attempt } = this.job
+    return new HoldfastError(
+      'LEASE_LOST',
+      `Cannot ${verb} job ${id}: this lease is no longer the job's. It was settled, cancelled or expired and was taken back; nothing was changed.`,
+      { id, queue, attempt, verb },
+    )
+  }
+}

@@ -1,0 +1,173 @@
+// From what a caller says to what a store takes: names checked, options bounded, payload validated and encoded.
+
+import { createHash } from 'node:crypto'
+import type { StandardSchemaV1 } from '@standard-schema/spec'
+import type { AnyDefinition } from './definition.ts'
+import { type Duration, show, toMs } from './duration.ts'
+import { HoldfastError } from './errors.ts'
+import { newId } from './id.ts'
+import { bounds, defaults } from './job/bounds.ts'
+import { byteLength, canonicalJson, encodeJson, payloadRule } from './job/codec.ts'
+import { checkInteger, checkJobId, checkKey, checkTime } from './job/names.ts'
+import type { Dedup, NewJob } from './job/record.ts'
+
+export interface DedupOptions {
+  readonly key: string
+  /**
+   * How long the key is taken: `'live'` (default) until the job has ended, `'waiting'` until it is first claimed,
+   * `{ window }` for that long from the enqueue, whatever becomes of the job.
+   */
+  readonly scope?: 'live' | 'waiting' | { readonly window: Duration }
+  /** A holder that still waits takes over this payload and time (debounce). */
+  readonly replace?: boolean
+}
+
+export interface EnqueueOptions {
+  /** A UUID of your own; a live job with the same id is refused with DUPLICATE_JOB_ID. */
+  readonly id?: string
+  readonly delay?: Duration
+  readonly runAt?: Date | number
+  /** A job not started by then is cancelled. */
+  readonly startBefore?: Date | number
+  /** 0 (first) to 9; 5 unless given. */
+  readonly priority?: number
+  readonly attempts?: number
+  readonly timeout?: Duration
+  readonly dedup?: DedupOptions
+  /** The same key with the same payload answers with the first job; with another payload it is refused. */
+  readonly idempotencyKey?: string
+  readonly headers?: Readonly<Record<string, string>>
+  /** Your own database transaction to enqueue in, on stores that can. */
+  readonly tx?: unknown
+}
+
+const optionNames = new Set([
+  'id',
+  'delay',
+  'runAt',
+  'startBefore',
+  'priority',
+  'attempts',
+  'timeout',
+  'dedup',
+  'idempotencyKey',
+  'headers',
+  'tx',
+])
+
+export function prepareJob(
+  definition: AnyDefinition,
+  payload: unknown,
+  options: EnqueueOptions = {},
+): NewJob | Promise<NewJob> {
+  const schema = definition.payloadSchema
+  if (!schema) return toNewJob(definition, payload, options)
+  const checked = validate(schema, payload, 'payload', definition.name)
+  if (checked instanceof Promise) return checked.then(() => toNewJob(definition, payload, options))
+  return toNewJob(definition, payload, options)
+}
+
+function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueOptions): NewJob {
+  checkOptionNames(options)
+  const text = encodeJson(payload, payloadRule)
+  const { id, delay, runAt, startBefore, priority, attempts, timeout, dedup, idempotencyKey, headers } = options
+  if (delay !== undefined && runAt !== undefined) {
+    throw new HoldfastError('INVALID_OPTION', 'Give either delay or runAt, not both.', { option: 'runAt' })
+  }
+  return {
+    id: id === undefined ? newId() : checkJobId(id),
+    idGiven: id !== undefined,
+    queue: definition.name,
+    payload: text,
+    headers: headers === undefined ? null : encodeHeaders(headers),
+    priority: priority === undefined ? defaults.priority : checkInteger(priority, 'priority', 0, bounds.priorityMax),
+    maxAttempts:
+      attempts === undefined ? definition.attempts : checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
+    timeoutMs: timeout === undefined ? null : toMs(timeout, 'timeout', { min: 1 }),
+    delayMs: delay === undefined ? 0 : toMs(delay, 'delay'),
+    runAt: runAt === undefined ? null : checkTime(runAt, 'runAt'),
+    startBefore: startBefore === undefined ? null : checkTime(startBefore, 'startBefore'),
+    dedup: dedup === undefined ? null : toDedup(dedup),
+    idempotency:
+      idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
+  }
+}
+
+function checkOptionNames(options: EnqueueOptions): void {
+  if (typeof options !== 'object' || options === null) {
+    throw new HoldfastError('INVALID_OPTION', `Enqueue options are an object; got ${show(options)}.`)
+  }
+  for (const name in options) {
+    if (optionNames.has(name)) continue
+    throw new HoldfastError(
+      'INVALID_OPTION',
+      `There is no enqueue option "${name}"; there are ${[...optionNames].join(', ')}.`,
+      {
+        option: name,
+      },
+    )
+  }
+}
+
+function toDedup({ key, scope = 'live', replace = false }: DedupOptions): Dedup {
+  if (typeof scope === 'object' && scope !== null && 'window' in scope) {
+    const windowMs = toMs(scope.window, 'dedup.scope.window', { min: 1 })
+    return { key: checkKey(key, 'dedup.key'), scope: { windowMs }, replace }
+  }
+  if (scope === 'live' || scope === 'waiting') return { key: checkKey(key, 'dedup.key'), scope, replace }
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `dedup.scope is 'live', 'waiting' or { window: '1h' }; got ${show(scope)}.`,
+    {
+      option: 'dedup.scope',
+      value: scope,
+    },
+  )
+}
+
+function encodeHeaders(headers: Readonly<Record<string, string>>): string {
+  const isFlat =
+    typeof headers === 'object' && headers !== null && Object.values(headers).every((v) => typeof v === 'string')
+  const text = isFlat ? JSON.stringify(headers) : ''
+  if (text !== '' && byteLength(text) <= bounds.headersBytes) return text
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `headers is an object of strings, at most ${bounds.headersBytes} bytes as JSON.`,
+    {
+      option: 'headers',
+    },
+  )
+}
+
+function hash(text: string): string {
+  return createHash('sha256').update(canonicalJson(text)).digest('base64url')
+}
+
+/** The schema's output, or INVALID_PAYLOAD with its issues. A promise only where the schema needs one. */
+export function validate(
+  schema: StandardSchemaV1,
+  value: unknown,
+  what: 'payload' | 'result',
+  queue: string,
+): unknown | Promise<unknown> {
+  const answer = schema['~standard'].validate(value)
+  if (answer instanceof Promise) return answer.then((late) => outputOf(late, what, queue))
+  return outputOf(answer, what, queue)
+}
+
+function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue: string): unknown {
+  if (!answer.issues) return answer.value
+  const issues = answer.issues.map(({ message, path }) => ({
+    message,
+    path: path?.map((part) => String(typeof part === 'object' ? part.key : part)).join('.') ?? '',
+  }))
+  const shown = issues.slice(0, 3).map(({ message, path }) => (path ? `${path}: ${message}` : message))
+  throw new HoldfastError(
+    'INVALID_PAYLOAD',
+    `The ${what} does not fit the schema of queue ${queue}: ${shown.join('; ')}.`,
+    {
+      queue,
+      issues,
+    },
+  )
+}

@@ -1,0 +1,77 @@
+// One queue as a producer sees it.
+
+import type { QueueDefinition } from './definition.ts'
+import type { Duration } from './duration.ts'
+import { HoldfastError } from './errors.ts'
+import { bounds } from './job/bounds.ts'
+import type { NewJob } from './job/record.ts'
+import type { Lease } from './lease.ts'
+import { type EnqueueOptions, prepareJob } from './prepare.ts'
+import type { Enqueued } from './store/store.ts'
+
+export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
+
+export interface ClaimOptions {
+  /** The most jobs to take; 1 unless given. */
+  readonly max?: number
+  /** How long to hold them; the shortest lease of the queues unless given. */
+  readonly lease?: Duration
+  /** How long to wait for the first job when there is none. */
+  readonly wait?: Duration
+  /** Who is taking them, for the history. */
+  readonly worker?: string
+  /** Ends the wait early, with nothing. */
+  readonly signal?: AbortSignal
+}
+
+/** What a queue needs of the client it came from. */
+export interface QueueDesk {
+  enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]>
+  claim(definition: QueueDefinition, options: ClaimOptions): Promise<Lease[]>
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: matches a definition whatever its types
+export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
+  readonly definition: QueueDefinition<Payload, Out, Result, ResultOut>
+  readonly #desk: QueueDesk
+
+  constructor(desk: QueueDesk, definition: QueueDefinition<Payload, Out, Result, ResultOut>) {
+    this.#desk = desk
+    this.definition = definition
+  }
+
+  get name(): string {
+    return this.definition.name
+  }
+
+  /** Once this has resolved the job is on disk. Says whether it was created or is the duplicate of job `id`. */
+  async enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
+    const prepared = prepareJob(this.definition, payload, options)
+    const job = prepared instanceof Promise ? await prepared : prepared
+    const [enqueued] = await this.#desk.enqueue(this.definition as QueueDefinition, [job], options.tx)
+    return enqueued as Enqueued
+  }
+
+  /** All of them or none, in this order. */
+  async enqueueMany(entries: readonly Entry<Payload>[]): Promise<readonly Enqueued[]> {
+    if (entries.length === 0) return []
+    if (entries.length > bounds.enqueueMax) {
+      throw new HoldfastError(
+        'INVALID_OPTION',
+        `enqueueMany takes at most ${bounds.enqueueMax} jobs at a time; got ${entries.length}. Send them in parts.`,
+        { count: entries.length },
+      )
+    }
+    const jobs: NewJob[] = []
+    for (const { payload, ...options } of entries) {
+      const prepared = prepareJob(this.definition, payload, options)
+      jobs.push(prepared instanceof Promise ? await prepared : prepared)
+    }
+    const tx = entries.find((entry) => entry.tx !== undefined)?.tx
+    return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
+  }
+
+  claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
+    return this.#desk.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
+  }
+}

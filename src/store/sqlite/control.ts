@@ -1,0 +1,210 @@
+// What people do to jobs and queues from outside: define, pause, cancel, requeue.
+
+import { type Refused, refuse } from '../../errors.ts'
+import type { EffectSet, QueueSettings } from '../../job/record.ts'
+import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
+import { duplicateId, isLive, takeDedup } from './enqueue.ts'
+import { encodePast, end, findById, type JobRow, jobColumns, listReady, place, unlist } from './job.ts'
+import { applyEffects } from './settle.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
+
+export function define(tx: Transaction, settings: QueueSettings): true {
+  const queue = tx.queue(settings.name)
+  queue.retain_done_ms = finite(settings.retainDoneMs)
+  queue.retain_dead_ms = finite(settings.retainDeadMs)
+  queue.on_dead = settings.onDead
+  tx.db.run(
+    'update holdfast_queue set retain_done_ms = ?, retain_dead_ms = ?, on_dead = ? where no = ?',
+    queue.retain_done_ms,
+    queue.retain_dead_ms,
+    queue.on_dead,
+    queue.no,
+  )
+  return true
+}
+
+function finite(ms: number): number | null {
+  return Number.isFinite(ms) ? ms : null
+}
+
+export function pause(tx: Transaction, { name, paused }: { readonly name: string; readonly paused: boolean }): true {
+  const queue = tx.queue(name)
+  queue.paused = paused ? 1 : 0
+  tx.db.run('update holdfast_queue set paused = ? where no = ?', queue.paused, queue.no)
+  if (!paused && queue.ready > 0) tx.wake(name, queue.ready)
+  return true
+}
+
+export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelAnswer {
+  const job = findById(tx, id)
+  if (!job) return notFound(id)
+  const queue = tx.queueByNo(job.queue)
+  if (job.state === 'running') {
+    const requested: EffectSet[] = job.cancel === null ? [] : JSON.parse(job.cancel)
+    const all = effects ? [...requested, effects] : requested
+    tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
+    return { status: 'requested', enqueued: [] }
+  }
+  if (job.state !== 'ready' && job.state !== 'scheduled')
+    return wrongState(id, job.state, 'cancel', 'a job that has not ended')
+  return tx.attempt(() => {
+    unlist(tx, queue, job)
+    end(tx, queue, job, { state: 'cancelled', attempts: job.attempts, result: null, error: null, run: null })
+    return { status: 'cancelled', enqueued: effects ? applyEffects(tx, effects) : [] } as const
+  })
+}
+
+export function requeue(tx: Transaction, id: string): RequeueAnswer {
+  const job = findById(tx, id)
+  if (!job) return notFound(id)
+  if (job.state !== 'dead') return wrongState(id, job.state, 'requeue', 'a dead job')
+  const heldBy = blockedBy(tx, job)
+  if (heldBy === undefined) {
+    revive(tx, job)
+    return { id }
+  }
+  if (heldBy === id) return duplicateId(id)
+  return refuse(
+    'INVALID_STATE',
+    `Cannot requeue job ${id}: job ${heldBy} holds its dedup key. Wait for that one to end.`,
+    {
+      id,
+      state: 'dead',
+      heldBy,
+    },
+  )
+}
+
+/** Who keeps a dead job from coming back: a live job with its id, or the holder of its dedup key. */
+function blockedBy(tx: Transaction, job: JobRow): string | undefined {
+  if (isLive(tx, job.id)) return job.id
+  if (job.dedup_scope !== 'live') return undefined
+  const slot = tx.db.get<{ id: string; until: number | null }>(
+    'select id, until from holdfast_dedup where queue = ? and key = ?',
+    job.queue,
+    job.dedup_key,
+  )
+  return slot && (slot.until === null || slot.until > tx.now) ? slot.id : undefined
+}
+
+interface EndedRow {
+  readonly attempt: number | null
+  readonly worker: string
+  readonly started_at: number
+  readonly finished_at: number
+  readonly ending: 'failed'
+  readonly error: string | null
+}
+
+function revive(tx: Transaction, job: JobRow): void {
+  const queue = tx.queueByNo(job.queue)
+  const ended = tx.db.get<EndedRow>('select * from holdfast_ended where seq = ?', job.seq) as EndedRow
+  tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
+  tx.count(queue, 'dead', -1)
+  const ord = place(tx, false)
+  tx.db.run(
+    `update holdfast_job
+        set attempts = 0, freed = 0, start_before = null, cancel = null, past = ?, ord = ?, run_at = ?
+      where seq = ?`,
+    ended.attempt === null ? job.past : encodePast(job.past, lastAttempt(ended)),
+    ord,
+    tx.now,
+    job.seq,
+  )
+  listReady(tx, queue, job.priority, ord, job.seq)
+  if (job.dedup_scope === 'live') takeDedup(tx, queue, job.dedup_key as string, job.seq, job.id, null)
+}
+
+export function lastAttempt(ended: EndedRow) {
+  return {
+    attempt: ended.attempt as number,
+    worker: ended.worker,
+    startedAt: ended.started_at,
+    endedAt: ended.finished_at,
+    ending: ended.ending,
+    ...(ended.error !== null && { error: JSON.parse(ended.error) }),
+  }
+}
+
+export interface RequeueChunk {
+  readonly filter: RequeueFilter
+  readonly dryRun: boolean
+  readonly max: number
+  /** Where the chunk before stopped. */
+  readonly after: RequeueMark | null
+}
+
+/** A place among the dead, newest first; jobs that died after the first chunk are not met. */
+export interface RequeueMark {
+  readonly queue: string
+  readonly expiresAt: number
+  readonly seq: number
+}
+
+export interface RequeueChunkAnswer {
+  readonly requeued: readonly { readonly id: string; readonly slot: string | null }[]
+  readonly skipped: readonly { readonly id: string; readonly slot: string | null; readonly heldBy: string }[]
+  readonly after: RequeueMark | null
+}
+
+/** One bounded step of `requeueAll`; mass changes go in chunks so that nobody waits behind them. */
+export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: RequeueChunk): RequeueChunkAnswer {
+  const requeued: { id: string; slot: string | null }[] = []
+  const skipped: { id: string; slot: string | null; heldBy: string }[] = []
+  const dead = nextDead(tx, filter, max, after)
+  for (const job of dead) {
+    const slot = job.dedup_scope === 'live' ? `${job.queue} ${job.dedup_key}` : null
+    const heldBy = blockedBy(tx, job)
+    if (heldBy !== undefined) skipped.push({ id: job.id, slot, heldBy })
+    else {
+      requeued.push({ id: job.id, slot })
+      if (!dryRun) revive(tx, job)
+    }
+  }
+  const last = dead.at(-1)
+  const isLast = dead.length < max || last === undefined
+  return { requeued, skipped, after: isLast ? null : { queue: last.name, expiresAt: last.expires_at, seq: last.seq } }
+}
+
+type DeadRow = JobRow & { readonly name: string; readonly expires_at: number }
+
+function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
+  const found: DeadRow[] = []
+  for (const queue of filteredQueues(tx, filter)) {
+    if (queue.dead === 0 || found.length >= max || (after && queue.name < after.queue)) continue
+    const from =
+      after?.queue === queue.name ? after : { expiresAt: Number.MAX_SAFE_INTEGER, seq: Number.MAX_SAFE_INTEGER }
+    found.push(
+      ...tx.db.all<DeadRow>(
+        `select ${jobColumns}, ? as name, e.expires_at
+           from holdfast_ended e join holdfast_job j on j.seq = e.seq
+          where e.queue = ? and e.state = 'dead' and (e.expires_at, e.seq) < (?, ?)
+            and e.finished_at >= ? and e.finished_at < ? and instr(coalesce(e.error ->> 'message', ''), ?) > 0
+          order by e.expires_at desc, e.seq desc limit ?`,
+        queue.name,
+        queue.no,
+        from.expiresAt,
+        from.seq,
+        filter.diedSince ?? 0,
+        filter.diedBefore ?? Number.MAX_SAFE_INTEGER,
+        filter.error ?? '',
+        max - found.length,
+      ),
+    )
+  }
+  return found
+}
+
+function filteredQueues(tx: Transaction, { queue }: RequeueFilter): QueueRow[] {
+  if (queue === undefined) return tx.queues()
+  const row = tx.findQueue(queue)
+  return row ? [row] : []
+}
+
+function notFound(id: string): Refused {
+  return refuse('JOB_NOT_FOUND', `There is no job ${id}; it never was, or its retention is over.`, { id })
+}
+
+function wrongState(id: string, state: string, verb: string, wanted: string): Refused {
+  return refuse('INVALID_STATE', `Cannot ${verb} job ${id}: it is ${state}, and only ${wanted} can be.`, { id, state })
+}

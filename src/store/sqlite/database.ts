@@ -1,0 +1,169 @@
+// One connection to one file: how it is opened, how a transaction begins beside other processes, and which commits wait
+// for the disk.
+
+import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite'
+import { HoldfastError } from '../../errors.ts'
+import { migrate } from './migrations.ts'
+
+/** How long a writer keeps trying while other processes write. */
+const busyMaxMs = 30_000
+
+export class Database {
+  readonly path: string
+  readonly #db: DatabaseSync
+  readonly #statements = new Map<string, StatementSync>()
+  #synchronous: 'full' | 'normal' = 'full'
+
+  constructor(path: string) {
+    this.path = path
+    this.#db = openFile(path)
+  }
+
+  get isInMemory(): boolean {
+    return this.path === ':memory:'
+  }
+
+  run(sql: string, ...values: SQLInputValue[]): number {
+    return Number(this.#statement(sql).run(...values).changes)
+  }
+
+  get<Row>(sql: string, ...values: SQLInputValue[]): Row | undefined {
+    return this.#statement(sql).get(...values) as Row | undefined
+  }
+
+  all<Row>(sql: string, ...values: SQLInputValue[]): Row[] {
+    return this.#statement(sql).all(...values) as Row[]
+  }
+
+  /**
+   * Runs `work` in one transaction. A durable one is on disk when this returns. One that is not survives the process but
+   * perhaps not the power; the next durable commit takes it along, because both go through the same log in order.
+   */
+  transaction<T>(durable: boolean, work: () => T): T {
+    this.#setSynchronous(durable ? 'full' : 'normal')
+    this.#beginImmediate()
+    try {
+      const answer = work()
+      this.#exec('commit')
+      return answer
+    } catch (error) {
+      if (this.#db.isTransaction) this.#exec('rollback')
+      throw error
+    }
+  }
+
+  /** A consistent look at everything, beside any writer. */
+  snapshot<T>(work: () => T): T {
+    this.#exec('begin')
+    try {
+      return work()
+    } finally {
+      this.#exec('commit')
+    }
+  }
+
+  /** Runs `work`; if it throws, everything it wrote is undone and nothing else. */
+  savepoint<T>(work: () => T): T {
+    this.#exec('savepoint one')
+    try {
+      const answer = work()
+      this.#exec('release one')
+      return answer
+    } catch (error) {
+      this.#exec('rollback to one')
+      this.#exec('release one')
+      throw error
+    }
+  }
+
+  /** Moves what the log holds into the file, as far as readers allow, without making anyone wait. */
+  checkpoint(): void {
+    this.get('pragma wal_checkpoint(passive)')
+  }
+
+  /** Changes whenever another connection has committed. */
+  dataVersion(): number {
+    return this.get<{ data_version: number }>('pragma data_version')?.data_version as number
+  }
+
+  close(): void {
+    this.#db.close()
+  }
+
+  #statement(sql: string): StatementSync {
+    let statement = this.#statements.get(sql)
+    if (!statement) {
+      statement = this.#db.prepare(sql)
+      this.#statements.set(sql, statement)
+    }
+    return statement
+  }
+
+  #exec(sql: string): void {
+    this.#statement(sql).run()
+  }
+
+  #setSynchronous(mode: 'full' | 'normal'): void {
+    if (mode === this.#synchronous) return
+    this.#exec(`pragma synchronous = ${mode}`)
+    this.#synchronous = mode
+  }
+
+  /** Short random sleeps rather than SQLite's own growing ones, so that no process is starved by a busier one. */
+  #beginImmediate(): void {
+    const deadline = performance.now() + busyMaxMs
+    for (;;) {
+      try {
+        this.#exec('begin immediate')
+        return
+      } catch (error) {
+        if (!isBusy(error) || performance.now() > deadline) throw error
+        sleep(0.2 + Math.random() * 1.8)
+      }
+    }
+  }
+}
+
+function openFile(path: string): DatabaseSync {
+  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
+  const deadline = performance.now() + busyMaxMs
+  for (;;) {
+    let db: DatabaseSync | undefined
+    try {
+      db = new DatabaseSync(path)
+      prepare(db)
+      return db
+    } catch (error) {
+      db?.close()
+      if (error instanceof HoldfastError) throw error
+      if (!isBusy(error) || performance.now() > deadline) throw unavailable(path, error)
+      sleep(1 + Math.random() * 9)
+    }
+  }
+}
+
+function prepare(db: DatabaseSync): void {
+  db.exec('pragma busy_timeout = 0')
+  db.exec('pragma journal_mode = wal')
+  db.exec('pragma synchronous = full')
+  db.exec('pragma wal_autocheckpoint = 0') // ours to time: a claim must not pay for a checkpoint
+  db.exec('pragma cache_size = -65536')
+  db.exec('pragma temp_store = memory')
+  migrate(db)
+}
+
+export function isBusy(error: unknown): boolean {
+  const code = (error as { errcode?: unknown } | null)?.errcode
+  return typeof code === 'number' && ((code & 0xff) === 5 || (code & 0xff) === 6) // SQLITE_BUSY, SQLITE_LOCKED
+}
+
+export function unavailable(path: string, cause: unknown): HoldfastError {
+  const why = cause instanceof Error ? cause.message : String(cause)
+  return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}.`, { path }, { cause })
+}
+
+const sleeper = new Int32Array(new SharedArrayBuffer(4))
+
+function sleep(ms: number): void {
+  Atomics.wait(sleeper, 0, 0, ms)
+}

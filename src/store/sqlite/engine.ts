@@ -1,0 +1,153 @@
+// The engine: verbs on one connection, all synchronous. Calls that arrive together share a transaction (group commit):
+//
+// - first those that need not wait for the disk (claim, renew, sweep), in one commit without fsync, answered at once;
+// - then the durable ones, in one commit with one fsync for all of them;
+// - then reads.
+//
+// A request that is refused answers in its own place; it looked before it wrote, or was undone to a savepoint. Anything
+// unforeseen (a full disk, a corrupt page) rolls the group back, and each of its requests is tried alone, so that only
+// those that cannot land fail.
+
+import type { Clock } from '../../clock.ts'
+import { HoldfastError, type Refused, refuse } from '../../errors.ts'
+import { claim } from './claim.ts'
+import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
+import { Database, isBusy } from './database.ts'
+import { enqueue } from './enqueue.ts'
+import { applyKv, kvGet, kvScan } from './kv.ts'
+import { readJob, readJobs, readStats } from './read.ts'
+import { renew } from './renew.ts'
+import { settle } from './settle.ts'
+import { sweep } from './sweep.ts'
+import { Transaction } from './transaction.ts'
+
+const quick = { claim, renew, sweep }
+const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, kvWrite: applyKv }
+const read = { readJob, readJobs, readStats, kvGet, kvScan }
+const verbs = { ...quick, ...durable, ...read }
+
+export type Verbs = typeof verbs
+export type VerbName = keyof Verbs
+export type Item<V extends VerbName> = Parameters<Verbs[V]>[1]
+export type Answer<V extends VerbName> = ReturnType<Verbs[V]> | Refused
+
+export interface Call {
+  readonly no: number
+  readonly verb: VerbName
+  readonly items: readonly unknown[]
+}
+
+export interface Reply {
+  readonly no: number
+  readonly answers: readonly unknown[]
+}
+
+/** Answers to a group that has committed, and the queues in which jobs became ready. */
+export type Deliver = (replies: readonly Reply[], ready: readonly (readonly [queue: string, count: number])[]) => void
+
+type Apply = (tx: Transaction, item: unknown) => unknown
+
+/** How much may be written before the log is moved into the file: some tens of milliseconds of work. */
+const checkpointEvery = 4_000
+
+export class Engine {
+  readonly db: Database
+  readonly #clock: Clock
+  #writtenSinceCheckpoint = 0
+
+  constructor(path: string, clock: Clock) {
+    this.db = new Database(path)
+    this.#clock = clock
+  }
+
+  run(calls: readonly Call[], deliver: Deliver): void {
+    const of = (kind: object) => calls.filter(({ verb }) => verb in kind)
+    this.#commit(false, of(quick), deliver)
+    this.#commit(true, of(durable), deliver)
+    for (const call of of(read))
+      deliver([{ no: call.no, answers: call.items.map((item) => this.#look(call, item)) }], [])
+    this.#checkpointIfDue(calls)
+  }
+
+  close(): void {
+    this.db.close()
+  }
+
+  #commit(isDurable: boolean, calls: readonly Call[], deliver: Deliver): void {
+    if (calls.length === 0) return
+    try {
+      const { replies, ready } = this.#together(isDurable, calls)
+      deliver(replies, ready)
+    } catch (error) {
+      if (isBusy(error)) this.#refuseAll(calls, error, deliver)
+      else for (const call of calls) this.#oneByOne(isDurable, call, deliver)
+    }
+  }
+
+  #together(isDurable: boolean, calls: readonly Call[]) {
+    return this.db.transaction(isDurable, () => {
+      const tx = new Transaction(this.db, this.#clock.now())
+      const replies = calls.map(({ no, verb, items }) => {
+        const apply = verbs[verb] as Apply
+        return { no, answers: items.map((item) => apply(tx, item)) }
+      })
+      tx.finish()
+      return { replies, ready: [...tx.becameReady] }
+    })
+  }
+
+  #oneByOne(isDurable: boolean, { no, verb, items }: Call, deliver: Deliver): void {
+    const ready: (readonly [string, number])[] = []
+    const answers = items.map((item) => {
+      try {
+        const alone = this.#together(isDurable, [{ no, verb, items: [item] }])
+        ready.push(...alone.ready)
+        return alone.replies[0]?.answers[0]
+      } catch (error) {
+        return this.#unknown(error)
+      }
+    })
+    deliver([{ no, answers }], ready)
+  }
+
+  /** Nobody could write for as long as we try: trying each alone would only wait as often again. */
+  #refuseAll(calls: readonly Call[], error: unknown, deliver: Deliver): void {
+    const answers = ({ items }: Call) => items.map(() => this.#unknown(error))
+    deliver(
+      calls.map((call) => ({ no: call.no, answers: answers(call) })),
+      [],
+    )
+  }
+
+  #look({ verb }: Call, item: unknown): unknown {
+    try {
+      const apply = verbs[verb] as Apply
+      return this.db.snapshot(() => apply(new Transaction(this.db, this.#clock.now()), item))
+    } catch (error) {
+      return this.#unknown(error)
+    }
+  }
+
+  #unknown(error: unknown): Refused {
+    if (error instanceof HoldfastError) return refuse(error.code, error.message, error.facts)
+    const why = error instanceof Error ? error.message : String(error)
+    return refuse('STORE_UNAVAILABLE', `SQLite could not do this on ${this.db.path}: ${why}. Nothing was changed.`, {})
+  }
+
+  /** After everyone has been answered, and never on account of a claim. */
+  #checkpointIfDue(calls: readonly Call[]): void {
+    if (this.db.isInMemory) return
+    for (const { verb, items } of calls) {
+      if (verb in durable) for (const item of items) this.#writtenSinceCheckpoint += weight(item)
+    }
+    if (this.#writtenSinceCheckpoint < checkpointEvery) return
+    this.#writtenSinceCheckpoint = 0
+    this.db.checkpoint()
+  }
+}
+
+function weight(item: unknown): number {
+  const jobs = (item as { jobs?: readonly { payload: string }[] }).jobs
+  if (!jobs) return 1
+  return jobs.reduce((sum, { payload }) => sum + 1 + payload.length / 4096, 0)
+}

@@ -1,0 +1,158 @@
+// Enqueue. A request's jobs land together or not at all. Looking and writing are one transaction and SQLite has one
+// writer, so of two producers racing for a key exactly one finds it free.
+
+import { type Refused, refuse } from '../../errors.ts'
+import type { Dedup, NewJob } from '../../job/record.ts'
+import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
+import { findById, listReady, listScheduled, place, unlist } from './job.ts'
+import { type QueueRow, Refusal, type Transaction } from './transaction.ts'
+
+export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
+  if (!jobs.some(mayBeRefused)) return jobs.map((job) => enqueueJob(tx, job))
+  return tx.attempt(() => jobs.map((job) => enqueueJob(tx, job)))
+}
+
+/** Only a chosen id or an idempotency key can be refused; everything else cannot fail and needs no savepoint. */
+function mayBeRefused(job: NewJob): boolean {
+  return job.idGiven || job.idempotency !== null
+}
+
+/** Throws a Refusal; whoever may meet one calls this inside `tx.attempt`. */
+export function enqueueJob(tx: Transaction, job: NewJob): Enqueued {
+  const queue = tx.queue(job.queue)
+  const first = job.idempotency && findIdempotent(tx, queue, job.idempotency)
+  if (first) return { id: first, status: 'duplicate' }
+  const holder = job.dedup && findHolder(tx, queue, job.dedup)
+  if (holder) return meetHolder(tx, queue, job, holder)
+  if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
+  insert(tx, queue, job)
+  return { id: job.id, status: 'created' }
+}
+
+function findIdempotent(
+  tx: Transaction,
+  queue: QueueRow,
+  { key, hash }: { key: string; hash: string },
+): string | undefined {
+  const known = tx.db.get<{ id: string; hash: string }>(
+    'select id, hash from holdfast_idempotency where queue = ? and key = ?',
+    queue.no,
+    key,
+  )
+  if (!known || known.hash === hash) return known?.id
+  throw new Refusal(
+    refuse(
+      'IDEMPOTENCY_MISMATCH',
+      `Idempotency key ${JSON.stringify(key)} was used for job ${known.id} with another payload. Use a new key for new work.`,
+      { key, id: known.id, queue: queue.name },
+    ),
+  )
+}
+
+function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): string | undefined {
+  const slot = tx.db.get<{ id: string; until: number | null }>(
+    'select id, until from holdfast_dedup where queue = ? and key = ?',
+    queue.no,
+    key,
+  )
+  return slot && (slot.until === null || slot.until > tx.now) ? slot.id : undefined
+}
+
+function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, id: string): Enqueued {
+  const holder = job.dedup?.replace ? findById(tx, id) : undefined
+  if (holder?.state !== 'ready' && holder?.state !== 'scheduled') return { id, status: 'duplicate' }
+  unlist(tx, queue, holder)
+  const runAt = dueAt(tx, job)
+  const ord = runAt <= tx.now ? place(tx, false) : null
+  tx.db.run(
+    'update holdfast_job set payload = ?, headers = ?, run_at = ?, ord = ? where seq = ?',
+    job.payload,
+    job.headers,
+    Math.max(runAt, tx.now),
+    ord,
+    holder.seq,
+  )
+  if (ord === null) listScheduled(tx, queue, runAt, holder.seq)
+  else listReady(tx, queue, holder.priority, ord, holder.seq)
+  return { id, status: 'duplicate', replaced: true }
+}
+
+function dueAt(tx: Transaction, job: NewJob): number {
+  return job.runAt ?? tx.now + job.delayMs
+}
+
+export function isLive(tx: Transaction, id: string): boolean {
+  const newest = findById(tx, id)
+  return newest !== undefined && !['done', 'dead', 'cancelled'].includes(newest.state)
+}
+
+export function duplicateId(id: string): Refused {
+  return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
+}
+
+function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
+  const seq = tx.nextNumber()
+  const runAt = dueAt(tx, job)
+  const isReady = runAt <= tx.now
+  const { dedup, idempotency } = job
+  tx.db.run(
+    `insert into holdfast_job
+       (seq, id, queue, priority, ord, run_at, attempts, max_attempts, freed, created_at, start_before, timeout_ms,
+        dedup_key, dedup_scope, idempotency_key, headers, payload)
+     values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    seq,
+    job.id,
+    queue.no,
+    job.priority,
+    isReady ? seq : null,
+    isReady ? tx.now : runAt,
+    job.maxAttempts,
+    tx.now,
+    job.startBefore,
+    job.timeoutMs,
+    dedup?.key ?? null,
+    dedup && scopeName(dedup),
+    idempotency?.key ?? null,
+    job.headers,
+    job.payload,
+  )
+  if (isReady) listReady(tx, queue, job.priority, seq, seq)
+  else listScheduled(tx, queue, runAt, seq)
+  if (dedup)
+    takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)
+  if (idempotency) {
+    tx.db.run(
+      'insert into holdfast_idempotency (queue, key, seq, id, hash) values (?, ?, ?, ?, ?)',
+      queue.no,
+      idempotency.key,
+      seq,
+      job.id,
+      idempotency.hash,
+    )
+  }
+  if (job.startBefore !== null) {
+    tx.db.run('insert into holdfast_overdue (start_before, seq) values (?, ?)', job.startBefore, seq)
+  }
+}
+
+function scopeName({ scope }: Dedup): string {
+  return typeof scope === 'string' ? scope : 'window'
+}
+
+export function takeDedup(
+  tx: Transaction,
+  queue: QueueRow,
+  key: string,
+  seq: number,
+  id: string,
+  until: number | null,
+): void {
+  tx.db.run(
+    'insert or replace into holdfast_dedup (queue, key, seq, id, until) values (?, ?, ?, ?, ?)',
+    queue.no,
+    key,
+    seq,
+    id,
+    until,
+  )
+}

@@ -1,0 +1,190 @@
+// A job's row and the small tables that say which state it is in. Everything that moves a job between them goes through
+// here, so that row, list and count change together.
+
+import type { Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
+import { remember } from '../../job/transition.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
+
+export interface JobRow {
+  readonly seq: number
+  readonly id: string
+  readonly queue: number
+  readonly priority: number
+  readonly ord: number | null
+  readonly run_at: number
+  readonly attempts: number
+  readonly max_attempts: number
+  readonly freed: number
+  readonly start_before: number | null
+  readonly dedup_key: string | null
+  readonly dedup_scope: string | null
+  readonly idempotency_key: string | null
+  readonly cancel: string | null
+  readonly past: string | null
+}
+
+export const jobColumns = `j.seq, j.id, j.queue, j.priority, j.ord, j.run_at, j.attempts, j.max_attempts, j.freed,
+  j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
+
+/** The newest job of that id, live or ended, and where it stands. */
+export function findById(tx: Transaction, id: string): (JobRow & { readonly state: JobState }) | undefined {
+  return tx.db.get(
+    `select ${jobColumns},
+            case when e.seq is not null then e.state
+                 when l.seq is not null then 'running'
+                 when j.ord is not null then 'ready'
+                 else 'scheduled' end as state
+       from holdfast_job j
+       left join holdfast_ended e on e.seq = j.seq
+       left join holdfast_lease l on l.seq = j.seq
+      where j.id = ?
+      order by j.seq desc
+      limit 1`,
+    id,
+  )
+}
+
+/** Far below every number given out, so that released and rescued jobs come first, in the order they came back. */
+const front = -(2 ** 52)
+
+export function place(tx: Transaction, atFront: boolean): number {
+  return atFront ? front + tx.nextNumber() : tx.nextNumber()
+}
+
+export function listReady(tx: Transaction, queue: QueueRow, priority: number, ord: number, seq: number): void {
+  tx.db.run('insert into holdfast_ready (queue, priority, ord, seq) values (?, ?, ?, ?)', queue.no, priority, ord, seq)
+  tx.count(queue, 'ready', 1)
+}
+
+export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, seq: number): void {
+  tx.db.run('insert into holdfast_scheduled (queue, run_at, seq) values (?, ?, ?)', queue.no, runAt, seq)
+  tx.count(queue, 'scheduled', 1)
+}
+
+/** Takes a waiting job off its list. */
+export function unlist(tx: Transaction, queue: QueueRow, job: JobRow): void {
+  if (job.ord === null) {
+    tx.db.run(
+      'delete from holdfast_scheduled where queue = ? and run_at = ? and seq = ?',
+      job.queue,
+      job.run_at,
+      job.seq,
+    )
+    tx.count(queue, 'scheduled', -1)
+  } else {
+    tx.db.run(
+      'delete from holdfast_ready where queue = ? and priority = ? and ord = ?',
+      job.queue,
+      job.priority,
+      job.ord,
+    )
+    tx.count(queue, 'ready', -1)
+  }
+}
+
+/** Nobody holds the job any more. */
+export function dropLease(tx: Transaction, queue: QueueRow, seq: number): void {
+  tx.db.run('delete from holdfast_lease where seq = ?', seq)
+  tx.count(queue, 'running', -1)
+}
+
+export function forgetOverdue(tx: Transaction, job: Pick<JobRow, 'seq' | 'start_before'>): void {
+  if (job.start_before === null) return
+  tx.db.run('delete from holdfast_overdue where start_before = ? and seq = ?', job.start_before, job.seq)
+}
+
+export function freeDedup(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | 'dedup_key'>): void {
+  tx.db.run('delete from holdfast_dedup where queue = ? and key = ? and seq = ?', job.queue, job.dedup_key, job.seq)
+}
+
+export interface WaitAgain {
+  /** null: ready at once. */
+  readonly runAt: number | null
+  readonly front: boolean
+  readonly attempts: number
+  readonly freed: number
+  readonly ended: Attempt
+}
+
+/** After a retry, release, snooze or rescue: the job waits again. */
+export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: WaitAgain): void {
+  const ord = next.runAt === null ? place(tx, next.front) : null
+  const runAt = next.runAt ?? tx.now
+  tx.db.run(
+    'update holdfast_job set attempts = ?, freed = ?, run_at = ?, ord = ?, past = ? where seq = ?',
+    next.attempts,
+    next.freed,
+    runAt,
+    ord,
+    encodePast(job.past, next.ended),
+    job.seq,
+  )
+  if (ord === null) listScheduled(tx, queue, runAt, job.seq)
+  else listReady(tx, queue, job.priority, ord, job.seq)
+}
+
+export interface End {
+  readonly state: EndState
+  readonly attempts: number
+  readonly result: string | null
+  readonly error: JobError | null
+  /** null: it ended without ever running, or while waiting. */
+  readonly run: {
+    readonly attempt: number
+    readonly worker: string
+    readonly startedAt: number
+    readonly ending: Ending
+  } | null
+}
+
+/** No expiry sorts after it. */
+export const forEver = Number.MAX_SAFE_INTEGER
+
+/** The job has ended and is already off its list: kept as long as its queue says, its dedup slot free from now on. */
+export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, attempts, result, error, run }: End): void {
+  forgetOverdue(tx, job)
+  if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
+  const retainMs = state === 'dead' ? queue.retain_dead_ms : queue.retain_done_ms
+  if (retainMs === 0) {
+    removeJob(tx, job)
+    return
+  }
+  tx.db.run(
+    `insert into holdfast_ended
+       (seq, queue, state, attempts, attempt, worker, started_at, ending, finished_at, expires_at, result, error)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    job.seq,
+    queue.no,
+    state,
+    attempts,
+    run?.attempt ?? null,
+    run?.worker ?? null,
+    run?.startedAt ?? null,
+    run?.ending ?? null,
+    tx.now,
+    retainMs === null ? forEver : tx.now + retainMs,
+    result,
+    error && JSON.stringify(error),
+  )
+  tx.count(queue, state, 1)
+}
+
+export function removeJob(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>): void {
+  tx.db.run('delete from holdfast_job where seq = ?', job.seq)
+  if (job.idempotency_key !== null) {
+    tx.db.run(
+      'delete from holdfast_idempotency where queue = ? and key = ? and seq = ?',
+      job.queue,
+      job.idempotency_key,
+      job.seq,
+    )
+  }
+}
+
+export function encodePast(past: string | null, attempt: Attempt): string {
+  return JSON.stringify(remember(decodePast(past), attempt))
+}
+
+export function decodePast(past: string | null): Attempt[] {
+  return past === null ? [] : JSON.parse(past)
+}

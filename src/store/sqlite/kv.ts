@@ -1,0 +1,57 @@
+import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
+import type { Transaction } from './transaction.ts'
+
+interface KvRow {
+  readonly key: string
+  readonly value: string
+  readonly version: number
+  readonly expires_at: number | null
+}
+
+const alive = '(expires_at is null or expires_at > ?)'
+
+export function kvGet(tx: Transaction, key: string): KvEntry | null {
+  const row = tx.db.get<KvRow>(`select * from holdfast_kv where key = ? and ${alive}`, key, tx.now)
+  return row ? toEntry(row) : null
+}
+
+export function applyKv(tx: Transaction, write: KvWrite): Exclude<KvAnswer, { refused: unknown }> {
+  const version = kvGet(tx, write.key)?.version ?? null
+  if (write.as === 'delete') {
+    tx.db.run('delete from holdfast_kv where key = ?', write.key)
+    return { applied: version !== null, version: null }
+  }
+  if (write.as === 'compareAndSet' && write.version !== version) return { applied: false, version }
+  const next = tx.nextNumber()
+  tx.db.run(
+    'insert or replace into holdfast_kv (key, value, version, expires_at) values (?, ?, ?, ?)',
+    write.key,
+    write.value,
+    next,
+    write.ttlMs === null ? null : tx.now + write.ttlMs,
+  )
+  return { applied: true, version: next }
+}
+
+export function kvScan(tx: Transaction, { prefix, limit, after }: KvScanQuery): KvPage {
+  const rows = tx.db.all<KvRow>(
+    `select * from holdfast_kv
+      where key > ? and key >= ? and substr(key, 1, length(?)) = ? and ${alive}
+      order by key limit ?`,
+    after ?? '',
+    prefix,
+    prefix,
+    prefix,
+    tx.now,
+    limit + 1,
+  )
+  const page = rows.slice(0, limit)
+  return {
+    entries: page.map((row) => ({ key: row.key, ...toEntry(row) })),
+    next: rows.length > limit ? (page.at(-1)?.key ?? null) : null,
+  }
+}
+
+function toEntry({ value, version, expires_at }: KvRow): KvEntry {
+  return { value, version, expiresAt: expires_at }
+}

@@ -1,0 +1,172 @@
+// The schema, as numbered steps forward. Landed steps are never edited. Every name starts with `holdfast_`, because the
+// application's own tables may live in the same file.
+//
+// LAYOUT. A job's row is written once and, on the way most jobs go, never again: which state it is in is told by the
+// small table that lists it. A claim takes a range out of `ready` and adds one narrow row a job to `lease`; done moves
+// that row to `ended`. So a payload of any size is written once, and a claim costs the same whatever lies behind it.
+// Measured with raw statements in groups of 1,000 (insert, claim, done; µs a job): one table updated in place 8 + 13 + 15;
+// a live table and a history table, the row moved at the end 8 + 10 + 17; this layout 6 + 3 + 6. An index on
+// `lease (expires_at)` would cost 2 + 3 µs a job; the sweep scans the leases instead, which are as many as jobs running.
+
+import type { DatabaseSync } from 'node:sqlite'
+import { HoldfastError } from '../../errors.ts'
+
+export const migrations: readonly string[] = [
+  `
+  create table holdfast_meta (
+    only_row integer primary key check (only_row = 1),
+    schema integer not null,
+    next integer not null -- the next number for job.seq, job.ord, claim.no, queue.no and kv.version: one sequence for all
+  ) strict;
+
+  create table holdfast_queue (
+    no integer primary key,
+    name text not null unique,
+    paused integer not null default 0,
+    retain_done_ms integer, -- null: for ever
+    retain_dead_ms integer, -- null: for ever
+    on_dead text,
+    held integer not null default 0,
+    scheduled integer not null default 0,
+    ready integer not null default 0,
+    running integer not null default 0,
+    done integer not null default 0,
+    dead integer not null default 0,
+    cancelled integer not null default 0
+  ) strict;
+
+  create table holdfast_job (
+    seq integer primary key,
+    id text not null,
+    queue integer not null,
+    priority integer not null,
+    ord integer,               -- its place in ready; null while scheduled; stale once claimed
+    run_at integer not null,   -- when it is due (scheduled) or became ready
+    attempts integer not null, -- without the claim that holds it now
+    max_attempts integer not null,
+    freed integer not null,
+    created_at integer not null,
+    start_before integer,
+    timeout_ms integer,
+    dedup_key text,
+    dedup_scope text,          -- live, waiting or window
+    idempotency_key text,
+    cancel text,               -- JSON: effects of every cancel requested while it ran
+    past text,                 -- JSON: attempts that have ended
+    headers text,
+    payload text not null
+  ) strict;
+  create index holdfast_job_by_id on holdfast_job (id);
+
+  create table holdfast_ready (
+    queue integer not null,
+    priority integer not null,
+    ord integer not null, -- negative: released or rescued, at the front
+    seq integer not null,
+    primary key (queue, priority, ord)
+  ) strict, without rowid;
+
+  create table holdfast_scheduled (
+    queue integer not null,
+    run_at integer not null,
+    seq integer not null,
+    primary key (queue, run_at, seq)
+  ) strict, without rowid;
+
+  create table holdfast_overdue ( -- jobs never claimed yet that must start before a time
+    start_before integer not null,
+    seq integer not null,
+    primary key (start_before, seq)
+  ) strict, without rowid;
+
+  create table holdfast_claim (
+    no integer primary key,
+    token text not null,
+    worker text not null,
+    started_at integer not null
+  ) strict;
+
+  create table holdfast_lease (
+    seq integer primary key,
+    claim integer not null,
+    attempt integer not null,
+    lease_ms integer not null,
+    expires_at integer not null
+  ) strict;
+
+  create table holdfast_ended (
+    seq integer primary key,
+    queue integer not null,
+    state text not null,
+    attempts integer not null,
+    attempt integer,      -- the last run's number, worker, start and ending; null where it never ran
+    worker text,
+    started_at integer,
+    ending text,
+    finished_at integer not null,
+    expires_at integer not null,
+    result text,
+    error text
+  ) strict;
+  create index holdfast_ended_shelf on holdfast_ended (queue, state, expires_at);
+
+  create table holdfast_dedup (
+    queue integer not null,
+    key text not null,
+    seq integer not null,
+    id text not null,
+    until integer, -- null: until the holder leaves its scope
+    primary key (queue, key)
+  ) strict, without rowid;
+  create index holdfast_dedup_until on holdfast_dedup (until) where until is not null;
+
+  create table holdfast_idempotency (
+    queue integer not null,
+    key text not null,
+    seq integer not null,
+    id text not null,
+    hash text not null,
+    primary key (queue, key)
+  ) strict, without rowid;
+
+  create table holdfast_kv (
+    key text primary key,
+    value text not null,
+    version integer not null,
+    expires_at integer
+  ) strict;
+  create index holdfast_kv_expiry on holdfast_kv (expires_at) where expires_at is not null;
+
+  insert into holdfast_meta (only_row, schema, next) values (1, 1, 1);
+  `,
+]
+
+/** Brings the schema up to this version, whoever else starts at the same time. */
+export function migrate(db: DatabaseSync): void {
+  if (schemaVersion(db) === migrations.length) return
+  db.exec('begin immediate')
+  try {
+    const found = schemaVersion(db)
+    if (found > migrations.length) throw ahead(found)
+    for (const step of migrations.slice(found)) db.exec(step)
+    db.exec(`update holdfast_meta set schema = ${migrations.length}`)
+    db.exec('commit')
+  } catch (error) {
+    db.exec('rollback')
+    throw error
+  }
+}
+
+function schemaVersion(db: DatabaseSync): number {
+  const table = db.prepare(`select 1 from sqlite_schema where type = 'table' and name = 'holdfast_meta'`).get()
+  if (!table) return 0
+  return Number(db.prepare('select schema from holdfast_meta').get()?.['schema'] ?? 0)
+}
+
+function ahead(found: number): HoldfastError {
+  return new HoldfastError(
+    'SCHEMA_AHEAD',
+    `The database has schema ${found}; this Holdfast knows up to ${migrations.length}. Upgrade the holdfast package.`,
+    { found, known: migrations.length },
+  )
+}

@@ -1,0 +1,195 @@
+// Reads. Pages follow the indexes that the hot path keeps anyway: by queue, then by state; waiting jobs in the order they
+// will run, running ones in the order they were enqueued, finished ones newest first.
+
+import { HoldfastError } from '../../errors.ts'
+import type { Attempt, JobRecord, JobState } from '../../job/record.ts'
+import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
+import { lastAttempt } from './control.ts'
+import { decodePast, findById } from './job.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
+
+interface RecordRow {
+  readonly id: string
+  readonly name: string
+  readonly priority: number
+  readonly ord: number | null
+  readonly run_at: number
+  readonly attempts: number
+  readonly max_attempts: number
+  readonly created_at: number
+  readonly start_before: number | null
+  readonly timeout_ms: number | null
+  readonly dedup_key: string | null
+  readonly idempotency_key: string | null
+  readonly cancel: string | null
+  readonly past: string | null
+  readonly headers: string | null
+  readonly payload: string
+  readonly lease_attempt: number | null
+  readonly lease_expires_at: number
+  readonly lease_worker: string
+  readonly lease_started_at: number
+  readonly state: JobState | null
+  readonly ended_attempts: number
+  readonly attempt: number | null
+  readonly worker: string
+  readonly started_at: number
+  readonly ending: 'failed'
+  readonly finished_at: number
+  readonly result: string | null
+  readonly error: string | null
+}
+
+export function readJob(tx: Transaction, id: string): JobRecord | null {
+  const found = findById(tx, id)
+  return found ? record(tx, found.seq) : null
+}
+
+function record(tx: Transaction, seq: number): JobRecord {
+  const row = tx.db.get<RecordRow>(
+    `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
+            c.started_at as lease_started_at, e.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
+            e.ending, e.finished_at, e.result, e.error
+       from holdfast_job j
+       join holdfast_queue q on q.no = j.queue
+       left join holdfast_lease l on l.seq = j.seq
+       left join holdfast_claim c on c.no = l.claim
+       left join holdfast_ended e on e.seq = j.seq
+      where j.seq = ?`,
+    seq,
+  ) as RecordRow
+  const isRunning = row.lease_attempt !== null
+  return {
+    id: row.id,
+    queue: row.name,
+    state: row.state ?? (isRunning ? 'running' : row.ord === null ? 'scheduled' : 'ready'),
+    priority: row.priority,
+    attempts: row.state ? row.ended_attempts : (row.lease_attempt ?? row.attempts),
+    maxAttempts: row.max_attempts,
+    timeoutMs: row.timeout_ms,
+    createdAt: row.created_at,
+    runAt: row.run_at,
+    startBefore: row.start_before,
+    dedupKey: row.dedup_key,
+    idempotencyKey: row.idempotency_key,
+    payload: row.payload,
+    headers: row.headers,
+    hold: isRunning
+      ? { worker: row.lease_worker, startedAt: row.lease_started_at, expiresAt: row.lease_expires_at }
+      : null,
+    cancelRequested: row.cancel !== null,
+    finishedAt: row.state ? row.finished_at : null,
+    result: row.result,
+    error: row.error === null ? null : JSON.parse(row.error),
+    history: historyOf(row),
+  }
+}
+
+function historyOf(row: RecordRow): Attempt[] {
+  const past = decodePast(row.past)
+  return row.attempt === null ? past : [...past, lastAttempt(row)]
+}
+
+const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done']
+
+/** Where a page stopped: the queue, the state, and the last job's place in that list. */
+type Mark = readonly [queue: string, state: number, a: number, b: number]
+
+const start = [Number.MIN_SAFE_INTEGER, Number.MIN_SAFE_INTEGER] as const
+
+export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQuery): JobsPage {
+  const mark = after === null ? null : decodeMark(after)
+  const found: { readonly seq: number; readonly mark: Mark }[] = []
+  for (const row of queue === null ? tx.queues() : [tx.findQueue(queue)]) {
+    if (!row || (mark && row.name < mark[0])) continue
+    states.forEach((listed, index) => {
+      const isBefore = mark !== null && row.name === mark[0] && index < mark[1]
+      if (isBefore || (state !== null && state !== listed) || row[listed] === 0 || found.length > limit) return
+      const [a, b] = mark && row.name === mark[0] && index === mark[1] ? [mark[2], mark[3]] : start
+      for (const { seq, x, y } of list(tx, row, listed, a, b, limit + 1 - found.length)) {
+        found.push({ seq, mark: [row.name, index, x, y] })
+      }
+    })
+  }
+  const page = found.slice(0, limit)
+  return {
+    jobs: page.map(({ seq }) => record(tx, seq)),
+    next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
+  }
+}
+
+/** (x, y) is a job's place in its list, rising; finished lists are walked backwards, so theirs is negated. */
+function list(tx: Transaction, queue: QueueRow, state: JobState, a: number, b: number, max: number) {
+  const rows = (sql: string, ...values: (number | string)[]) =>
+    tx.db.all<{ seq: number; x: number; y: number }>(sql, queue.no, ...values, a, b, max)
+  switch (state) {
+    case 'running':
+      return rows(
+        `select l.seq, l.seq as x, 0 as y from holdfast_lease l join holdfast_job j on j.seq = l.seq
+          where j.queue = ? and (l.seq, 0) > (?, ?) order by l.seq limit ?`,
+      )
+    case 'ready':
+      return rows(
+        `select seq, priority as x, ord as y from holdfast_ready
+          where queue = ? and (priority, ord) > (?, ?) order by priority, ord limit ?`,
+      )
+    case 'scheduled':
+      return rows(
+        `select seq, run_at as x, seq as y from holdfast_scheduled
+          where queue = ? and (run_at, seq) > (?, ?) order by run_at, seq limit ?`,
+      )
+    default:
+      return rows(
+        `select seq, -expires_at as x, -seq as y from holdfast_ended
+          where queue = ? and state = ? and (expires_at, seq) < (-?, -?) order by expires_at desc, seq desc limit ?`,
+        state,
+      )
+  }
+}
+
+function encodeMark(mark: Mark): string {
+  return Buffer.from(JSON.stringify(mark)).toString('base64url')
+}
+
+function decodeMark(text: string): Mark {
+  try {
+    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
+    if (Array.isArray(mark) && typeof mark[0] === 'string' && mark.slice(1).every(Number.isSafeInteger))
+      return mark as unknown as Mark
+  } catch {
+    // falls through: not one of ours
+  }
+  throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page; this is none.', {
+    option: 'after',
+  })
+}
+
+export function readStats(tx: Transaction): QueueStats[] {
+  return tx.queues().map((queue) => {
+    const { held, scheduled, ready, running, done, dead, cancelled } = queue
+    return {
+      queue: queue.name,
+      paused: queue.paused !== 0,
+      counts: { held, scheduled, ready, running, done, dead, cancelled },
+      oldestWaitingMs: ready === 0 ? null : tx.now - oldestReadyAt(tx, queue),
+    }
+  })
+}
+
+/** The head of the front and of the back part of each priority is its oldest: a few seeks, whatever the backlog. */
+function oldestReadyAt(tx: Transaction, queue: QueueRow): number {
+  let oldest = tx.now
+  for (let priority = 0; priority <= 9; priority++) {
+    for (const from of [Number.MIN_SAFE_INTEGER, 0]) {
+      const head = tx.db.get<{ run_at: number }>(
+        `select j.run_at from holdfast_ready r join holdfast_job j on j.seq = r.seq
+          where r.queue = ? and r.priority = ? and r.ord >= ? order by r.ord limit 1`,
+        queue.no,
+        priority,
+        from,
+      )
+      if (head && head.run_at < oldest) oldest = head.run_at
+    }
+  }
+  return oldest
+}

@@ -1,0 +1,145 @@
+// Settle. Everything a settlement does is one transaction; what cannot be applied is undone to a savepoint and the job
+// fails instead, so that the settlements beside it never notice.
+
+import { isRefused, type Refused } from '../../errors.ts'
+import { newId } from '../../id.ts'
+import { defaults } from '../../job/bounds.ts'
+import type { Attempt, EffectSet, Ending, JobError, NewJob } from '../../job/record.ts'
+import { type DeathNotice, expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
+import { enqueueJob } from './enqueue.ts'
+import { dropLease, end, type JobRow, waitAgain } from './job.ts'
+import { applyKv } from './kv.ts'
+import { findHeld, type HeldRow } from './renew.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
+
+export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
+  const held = findHeld(tx, request)
+  if (!held) return 'lost'
+  const { settlement, retryDelayMs } = request
+  const verdict = settled(core(held), settlement, tx.now)
+  const effects = [...stagedEffects(settlement), ...requestedEffects(held, verdict)]
+  const matter = { result: settlement.as === 'done' ? settlement.result : null, effects }
+  const answer =
+    effects.length === 0 ? obey(tx, held, verdict, matter) : tx.attempt(() => obey(tx, held, verdict, matter))
+  if (!isRefused(answer)) return answer
+  const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
+  return { failed: answer, state: landAnyway(tx, held, settled(core(held), failure, tx.now)).state }
+}
+
+/** A lease ran out: the sweep settles in the place of a worker that is gone. */
+export function rescue(tx: Transaction, held: HeldRow): void {
+  landAnyway(tx, held, expired(core(held), held.worker))
+}
+
+/** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
+function landAnyway(tx: Transaction, held: HeldRow, verdict: Verdict): Landed {
+  const effects = requestedEffects(held, verdict)
+  if (effects.length > 0) {
+    const answer = tx.attempt(() => obey(tx, held, verdict, { result: null, effects }))
+    if (!isRefused(answer)) return answer
+    return obey(tx, held, { ...verdict, error: effectError(answer) }, { result: null, effects: [] })
+  }
+  return obey(tx, held, verdict, { result: null, effects })
+}
+
+function stagedEffects(settlement: Settlement): EffectSet[] {
+  return 'effects' in settlement && settlement.effects ? [settlement.effects] : []
+}
+
+/** What was handed over with a cancel request lands when the job becomes cancelled. */
+function requestedEffects(held: HeldRow, verdict: Verdict): EffectSet[] {
+  return verdict.to === 'cancelled' && held.cancel !== null ? JSON.parse(held.cancel) : []
+}
+
+type Landed = Extract<SettleAnswer, { enqueued: unknown }>
+
+interface Matter {
+  readonly result: string | null
+  readonly effects: readonly EffectSet[]
+}
+
+function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effects }: Matter): Landed {
+  const queue = tx.queueByNo(held.queue)
+  dropLease(tx, queue, held.seq)
+  if (verdict.to === 'ready' || verdict.to === 'scheduled') {
+    const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
+    const { attempts, freed } = verdict
+    waitAgain(tx, queue, held, {
+      runAt,
+      front: verdict.to === 'ready' && verdict.front,
+      attempts,
+      freed,
+      ended: attemptOf(tx, held, verdict.ending, verdict.error),
+    })
+    return { state: verdict.to, runAt, enqueued: [] }
+  }
+  const { to: state, attempts, ending, error } = verdict
+  if (state === 'dead') tellOfDeath(tx, queue, held, attempts, error)
+  end(tx, queue, held, {
+    state,
+    attempts,
+    result,
+    error,
+    run: { attempt: held.attempt, worker: held.worker, startedAt: held.started_at, ending },
+  })
+  return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
+}
+
+function core(held: HeldRow) {
+  return {
+    attempts: held.attempt,
+    maxAttempts: held.max_attempts,
+    freed: held.freed,
+    cancelRequested: held.cancel !== null,
+  }
+}
+
+function attemptOf(tx: Transaction, held: HeldRow, ending: Ending, error: JobError | null): Attempt {
+  const { attempt, worker, started_at: startedAt } = held
+  return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }) }
+}
+
+/** Throws a Refusal when one cannot be applied. */
+export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
+  for (const put of effects.put) applyKv(tx, { as: 'put', ...put })
+  for (const key of effects.delete) applyKv(tx, { as: 'delete', key })
+  return effects.enqueue.map((job) => enqueueJob(tx, job))
+}
+
+function effectError({ refused, message }: Refused): JobError {
+  return { name: 'EffectFailed', code: refused, message: `An effect of the settlement failed: ${message}` }
+}
+
+function tellOfDeath(tx: Transaction, queue: QueueRow, job: JobRow, attempts: number, error: JobError | null): void {
+  if (queue.on_dead === null) return
+  const text =
+    tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
+  const notice: Omit<DeathNotice, 'payload'> = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now }
+  const follow: NewJob = {
+    id: newId(),
+    idGiven: false,
+    queue: queue.on_dead,
+    payload: `${JSON.stringify(notice).slice(0, -1)},"payload":${isJson(text) ? text : JSON.stringify(text)}}`,
+    headers: null,
+    priority: defaults.priority,
+    maxAttempts: defaults.attempts,
+    timeoutMs: null,
+    delayMs: 0,
+    runAt: null,
+    startBefore: null,
+    dedup: null,
+    idempotency: null,
+  }
+  enqueueJob(tx, follow)
+}
+
+/** A job may die because its payload cannot be read; the notice must be readable all the same. */
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
+}

@@ -1,0 +1,141 @@
+// Sweep: what nobody holds. Each part is bounded by `max`, none waits for the disk, and a sweep lost in a crash is simply
+// done again by the next one: it changes nothing that a second sweep would not change in the same way.
+
+import type { SweepReport, SweepRequest } from '../store.ts'
+import { end, type JobRow, jobColumns, listReady, place, removeJob, unlist } from './job.ts'
+import { type HeldRow, heldColumns } from './renew.ts'
+import { rescue } from './settle.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
+
+export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
+  shortenLeases(tx)
+  const rescued = rescueExpired(tx, max)
+  const overdue = cancelOverdue(tx, max)
+  const promoted = promoteDue(tx, max)
+  const pruned = prune(tx, max)
+  const more = [rescued, overdue, promoted, pruned].some((count) => count >= max)
+  return { rescued, promoted, overdue, pruned, more, nextDueAt: nextDueAt(tx), now: tx.now }
+}
+
+/** A lease that ends later than its full length from now was given before the clock was set back. */
+function shortenLeases(tx: Transaction): void {
+  tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
+}
+
+function rescueExpired(tx: Transaction, max: number): number {
+  const expired = tx.db.all<HeldRow>(
+    `select ${heldColumns}
+       from holdfast_lease l
+       join holdfast_claim c on c.no = l.claim
+       join holdfast_job j on j.seq = l.seq
+      where l.expires_at <= ?
+      order by l.expires_at, l.seq limit ?`,
+    tx.now,
+    max,
+  )
+  for (const held of expired) rescue(tx, held)
+  tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
+  return expired.length
+}
+
+function cancelOverdue(tx: Transaction, max: number): number {
+  const overdue = tx.db.all<JobRow>(
+    `select ${jobColumns}
+       from holdfast_overdue o join holdfast_job j on j.seq = o.seq
+      where o.start_before <= ?
+      order by o.start_before, o.seq limit ?`,
+    tx.now,
+    max,
+  )
+  for (const job of overdue) {
+    const queue = tx.queueByNo(job.queue)
+    unlist(tx, queue, job)
+    const message = `Not started before ${new Date(job.start_before as number).toISOString()}.`
+    end(tx, queue, job, {
+      state: 'cancelled',
+      attempts: job.attempts,
+      result: null,
+      error: { name: 'Overdue', message },
+      run: null,
+    })
+  }
+  return overdue.length
+}
+
+function promoteDue(tx: Transaction, max: number): number {
+  let promoted = 0
+  for (const queue of tx.queues()) {
+    if (queue.scheduled === 0 || promoted >= max) continue
+    const due = tx.db.all<JobRow>(
+      `select ${jobColumns}
+         from holdfast_scheduled s join holdfast_job j on j.seq = s.seq
+        where s.queue = ? and s.run_at <= ?
+        order by s.run_at, s.seq limit ?`,
+      queue.no,
+      tx.now,
+      max - promoted,
+    )
+    for (const job of due) promote(tx, queue, job)
+    promoted += due.length
+  }
+  return promoted
+}
+
+function promote(tx: Transaction, queue: QueueRow, job: JobRow): void {
+  unlist(tx, queue, job)
+  const ord = place(tx, false)
+  tx.db.run('update holdfast_job set ord = ?, run_at = ? where seq = ?', ord, tx.now, job.seq)
+  listReady(tx, queue, job.priority, ord, job.seq)
+}
+
+function prune(tx: Transaction, max: number): number {
+  let pruned = 0
+  for (const queue of tx.queues()) {
+    for (const state of ['done', 'dead', 'cancelled'] as const) {
+      if (queue[state] === 0 || pruned >= max) continue
+      const expired = tx.db.all<Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>>(
+        `select j.seq, j.queue, j.idempotency_key
+           from holdfast_ended e join holdfast_job j on j.seq = e.seq
+          where e.queue = ? and e.state = ? and e.expires_at <= ?
+          order by e.expires_at limit ?`,
+        queue.no,
+        state,
+        tx.now,
+        max - pruned,
+      )
+      for (const job of expired) {
+        tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
+        removeJob(tx, job)
+        tx.count(queue, state, -1)
+      }
+      pruned += expired.length
+    }
+  }
+  pruned += tx.db.run(
+    'delete from holdfast_kv where key in (select key from holdfast_kv where expires_at <= ? limit ?)',
+    tx.now,
+    Math.max(0, max - pruned),
+  )
+  pruned += tx.db.run(
+    `delete from holdfast_dedup
+      where (queue, key) in (select queue, key from holdfast_dedup where until <= ? limit ?)`,
+    tx.now,
+    Math.max(0, max - pruned),
+  )
+  return pruned
+}
+
+function nextDueAt(tx: Transaction): number | null {
+  const times = [
+    tx.db.get<{ at: number | null }>('select min(expires_at) as at from holdfast_lease')?.at,
+    tx.db.get<{ at: number | null }>('select min(start_before) as at from holdfast_overdue')?.at,
+    ...tx
+      .queues()
+      .filter(({ scheduled }) => scheduled > 0)
+      .map(
+        ({ no }) =>
+          tx.db.get<{ at: number | null }>('select min(run_at) as at from holdfast_scheduled where queue = ?', no)?.at,
+      ),
+  ].filter((at) => typeof at === 'number')
+  return times.length === 0 ? null : Math.min(...times)
+}

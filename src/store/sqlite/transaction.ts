@@ -1,0 +1,151 @@
+// What one transaction knows and owes: the time (one for all its work), the queues it touched with the counts they will
+// have, the numbers it gave out, and whom to wake once it has committed. Counts and numbers are written once, at the end.
+
+import type { Refused } from '../../errors.ts'
+import { defaults } from '../../job/bounds.ts'
+import type { JobState } from '../../job/record.ts'
+import type { Database } from './database.ts'
+
+export interface QueueRow {
+  readonly no: number
+  readonly name: string
+  paused: number
+  /** null: for ever. */
+  retain_done_ms: number | null
+  retain_dead_ms: number | null
+  on_dead: string | null
+  held: number
+  scheduled: number
+  ready: number
+  running: number
+  done: number
+  dead: number
+  cancelled: number
+}
+
+/** Thrown to undo the request at hand and answer with this instead. */
+export class Refusal extends Error {
+  readonly refused: Refused
+
+  constructor(refused: Refused) {
+    super(refused.message)
+    this.refused = refused
+  }
+}
+
+export class Transaction {
+  readonly db: Database
+  readonly now: number
+  readonly becameReady = new Map<string, number>()
+  #byName = new Map<string, QueueRow>()
+  #byNo = new Map<number, QueueRow>()
+  #touched = new Set<QueueRow>()
+  #next: number | null = null
+
+  constructor(db: Database, now: number) {
+    this.db = db
+    this.now = now
+  }
+
+  /** The queue's row, made where there is none. */
+  queue(name: string): QueueRow {
+    return this.findQueue(name) ?? this.#createQueue(name)
+  }
+
+  findQueue(name: string): QueueRow | undefined {
+    const known = this.#byName.get(name)
+    if (known) return known
+    return this.#keep(this.db.get<QueueRow>('select * from holdfast_queue where name = ?', name))
+  }
+
+  queueByNo(no: number): QueueRow {
+    const known = this.#byNo.get(no)
+    if (known) return known
+    return this.#keep(this.db.get<QueueRow>('select * from holdfast_queue where no = ?', no)) as QueueRow
+  }
+
+  queues(): QueueRow[] {
+    for (const row of this.db.all<QueueRow>('select * from holdfast_queue order by name')) {
+      if (!this.#byNo.has(row.no)) this.#keep(row)
+    }
+    return [...this.#byNo.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
+  }
+
+  count(queue: QueueRow, state: JobState, change: 1 | -1): void {
+    queue[state] += change
+    this.#touched.add(queue)
+    if (state === 'ready' && change === 1) this.wake(queue.name, 1)
+  }
+
+  move(queue: QueueRow, from: JobState, to: JobState): void {
+    this.count(queue, from, -1)
+    this.count(queue, to, 1)
+  }
+
+  wake(queue: string, count: number): void {
+    this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + count)
+  }
+
+  /** A number never given out before in this database. */
+  nextNumber(): number {
+    this.#next ??= Number(this.db.get<{ next: number }>('select next from holdfast_meta')?.next)
+    return this.#next++
+  }
+
+  /** Runs `work`; a Refusal undoes all of it, counts included, and becomes the answer. */
+  attempt<T>(work: () => T): T | Refused {
+    const queues = [...this.#byNo.values()].map((row) => ({ ...row }))
+    const touched = new Set([...this.#touched].map(({ no }) => no))
+    const becameReady = [...this.becameReady]
+    try {
+      return this.db.savepoint(work)
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error
+      this.#byName = new Map(queues.map((row) => [row.name, row]))
+      this.#byNo = new Map(queues.map((row) => [row.no, row]))
+      this.#touched = new Set(queues.filter(({ no }) => touched.has(no)))
+      this.becameReady.clear()
+      for (const [queue, count] of becameReady) this.becameReady.set(queue, count)
+      return error.refused
+    }
+  }
+
+  /** Writes what is owed; the last thing before commit. */
+  finish(): void {
+    for (const q of this.#touched) {
+      this.db.run(
+        `update holdfast_queue
+            set scheduled = ?, ready = ?, running = ?, done = ?, dead = ?, cancelled = ?
+          where no = ?`,
+        q.scheduled,
+        q.ready,
+        q.running,
+        q.done,
+        q.dead,
+        q.cancelled,
+        q.no,
+      )
+    }
+    if (this.#next !== null) this.db.run('update holdfast_meta set next = ?', this.#next)
+  }
+
+  #createQueue(name: string): QueueRow {
+    const no = this.nextNumber()
+    this.db.run(
+      'insert into holdfast_queue (no, name, retain_done_ms, retain_dead_ms) values (?, ?, ?, ?)',
+      no,
+      name,
+      defaults.retainDoneMs,
+      defaults.retainDeadMs,
+    )
+    return this.queueByNo(no)
+  }
+
+  #keep<T extends QueueRow | undefined>(row: T): T {
+    if (row) {
+      this.#byName.set(row.name, row)
+      this.#byNo.set(row.no, row)
+    }
+    return row
+  }
+}

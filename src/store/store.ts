@@ -1,0 +1,257 @@
+// The seam. Everything above it speaks these verbs; everything below is one engine.
+//
+// PROTOCOL
+//
+//   enqueue ──▶ scheduled ──promote──▶ ready ──claim──▶ running ──settle──▶ done | dead | cancelled ──prune──▶ gone
+//                                        ▲                 │
+//                                        └─ retry, release, snooze, rescue (a lease ran out), requeue
+//
+// 1. Verbs are batch-first and each call is atomic per request: a request lands whole or not at all, and a request that
+//    is refused answers `Refused` in its own place and never fails its neighbours. A rejected promise means that the
+//    store could not say what happened (STORE_UNAVAILABLE) or is closed (CLOSED), never that one request was bad.
+//    A store that may lose an answer on the wire retries inside the verb under a token of its own, so that the caller
+//    never has to guess.
+//
+// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, pause, kv writes. Need not be: claim, renew
+//    and sweep. A store that loses one of those three in a crash must come back to a state in which the job is claimable
+//    again (at once or when the lease it remembers runs out) and in which the lost step cost no attempt.
+//
+// 3. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times a person chose
+//    (runAt, startBefore); "now" is always the store's, so a worker whose clock is wrong behaves. Where that clock was
+//    set back, a sweep shortens leases that now seem to last longer than they were given.
+//
+// 4. A claim takes ready jobs of the queues it names: by priority, within one priority by queue in the order named,
+//    within one queue in the order in which jobs became ready; those that were released or rescued come first. It passes
+//    over paused queues and jobs whose `startBefore` is gone. It never walks past jobs it may not take: a limited, keyed
+//    or paused-batch job is not ready but `held` (or in a lane of its own), and enqueue, settle and sweep admit it. So
+//    "ready" always means "a claim may take this now", and claim cost does not depend on what is held or finished.
+//
+// 5. The answer to a claim carries a fence for each job: an opaque string, made from 128 random bits, that names this
+//    hold on this job and is never used again. renew and settle name the job by (id, fence). They act only while that
+//    very hold exists, even if its time has run out; once the job was rescued, claimed again, cancelled, requeued or
+//    settled they answer `lost` and change nothing. Leases are per job: renewing one does not extend its mates.
+//
+// 6. A settlement and its effects are one transaction: job, counters, dedup slots, follow-ups, kv, SQL. A follow-up that
+//    meets a dedup holder is skipped and reported; any other effect that fails turns the settlement into a failure of
+//    that job alone (retry with backoff, or dead when attempts are spent), applies none of its effects, and answers
+//    `failed` with the reason.
+//
+// 7. Nothing needs a leader. sweep may run in any number of processes at any time: it rescues expired leases, promotes
+//    due jobs, cancels jobs that missed their `startBefore`, admits, prunes what retention is done with. Each call is
+//    bounded and says whether more is left and when something is due next.
+//
+// 8. subscribe tells that jobs became ready in a queue, from whichever process. It is a hint: it may come late, twice,
+//    or (rarely) not at all, so every waiter also polls at a stated interval; but it must never come before a claim can
+//    see the jobs.
+//
+// 9. Counts are part of the transactions that change them: stats equals a recount at every commit and never counts rows.
+//
+// Retention, `onDead` and (later) limits are kept in the store by `define`, because a sweep in a process that never saw
+// the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
+
+import type { Refused } from '../errors.ts'
+import type { EffectSet, JobRecord, JobState, KvPut, NewJob, QueueSettings } from '../job/record.ts'
+import type { Settlement } from '../job/transition.ts'
+
+export interface Capabilities {
+  /** Several processes may open the store for writing. */
+  readonly manyWriters: boolean
+  /** `enqueue(payload, { tx })`: the caller's own transaction carries the enqueue. */
+  readonly callerTransaction: boolean
+  /** `effects.sql`. */
+  readonly sqlEffects: boolean
+  /** What was answered survives a loss of power. */
+  readonly survivesPowerLoss: boolean
+}
+
+export interface Store {
+  readonly capabilities: Capabilities
+
+  define(queues: readonly QueueSettings[]): Promise<void>
+  enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]>
+  claim(request: ClaimRequest): Promise<ClaimedJob[]>
+  renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
+  settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]>
+  sweep(request: SweepRequest): Promise<SweepReport>
+
+  cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
+  requeue(ids: readonly string[]): Promise<RequeueAnswer[]>
+  requeueAll(request: RequeueAllRequest): Promise<RequeueAllAnswer>
+  pause(queue: string, paused: boolean): Promise<void>
+
+  job(id: string): Promise<JobRecord | null>
+  jobs(query: JobsQuery): Promise<JobsPage>
+  stats(): Promise<QueueStats[]>
+
+  kvGet(key: string): Promise<KvEntry | null>
+  kvWrite(writes: readonly KvWrite[]): Promise<KvAnswer[]>
+  kvScan(query: KvScanQuery): Promise<KvPage>
+
+  /** Calls back after jobs became ready; answers how to stop. */
+  subscribe(onReady: (queue: string, count: number) => void): () => void
+  close(): Promise<void>
+}
+
+/** Jobs that are enqueued together or not at all. */
+export interface EnqueueRequest {
+  readonly jobs: readonly NewJob[]
+}
+
+export interface Enqueued {
+  readonly id: string
+  readonly status: 'created' | 'duplicate'
+  /** The waiting holder of the dedup key took over this job's payload and time. */
+  readonly replaced?: true
+}
+
+export type EnqueueAnswer = readonly Enqueued[] | Refused
+
+export interface ClaimRequest {
+  /** In order of preference within one priority; `null` is every queue, by name. */
+  readonly queues: readonly string[] | null
+  readonly max: number
+  readonly leaseMs: number
+  readonly worker: string
+}
+
+export interface ClaimedJob {
+  readonly id: string
+  readonly queue: string
+  readonly fence: string
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly priority: number
+  readonly timeoutMs: number | null
+  readonly createdAt: number
+  readonly startedAt: number
+  readonly expiresAt: number
+  readonly headers: string | null
+  readonly payload: string
+}
+
+/** Names one hold on one job. */
+export interface HoldName {
+  readonly id: string
+  readonly fence: string
+}
+
+export type Lost = 'lost'
+
+export interface RenewRequest extends HoldName {
+  readonly leaseMs: number
+}
+
+export type RenewAnswer = { readonly expiresAt: number; readonly cancelRequested: boolean } | Lost | Refused
+
+export interface SettleRequest extends HoldName {
+  readonly settlement: Settlement
+  /** How long the job waits for its next attempt should an effect fail: the backoff of whoever holds it. */
+  readonly retryDelayMs: number
+}
+
+export type SettleAnswer =
+  | { readonly state: JobState; readonly runAt: number | null; readonly enqueued: readonly Enqueued[] }
+  /** An effect could not be applied, so the job failed instead: where it is now, and why. */
+  | { readonly failed: Refused; readonly state: JobState }
+  | Lost
+  | Refused
+
+export interface SweepRequest {
+  /** The most jobs each part of the sweep may touch in this call. */
+  readonly max: number
+}
+
+export interface SweepReport {
+  /** Expired leases that were taken back, whatever became of the job. */
+  readonly rescued: number
+  readonly promoted: number
+  /** Jobs cancelled because they were not started before their `startBefore`. */
+  readonly overdue: number
+  /** Finished jobs, kv entries and dedup windows whose time was over. */
+  readonly pruned: number
+  readonly more: boolean
+  /** When something (a due job, a lease, a startBefore) is to be swept next, as far as the store knows; null: nothing. */
+  readonly nextDueAt: number | null
+  /** The store's time, to measure `nextDueAt` by. */
+  readonly now: number
+}
+
+export interface CancelRequest {
+  readonly id: string
+  readonly effects: EffectSet | null
+}
+
+/** `cancelled`: it waited and has ended. `requested`: it runs; whoever holds it is told at the next renewal. */
+export type CancelAnswer =
+  | { readonly status: 'cancelled' | 'requested'; readonly enqueued: readonly Enqueued[] }
+  | Refused
+
+export type RequeueAnswer = { readonly id: string } | Refused
+
+export interface RequeueFilter {
+  readonly queue?: string
+  /** Died at or after / before this time. */
+  readonly diedSince?: number
+  readonly diedBefore?: number
+  /** The error message contains this text. */
+  readonly error?: string
+}
+
+export interface RequeueAllRequest {
+  readonly filter: RequeueFilter
+  readonly dryRun: boolean
+}
+
+export interface RequeueAllAnswer {
+  readonly requeued: number
+  readonly skipped: readonly { readonly id: string; readonly heldBy: string }[]
+}
+
+export interface JobsQuery {
+  readonly queue: string | null
+  readonly state: JobState | null
+  readonly limit: number
+  /** `next` of the page before. */
+  readonly after: string | null
+}
+
+export interface JobsPage {
+  readonly jobs: readonly JobRecord[]
+  readonly next: string | null
+}
+
+export interface QueueStats {
+  readonly queue: string
+  readonly paused: boolean
+  readonly counts: Readonly<Record<JobState, number>>
+  /** How long the longest-waiting ready job has been ready. */
+  readonly oldestWaitingMs: number | null
+}
+
+export interface KvEntry {
+  /** JSON text. */
+  readonly value: string
+  /** Differs after every write, also after delete and put again. */
+  readonly version: number
+  readonly expiresAt: number | null
+}
+
+export type KvWrite =
+  | ({ readonly as: 'put' } & KvPut)
+  | { readonly as: 'delete'; readonly key: string }
+  /** `version` null: only if the key is absent. */
+  | ({ readonly as: 'compareAndSet'; readonly version: number | null } & KvPut)
+
+/** `applied` is false where there was nothing to delete or the version was another; `version` is what stands there now. */
+export type KvAnswer = { readonly applied: boolean; readonly version: number | null } | Refused
+
+export interface KvScanQuery {
+  readonly prefix: string
+  readonly limit: number
+  readonly after: string | null
+}
+
+export interface KvPage {
+  readonly entries: readonly (KvEntry & { readonly key: string })[]
+  readonly next: string | null
+}

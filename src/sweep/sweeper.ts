@@ -1,0 +1,62 @@
+// When to sweep. A sweep is cheap and safe in every process; what matters is that it comes soon after something is due
+// and that nobody has to remember it: whoever looks for work and finds none sweeps first (`ifDue`).
+//
+// The next sweep is at the time the store named, at the earliest delay that was enqueued here since, and in any case
+// after `everyMs`, because other processes enqueue too.
+
+import type { Store, SweepReport } from '../store/store.ts'
+
+export interface SweepTotals {
+  readonly rescued: number
+  readonly promoted: number
+  readonly overdue: number
+  readonly pruned: number
+}
+
+const everyMs = 1_000
+const chunkMax = 1_000
+
+export class Sweeper {
+  readonly #store: Store
+  #nextAt = 0
+  #running: Promise<SweepTotals> | null = null
+
+  constructor(store: Store) {
+    this.#store = store
+  }
+
+  /** Sweeps until nothing more is due. */
+  async sweep(): Promise<SweepTotals> {
+    this.#nextAt = performance.now() + everyMs
+    const totals = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
+    let report: SweepReport
+    do {
+      report = await this.#store.sweep({ max: chunkMax })
+      totals.rescued += report.rescued
+      totals.promoted += report.promoted
+      totals.overdue += report.overdue
+      totals.pruned += report.pruned
+    } while (report.more)
+    if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
+    return totals
+  }
+
+  /** Sweeps if it is time to, once for all who ask meanwhile. */
+  async ifDue(): Promise<void> {
+    if (!this.#running && performance.now() < this.#nextAt) return
+    this.#running ??= this.sweep().finally(() => {
+      this.#running = null
+    })
+    await this.#running
+  }
+
+  /** Milliseconds until the next sweep is due. */
+  get dueInMs(): number {
+    return Math.max(0, this.#nextAt - performance.now())
+  }
+
+  /** Something enqueued here becomes due after this delay. */
+  expect(delayMs: number): void {
+    this.#nextAt = Math.min(this.#nextAt, performance.now() + delayMs)
+  }
+}

@@ -1,0 +1,329 @@
+// The command as a person or a script meets it: real processes on a real file.
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import test from 'node:test'
+import { stripVTControlCharacters } from 'node:util'
+import { open } from '../../src/index.ts'
+import { manifest, root } from '../support/checkout.ts'
+import { scratchDirectory } from '../support/scratch.ts'
+
+const bin = join(root, 'bin/holdfast.js')
+const unknownId = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
+
+test('help lists every command, and each command explains itself', async () => {
+  await using world = await setup()
+  const { code, stdout } = await world.holdfast('--help')
+  assert.equal(code, 0)
+  const names = ['queues', 'jobs', 'job', 'enqueue', 'pause', 'resume', 'cancel', 'requeue', 'sweep', 'kv']
+  const check = async (name: string) => {
+    assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
+    const help = await world.holdfast(name, '--help')
+    assert.equal(help.code, 0)
+    assert.match(help.stdout, new RegExp(`^Usage: holdfast ${name} `, 'm'))
+  }
+  await Promise.all(names.map(check))
+  assert.deepEqual(await world.files(), [])
+})
+
+test('the version is that of the package', async () => {
+  await using world = await setup()
+  assert.equal((await world.holdfast('--version')).stdout, `${manifest.version}\n`)
+})
+
+test('called without a command it shows the help and says by its exit code that it did nothing', async () => {
+  await using world = await setup()
+  const { code, stdout, stderr } = await world.holdfast()
+  assert.equal(code, 2)
+  assert.equal(stdout, '')
+  assert.match(stderr, /^Usage: holdfast <command>/m)
+})
+
+test('wrong words are answered with one sentence and exit code 2, before any store is touched', async () => {
+  await using world = await setup()
+  const cases: [string[], RegExp][] = [
+    [['quueues'], /^holdfast: There is no command "quueues"; holdfast --help lists them\.\n$/],
+    [['jobs', '--quue', 'x'], /^holdfast: Unknown option '--quue'; holdfast jobs --help says more\.\n$/],
+    [['jobs', '--limit', 'many'], /^holdfast: --limit is a number; got "many"\.\n$/],
+    [['job'], /^holdfast: Write: holdfast job <id>\n$/],
+    [['cancel', 'one', 'two'], /^holdfast: Write: holdfast cancel <id>\n$/],
+    [['enqueue', 'welcome', '{userId: 1}'], /^holdfast: The payload is not JSON .*quote it for your shell.*\n$/],
+    [['enqueue', 'welcome', '1', '--run-at', 'soon'], /^holdfast: --run-at is a time such as .*\n$/],
+    [['enqueue', 'welcome', '1', '--replace'], /^holdfast: --replace says how --dedup works.*\n$/],
+    [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
+    [['requeue'], /^holdfast: Say which: a job id, or one of --queue, --error.*\n$/],
+    [['requeue', unknownId, '--queue', 'x'], /^holdfast: Give either a job id or a filter.*\n$/],
+    [['kv', 'steal', 'x'], /^holdfast: kv takes get, put, delete or scan; got "steal"\.\n$/],
+    [['kv', 'put', 'x'], /^holdfast: Write: holdfast kv put <key> <json>\n$/],
+  ]
+  const check = async ([args, sentence]: [string[], RegExp]) => {
+    const { code, stdout, stderr } = await world.holdfast(...args)
+    assert.match(stderr, sentence, args.join(' '))
+    assert.deepEqual({ code, stdout }, { code: 2, stdout: '' }, args.join(' '))
+  }
+  await Promise.all(cases.map(check))
+  assert.deepEqual(await world.files(), [])
+})
+
+test('without a store it says how to name one', async () => {
+  await using world = await setup({ HOLDFAST_STORE: '' })
+  const { code, stderr } = await world.holdfast('queues')
+  assert.equal(stderr, 'holdfast: Say which store: --store sqlite:jobs.db, or set HOLDFAST_STORE.\n')
+  assert.equal(code, 2)
+})
+
+test('the store may be named by option, which wins over the environment', async () => {
+  await using world = await setup({ HOLDFAST_STORE: 'sqlite:other.db' })
+  await world.holdfast('--store', 'sqlite:named.db', 'enqueue', 'welcome', '1')
+  assert.ok((await world.files()).includes('named.db'))
+  assert.ok(!(await world.files()).includes('other.db'))
+})
+
+test('no command but enqueue and kv put makes a database that is not there', async () => {
+  await using world = await setup()
+  const looking = [
+    ...[['queues'], ['jobs'], ['job', unknownId], ['pause', 'q'], ['resume', 'q'], ['cancel', unknownId]],
+    ...[['requeue', unknownId], ['sweep'], ['kv', 'get', 'k'], ['kv', 'delete', 'k'], ['kv', 'scan']],
+  ]
+  const check = async (args: string[]) => {
+    const { code, stderr } = await world.holdfast(...args)
+    assert.match(stderr, /^holdfast: There is no database at .*jobs\.db; check the path/, args.join(' '))
+    assert.equal(code, 1)
+  }
+  await Promise.all(looking.map(check))
+  assert.deepEqual(await world.files(), [])
+
+  const made = await world.holdfast('kv', 'put', 'k', '1')
+  assert.match(made.stderr, /^holdfast: making a new database at .*jobs\.db\n$/)
+  assert.equal(made.code, 0)
+})
+
+test('errors of the library come with their code, as text and as JSON', async () => {
+  await using world = await setup()
+  await world.holdfast('enqueue', 'welcome', '1')
+  const plain = await world.holdfast('job', unknownId)
+  assert.match(plain.stderr, /^holdfast: There is no job .*\(JOB_NOT_FOUND\)\n$/)
+  assert.equal(plain.code, 1)
+
+  const { code, stdout, stderr } = await world.holdfast('jobs', '--state', 'gone', '--json')
+  const { error } = JSON.parse(stderr)
+  assert.deepEqual([code, stdout, error.code, error.facts.option], [1, '', 'INVALID_OPTION', 'state'])
+})
+
+test('enqueue takes every option, and says created or duplicate', async () => {
+  await using world = await setup()
+  const runAt = '2040-01-31T09:00:00.000Z'
+  const created = await world.json(
+    ...['enqueue', 'welcome', '{"userId":"u1"}', '--run-at', runAt, '--start-before', '2041-01-01T00:00:00Z'],
+    ...['--priority', '2', '--attempts', '7', '--timeout', '90s', '--id', unknownId],
+    ...['--dedup', 'u1', '--dedup-scope', '1h', '--idempotency-key', 'i1', '--header', 'trace=a=b', '--header', 'x=y'],
+  )
+  assert.deepEqual(created, { id: unknownId, status: 'created' })
+  const job = await world.json('job', unknownId)
+  const told = [
+    job.payload,
+    job.state,
+    job.runAt,
+    job.priority,
+    job.maxAttempts,
+    job.timeoutMs,
+    job.dedupKey,
+    job.headers,
+  ]
+  assert.deepEqual(told, [...[{ userId: 'u1' }, 'scheduled', runAt, 2, 7, 90_000, 'u1'], { trace: 'a=b', x: 'y' }])
+
+  const again = await world.holdfast('enqueue', 'welcome', '{"userId":"u2"}', '--dedup', 'u1', '--replace')
+  assert.match(again.stdout, new RegExp(`^duplicate ${unknownId}`))
+})
+
+test('enqueue reads a payload from standard input', async () => {
+  await using world = await setup()
+  const { stdout } = await world.holdfastWith('{"from":"stdin"}', 'enqueue', 'welcome', '-', '--json')
+  assert.deepEqual((await world.json('job', JSON.parse(stdout).id)).payload, { from: 'stdin' })
+})
+
+test('queues shows the counts of every queue in columns that line up', async () => {
+  await using world = await setup()
+  await world.history()
+  const { stdout } = await world.holdfast('queues')
+  assert.deepEqual(
+    stdout
+      .split('\n')
+      .slice(0, 3)
+      .map((line) => line.trim().split(/ {2,}/)),
+    [
+      ['QUEUE', 'READY', 'RUNNING', 'SCHEDULED', 'DONE', 'DEAD', 'CANCELLED', 'OLDEST WAITING'],
+      ['mail', '·', '·', '1', '1', '2', '·', '·'],
+      [''],
+    ],
+  )
+  const [head = '', row = ''] = stdout.split('\n')
+  assert.equal(row.length, head.length)
+  assert.deepEqual((await world.json('queues'))[0].dead, 2)
+})
+
+test('jobs filters by queue and state, and pages', async () => {
+  await using world = await setup()
+  const { deadIds } = await world.history()
+  const first = await world.json('jobs', '--queue', 'mail', '--state', 'dead', '--limit', '1')
+  const second = await world.json('jobs', '--queue', 'mail', '--state', 'dead', '--limit', '1', '--after', first.next)
+  assert.deepEqual([...first.jobs, ...second.jobs].map(({ id }) => id).sort(), deadIds.toSorted())
+  assert.match((await world.holdfast('jobs', '--limit', '1')).stdout, /There are more: add --after \S+\n$/)
+  assert.equal((await world.holdfast('jobs', '--queue', 'nobody')).stdout, 'No jobs match.\n')
+})
+
+test('job tells everything, with the history of attempts', async () => {
+  await using world = await setup()
+  const { deadIds } = await world.history()
+  const { stdout } = await world.holdfast('job', deadIds[0] ?? '')
+  assert.match(stdout, /^state +dead$/m)
+  assert.match(stdout, /^attempts +2 of 2$/m)
+  assert.match(stdout, /^error +Error: no answer from smtp$/m)
+  assert.match(stdout, /^ +1 {2}failed {2}w1 .*no answer from smtp$/m)
+  assert.match(stdout, /^ +2 {2}failed {2}w1 .*no answer from smtp$/m)
+})
+
+test('what a terminal would obey does not reach it from payloads and errors', async () => {
+  await using world = await setup()
+  const evil = '\u001b]0;owned\u0007\u009b31m'
+  await using holdfast = await open(world.url)
+  const { id } = await holdfast.queue('mail').enqueue({ evil }, { attempts: 1 })
+  const [lease] = await holdfast.claim(['mail'])
+  await lease?.retry(new Error(evil))
+  for (const args of [['jobs'], ['job', id]]) {
+    const { stdout } = await world.holdfast(...args)
+    assert.doesNotMatch(stdout.replaceAll('\n', ''), /\p{Cc}/u, args.join(' '))
+  }
+})
+
+test('pause and resume say what is in the queue', async () => {
+  await using world = await setup()
+  await world.history()
+  assert.equal((await world.holdfast('pause', 'mail')).stdout, 'Paused mail: 1 waiting, 0 running.\n')
+  assert.match((await world.holdfast('queues')).stdout, /^mail \(paused\) /m)
+  assert.deepEqual(await world.json('resume', 'mail'), { queue: 'mail', paused: false })
+})
+
+test('cancel ends a waiting job, and asks a running one to', async () => {
+  await using world = await setup()
+  await using holdfast = await open(world.url)
+  const { id: waiting } = await holdfast.queue('later').enqueue(1, { delay: '1h' })
+  assert.equal((await world.holdfast('cancel', waiting)).stdout, `Cancelled ${waiting}.\n`)
+  assert.match((await world.holdfast('cancel', waiting)).stderr, /INVALID_STATE/)
+
+  const { id: running } = await holdfast.queue('now').enqueue(1)
+  await holdfast.claim(['now'])
+  assert.deepEqual(await world.json('cancel', running), { id: running, status: 'requested' })
+})
+
+test('requeue takes one dead job by its id, or all that match, and can only look first', async () => {
+  await using world = await setup()
+  const { deadIds } = await world.history()
+  const [id = ''] = deadIds
+  assert.equal(
+    (await world.holdfast('requeue', '--queue', 'mail', '--error', 'smtp', '--dry-run')).stdout,
+    'Would requeue 2 dead jobs.\n',
+  )
+  assert.equal((await world.holdfast('requeue', id)).stdout, `Requeued ${id}.\n`)
+  assert.match((await world.holdfast('requeue', id)).stderr, /INVALID_STATE/)
+  assert.deepEqual(await world.json('requeue', '--error', 'another'), { dryRun: false, requeued: 0, skipped: [] })
+  assert.equal((await world.holdfast('requeue', '--queue', 'mail')).stdout, 'Requeued 1 dead job.\n')
+})
+
+test('sweep says what it swept', async () => {
+  await using world = await setup()
+  await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
+  assert.deepEqual(await world.json('sweep'), { rescued: 0, promoted: 1, overdue: 0, pruned: 0 })
+})
+
+test('kv puts, gets, deletes and scans, and a missing key is exit code 1', async () => {
+  await using world = await setup()
+  const { version } = await world.json('kv', 'put', 'cursor/a', '{"page":7}', '--ttl', '1h')
+  await world.holdfast('kv', 'put', 'cursor/b', '"b"')
+  await world.holdfast('kv', 'put', 'other', 'null')
+  assert.equal((await world.json('kv', 'get', 'cursor/a')).version, version)
+  assert.equal((await world.holdfast('kv', 'get', 'cursor/a')).stdout, '{\n  "page": 7\n}\n')
+  const scanned = await world.json('kv', 'scan', 'cursor/')
+  assert.deepEqual(
+    scanned.map(({ key, value }: { key: string; value: unknown }) => [key, value]),
+    [
+      ['cursor/a', { page: 7 }],
+      ['cursor/b', 'b'],
+    ],
+  )
+  assert.match((await world.holdfast('kv', 'scan', '--limit', '1')).stdout, /There are more: raise --limit, now 1\.\n$/)
+  assert.equal((await world.holdfast('kv', 'delete', 'cursor/a')).stdout, 'Deleted cursor/a.\n')
+  const missing = await world.holdfast('kv', 'get', 'cursor/a')
+  assert.deepEqual(missing, { code: 1, stdout: '', stderr: 'holdfast: There is no key cursor/a.\n' })
+})
+
+test('there are colours when they are asked for, and never with NO_COLOR', async () => {
+  await using world = await setup({ FORCE_COLOR: '1' })
+  await world.history()
+  const { stdout } = await world.holdfast('queues')
+  assert.notEqual(stripVTControlCharacters(stdout), stdout)
+
+  await using plain = await setup({ NO_COLOR: '1' })
+  await plain.history()
+  const quiet = await plain.holdfast('queues')
+  assert.equal(stripVTControlCharacters(quiet.stdout), quiet.stdout)
+})
+
+test('a reader that has read enough is no error', async () => {
+  await using world = await setup()
+  await using holdfast = await open(world.url)
+  const payload = 'x'.repeat(1_000)
+  await holdfast.queue('mail').enqueueMany(Array.from({ length: 1_000 }, () => ({ payload })))
+  const child = spawn(process.execPath, [bin, 'jobs', '--limit', '1000'], world.spawnOptions)
+  child.stdin.end()
+  child.stdout.once('data', () => child.stdout.destroy())
+  const stderr = text(child.stderr)
+  const code = await new Promise((resolve) => child.once('close', resolve))
+  assert.deepEqual([code, await stderr], [0, ''])
+})
+
+async function setup(extra: NodeJS.ProcessEnv = {}) {
+  const scratch = await scratchDirectory()
+  const { FORCE_COLOR, NO_COLOR, ...inherited } = process.env
+  const env = { ...inherited, HOLDFAST_STORE: 'sqlite:jobs.db', ...extra }
+  const url = `sqlite:${join(scratch.path, 'jobs.db')}`
+  const spawnOptions = { cwd: scratch.path, env, stdio: 'pipe' } as const
+
+  const holdfastWith = async (input: string, ...args: string[]) => {
+    const child = spawn(process.execPath, [bin, ...args], spawnOptions)
+    child.stdin.end(input)
+    const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
+    const [code, stdout, stderr] = await Promise.all([ended, text(child.stdout), text(child.stderr)])
+    return { code, stdout, stderr }
+  }
+  const holdfast = (...args: string[]) => holdfastWith('', ...args)
+  const json = async (...args: string[]) => {
+    const { code, stdout, stderr } = await holdfast(...args, '--json')
+    assert.equal(code, 0, stderr)
+    return JSON.parse(stdout)
+  }
+
+  /** One job done, two dead of their second attempt, one scheduled. */
+  const history = async () => {
+    await using client = await open(url)
+    const mail = client.queue('mail', { attempts: 2 })
+    await mail.enqueue('done')
+    await (await mail.claim())[0]?.done()
+    const dead = await mail.enqueueMany([{ payload: 'dead-1' }, { payload: 'dead-2' }])
+    for (let attempt = 1; attempt <= 2; attempt++) {
+      for (const lease of await mail.claim({ max: 2, worker: 'w1' })) {
+        await lease.retry(new Error('no answer from smtp'), { delay: 0 })
+      }
+    }
+    await mail.enqueue('later', { delay: '1h' })
+    return { deadIds: dead.map(({ id }) => id) }
+  }
+
+  return {
+    ...{ url, spawnOptions, holdfast, holdfastWith, json, history },
+    files: () => readdir(scratch.path),
+    [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose](),
+  }
+}

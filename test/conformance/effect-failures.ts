@@ -1,0 +1,140 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { describe, test } from 'node:test'
+import { z } from 'zod'
+import { defineQueue } from '../../src/definition.ts'
+import type { Effects } from '../../src/effects.ts'
+import type { ErrorCode } from '../../src/errors.ts'
+import { allJobs, claimOne, everything, readJob, rejects, stateOf } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+const taken = '0190a5b0-0000-7000-8000-000000000001'
+const twice = '0190a5b0-0000-7000-8000-000000000002'
+const strict = defineQueue('strict', { payload: z.object({ n: z.number() }) })
+
+// Each fails in its own way, after a put, a delete and a follow-up that would have been fine.
+const failures: Readonly<Record<string, { code: ErrorCode; effects: Effects }>> = {
+  'the id of a live job': {
+    code: 'DUPLICATE_JOB_ID',
+    effects: { enqueue: [{ queue: 'receipt', payload: 2, id: taken }] },
+  },
+  'the same id twice': {
+    code: 'DUPLICATE_JOB_ID',
+    effects: {
+      enqueue: [
+        { queue: 'receipt', payload: 2, id: twice },
+        { queue: 'receipt', payload: 3, id: twice },
+      ],
+    },
+  },
+  'an idempotency key of another payload': {
+    code: 'IDEMPOTENCY_MISMATCH',
+    effects: { enqueue: [{ queue: 'receipt', payload: 'another', idempotencyKey: 'i' }] },
+  },
+  'a payload that JSON cannot carry': {
+    code: 'INVALID_PAYLOAD',
+    effects: { enqueue: [{ queue: 'receipt', payload: Number.NaN }] },
+  },
+  'a payload that does not fit its schema': {
+    code: 'INVALID_PAYLOAD',
+    effects: { enqueue: [{ queue: strict, payload: { n: 'one' } }] },
+  },
+  'a queue name that is none': { code: 'INVALID_NAME', effects: { enqueue: [{ queue: 'a b', payload: 1 }] } },
+  'a value that is too large': {
+    code: 'KV_VALUE_TOO_LARGE',
+    effects: { put: [{ key: 'huge', value: 'x'.repeat(256 * 1024) }] },
+  },
+}
+
+export function effectFailureTests(inWorld: InWorld): void {
+  describe('effects that fail', () => {
+    for (const [what, { code, effects }] of Object.entries(failures)) {
+      test(
+        `${what} fails the job that asked for it and applies none of its effects`,
+        inWorld(async ({ holdfast, clock }) => {
+          await holdfast.queue('receipt').enqueue('first', { id: taken, idempotencyKey: 'i' })
+          await holdfast.kv.put('kept', true)
+          const all: Effects = {
+            enqueue: [{ queue: 'receipt', payload: 'fine' }, ...(effects.enqueue ?? [])],
+            put: [{ key: 'put', value: 1 }, ...(effects.put ?? [])],
+            delete: ['kept'],
+          }
+          const before = await allJobs(holdfast, { queue: 'receipt' })
+          const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })
+          await rejects((await claimOne(holdfast, 'mail')).done('result', all), code)
+
+          const failed = await readJob(holdfast, id)
+          assert.deepEqual([failed.state, failed.attempts, failed.result], ['scheduled', 1, null])
+          const delay = failed.runAt.getTime() - clock.now()
+          assert.ok(delay >= 8_000 && delay <= 12_000, `retried after ${delay} ms`)
+          assert.deepEqual([failed.history[0]?.ending, failed.history[0]?.error?.code], ['failed', code])
+
+          await clock.advance(delay)
+          await holdfast.sweep()
+          await rejects((await claimOne(holdfast, 'mail')).done('result', all), code)
+          const dead = await readJob(holdfast, id)
+          assert.deepEqual([dead.state, dead.attempts, dead.error?.code], ['dead', 2, code])
+
+          assert.deepEqual(await allJobs(holdfast, { queue: 'receipt' }), before)
+          assert.equal(await holdfast.kv.get('put'), null)
+          assert.equal((await holdfast.kv.get('kept'))?.value, true)
+        }),
+      )
+    }
+
+    test(
+      'one settlement whose effects fail does not touch those it meets',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('receipt').enqueue('first', { id: taken })
+        await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
+        const leases = await holdfast.claim(['mail'], { max: 20 })
+        const outcomes = await Promise.allSettled(
+          leases.map((lease, n) =>
+            lease.done(n, {
+              enqueue: [{ queue: 'receipt', payload: n, ...(n === 9 && { id: taken }) }],
+              put: [{ key: `k${n}`, value: n }],
+            }),
+          ),
+        )
+        assert.deepEqual(
+          outcomes.flatMap(({ status }, n) => (status === 'rejected' ? [n] : [])),
+          [9],
+        )
+        const { done, scheduled } = await holdfast.stats('mail')
+        assert.deepEqual([done, scheduled, (await holdfast.stats('receipt')).ready], [19, 1, 20])
+        assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, 19)
+      }),
+    )
+
+    test(
+      'a failing effect of dead and of cancelled fails the job the same way',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('receipt').enqueue('first', { id: taken })
+        const enqueue = [{ queue: 'receipt', payload: 2, id: taken }]
+        const [one, two] = await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+        const [dead, cancelled] = await holdfast.claim(['mail'], { max: 2 })
+        assert.ok(dead && cancelled)
+        await rejects(dead.dead(new Error('no'), { enqueue }), 'DUPLICATE_JOB_ID')
+        await rejects(cancelled.cancelled({ enqueue }), 'DUPLICATE_JOB_ID')
+        for (const answer of [one, two]) assert.equal(await stateOf(holdfast, answer?.id ?? ''), 'scheduled')
+      }),
+    )
+
+    test(
+      'a cancel whose effects fail is refused and the job waits on',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        await holdfast.queue('receipt').enqueue('first', { id: taken })
+        const before = await everything(holdfast)
+        const enqueue = [
+          { queue: 'receipt', payload: 'fine', id: randomUUID() },
+          { queue: 'receipt', payload: 2, id: taken },
+        ]
+        const effects = { enqueue, put: [{ key: 'k', value: 1 }] }
+        await rejects(holdfast.cancel(id, { effects }), 'DUPLICATE_JOB_ID')
+        assert.deepEqual(await everything(holdfast), before)
+        assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+      }),
+    )
+  })
+}

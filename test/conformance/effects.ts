@@ -1,0 +1,138 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { describe, test } from 'node:test'
+import type { Effects, FollowUp } from '../../src/effects.ts'
+import type { Lease } from '../../src/lease.ts'
+import { allJobs, claimOne, everything, minute, readJob, rejects } from './expect.ts'
+import type { InWorld, World } from './world.ts'
+
+const effects: Effects = {
+  enqueue: [
+    { queue: 'receipt', payload: 'first' },
+    { queue: 'audit', payload: 'second' },
+  ],
+  put: [{ key: 'status', value: { sent: true } }],
+  delete: ['draft'],
+}
+
+const ends: Readonly<Record<string, (lease: Lease, world: World) => Promise<unknown>>> = {
+  done: (lease) => lease.done('ok', effects),
+  dead: (lease) => lease.dead(new Error('no'), effects),
+  'given up as cancelled': (lease) => lease.cancelled(effects),
+  'cancelled while it waits': async (lease, { holdfast }) => {
+    await lease.release()
+    assert.equal(await holdfast.cancel(lease.job.id, { effects }), 'cancelled')
+  },
+}
+
+export function effectTests(inWorld: InWorld): void {
+  describe('effects', () => {
+    for (const [how, end] of Object.entries(ends)) {
+      test(
+        `follow-up jobs, puts and deletes land with a job that is ${how}`,
+        inWorld(async (world) => {
+          const { holdfast } = world
+          await holdfast.kv.put('draft', 'text')
+          await holdfast.queue('mail').enqueue(1)
+          await end(await claimOne(holdfast, 'mail'), world)
+          assert.equal((await claimOne(holdfast, 'receipt')).job.payload, 'first')
+          assert.equal((await claimOne(holdfast, 'audit')).job.payload, 'second')
+          assert.deepEqual((await holdfast.kv.get('status'))?.value, { sent: true })
+          assert.equal(await holdfast.kv.get('draft'), null)
+        }),
+      )
+    }
+
+    test(
+      'a follow-up takes every enqueue option, and a put its time to live',
+      inWorld(async ({ holdfast, clock }) => {
+        const id = randomUUID()
+        const startBefore = new Date(clock.now() + 10 * minute)
+        await holdfast.queue('mail').enqueue(1)
+        const followUp: FollowUp = {
+          ...{ queue: 'receipt', payload: { n: 1 }, id, startBefore, priority: 1, attempts: 9 },
+          delay: '1m',
+          timeout: '3s',
+          ...{ dedup: { key: 'd' }, idempotencyKey: 'i', headers: { h: 'v' } },
+        }
+        const put = [{ key: 'k', value: 1, ttl: '1m' }] as const
+        const { enqueued } = await (await claimOne(holdfast, 'mail')).done(null, { enqueue: [followUp], put })
+        assert.deepEqual(enqueued, [{ id, status: 'created' }])
+        const job = await readJob(holdfast, id)
+        assert.deepEqual(
+          [job.state, job.runAt.getTime(), job.startBefore],
+          ['scheduled', clock.now() + minute, startBefore],
+        )
+        assert.deepEqual([job.priority, job.maxAttempts, job.timeoutMs], [1, 9, 3_000])
+        assert.deepEqual([job.dedupKey, job.idempotencyKey, job.headers, job.payload], ['d', 'i', { h: 'v' }, { n: 1 }])
+        assert.equal((await holdfast.kv.get('k'))?.expiresAt?.getTime(), clock.now() + minute)
+      }),
+    )
+
+    test(
+      'a follow-up that meets a dedup holder is skipped and says so, and the rest lands',
+      inWorld(async ({ holdfast }) => {
+        const holder = await holdfast.queue('receipt').enqueue('holder', { dedup: { key: 'k' } })
+        const first = await holdfast.queue('receipt').enqueue('same', { idempotencyKey: 'i' })
+        await holdfast.queue('mail').enqueue(1)
+        const { state, enqueued } = await (await claimOne(holdfast, 'mail')).done(null, {
+          enqueue: [
+            { queue: 'receipt', payload: 'skipped', dedup: { key: 'k' } },
+            { queue: 'receipt', payload: 'same', idempotencyKey: 'i' },
+            { queue: 'receipt', payload: 'created' },
+          ],
+          put: [{ key: 'k', value: 1 }],
+        })
+        assert.equal(state, 'done')
+        assert.deepEqual(enqueued.slice(0, 2), [
+          { id: holder.id, status: 'duplicate' },
+          { id: first.id, status: 'duplicate' },
+        ])
+        assert.equal(enqueued[2]?.status, 'created')
+        const payloads = (await allJobs(holdfast, { queue: 'receipt' })).map(({ payload }) => payload)
+        assert.deepEqual(payloads, ['holder', 'same', 'created'])
+        assert.equal((await holdfast.kv.get('k'))?.value, 1)
+      }),
+    )
+
+    test(
+      'a job may enqueue its successor under its own dedup key, which its end has freed',
+      inWorld(async ({ holdfast }) => {
+        const dedup = { key: 'k' }
+        const { id } = await holdfast.queue('mail').enqueue(1, { dedup })
+        const next = { enqueue: [{ queue: 'mail', payload: 2, dedup }] }
+        const { enqueued } = await (await claimOne(holdfast, 'mail')).done(null, next)
+        assert.equal(enqueued[0]?.status, 'created')
+        assert.notEqual(enqueued[0]?.id, id)
+        const third = await holdfast.queue('mail').enqueue(3, { dedup })
+        assert.deepEqual(third, { id: enqueued[0]?.id, status: 'duplicate' })
+      }),
+    )
+
+    test(
+      'a value put and deleted by the same settlement is gone',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('mail').enqueue(1)
+        await (await claimOne(holdfast, 'mail')).done(null, { put: [{ key: 'k', value: 1 }], delete: ['k', 'absent'] })
+        assert.equal(await holdfast.kv.get('k'), null)
+      }),
+    )
+
+    test(
+      'a store that cannot run SQL effects says so, fails the job, and applies none of its effects',
+      inWorld(async ({ holdfast }, t) => {
+        if (holdfast.capabilities.sqlEffects) return t.skip('this store can')
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        const sql = [{ text: 'select 1', values: [] }]
+        await rejects(lease.done(null, { ...effects, sql }), 'UNSUPPORTED', { capability: 'sqlEffects' })
+        const { state, history } = await readJob(holdfast, id)
+        assert.deepEqual([state, history[0]?.ending, history[0]?.error?.code], ['scheduled', 'failed', 'UNSUPPORTED'])
+        assert.equal(await holdfast.kv.get('status'), null)
+        const before = await everything(holdfast)
+        await rejects(holdfast.cancel(id, { effects: { sql } }), 'UNSUPPORTED')
+        assert.deepEqual(await everything(holdfast), before)
+      }),
+    )
+  })
+}

@@ -1,0 +1,96 @@
+// What tests say often.
+import assert from 'node:assert/strict'
+import type { AnyDefinition } from '../../src/definition.ts'
+import { type ErrorCode, type HoldfastError, isHoldfastError } from '../../src/errors.ts'
+import type { ClaimOptions, Holdfast, JobsFilter, QueueInfo } from '../../src/holdfast.ts'
+import type { JobInfo } from '../../src/job-info.ts'
+import type { Lease } from '../../src/lease.ts'
+
+export const minute = 60_000
+export const hour = 60 * minute
+export const day = 24 * hour
+
+/** The promise is refused with this code and, where given, these facts. */
+export async function rejects(
+  refused: Promise<unknown>,
+  code: ErrorCode,
+  facts: Record<string, unknown> = {},
+): Promise<HoldfastError> {
+  const [outcome] = await Promise.allSettled([refused])
+  assert.equal(outcome.status, 'rejected', `expected ${code}, but it succeeded`)
+  const error: unknown = (outcome as PromiseRejectedResult).reason
+  if (!isHoldfastError(error)) throw new Error(`expected ${code}, but got another error`, { cause: error })
+  assert.equal(error.code, code, error.message)
+  for (const [name, fact] of Object.entries(facts)) assert.deepEqual(error.facts[name], fact, `fact ${name}`)
+  return error
+}
+
+/** Claims exactly one job. */
+export async function claimOne(
+  holdfast: Holdfast,
+  queue: string | AnyDefinition,
+  options: Omit<ClaimOptions, 'max'> = {},
+): Promise<Lease> {
+  const [lease, ...rest] = await holdfast.claim([queue], options)
+  assert.ok(lease, 'there is a job to claim')
+  assert.equal(rest.length, 0)
+  return lease
+}
+
+/** Claims until nothing is left, one by one, and answers the payloads in that order. The jobs stay claimed. */
+export async function claimOrder(holdfast: Holdfast, queues: readonly string[] | '*'): Promise<unknown[]> {
+  const payloads: unknown[] = []
+  for (;;) {
+    const [lease] = await holdfast.claim(queues)
+    if (!lease) return payloads
+    payloads.push(lease.job.payload)
+  }
+}
+
+export async function readJob(holdfast: Holdfast, id: string): Promise<JobInfo> {
+  const job = await holdfast.job(id)
+  assert.ok(job, `job ${id} is readable`)
+  return job
+}
+
+export async function stateOf(holdfast: Holdfast, id: string): Promise<string | undefined> {
+  return (await holdfast.job(id))?.state
+}
+
+export async function allJobs(holdfast: Holdfast, filter: JobsFilter = {}): Promise<JobInfo[]> {
+  const jobs: JobInfo[] = []
+  let after: string | undefined
+  do {
+    const page = await holdfast.jobs({ limit: 1_000, ...filter, ...(after !== undefined && { after }) })
+    jobs.push(...page.jobs)
+    after = page.next ?? undefined
+  } while (after !== undefined)
+  return jobs
+}
+
+export async function queueInfo(holdfast: Holdfast, name: string): Promise<QueueInfo> {
+  const info = (await holdfast.queues()).find((queue) => queue.name === name)
+  assert.ok(info, `queue ${name} is known`)
+  return info
+}
+
+/** Everything a client can see, to compare before and after. */
+export async function everything(holdfast: Holdfast): Promise<unknown> {
+  return {
+    jobs: await allJobs(holdfast),
+    queues: await holdfast.queues(),
+    kv: await Array.fromAsync(holdfast.kv.scan('')),
+  }
+}
+
+/** A dead job: enqueued, claimed, given up. */
+export async function deadJob(
+  holdfast: Holdfast,
+  queue: string | AnyDefinition,
+  payload: unknown = {},
+): Promise<string> {
+  const definition = typeof queue === 'string' ? holdfast.queue(queue) : holdfast.queue(queue)
+  const { id } = await definition.enqueue(payload)
+  await (await claimOne(holdfast, queue)).dead(new Error('given up'))
+  return id
+}

@@ -1,0 +1,46 @@
+// The suite every store must pass: one file a topic, one file of ten lines a store.
+import { describe } from 'node:test'
+import { badInputTests } from './bad-input.ts'
+import { cancelTests } from './cancel.ts'
+import { claimTests } from './claim.ts'
+import { claimOrderTests } from './claim-order.ts'
+import { clockTests } from './clock.ts'
+import { closeTests } from './close.ts'
+import { countsTests } from './counts.ts'
+import { dedupTests } from './dedup.ts'
+import { dedupScopeTests } from './dedup-scopes.ts'
+import { effectFailureTests } from './effect-failures.ts'
+import { effectTests } from './effects.ts'
+import { enqueueTests } from './enqueue.ts'
+import { enqueueManyTests } from './enqueue-many.ts'
+import { historyTests } from './history.ts'
+import { idempotencyTests } from './idempotency.ts'
+import { kvTests } from './kv.ts'
+import { leaseRenewTests } from './lease-renew.ts'
+import { onDeadTests } from './on-dead.ts'
+import { pauseTests } from './pause.ts'
+import { readTests } from './reads.ts'
+import { requeueTests } from './requeue.ts'
+import { requeueAllTests } from './requeue-all.ts'
+import { rescueTests } from './rescue.ts'
+import { retentionTests } from './retention.ts'
+import { retryTests } from './retry.ts'
+import { schedulingTests } from './scheduling.ts'
+import { settleTests } from './settle.ts'
+import { stolenLeaseTests } from './stolen-lease.ts'
+import { waitingTests } from './waiting.ts'
+import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
+
+const topics: readonly ((inWorld: InWorld) => void)[] = [
+  ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
+  ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
+  ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
+  ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
+]
+
+export function conformance(store: StoreUnderTest): void {
+  describe(`every store's promises, kept by ${store.name}`, () => {
+    const inWorld = worldOf(store)
+    for (const topic of topics) topic(inWorld)
+  })
+}

@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { defineQueue } from '../../src/definition.ts'
+import { claimOne, hour, readJob } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function retryTests(inWorld: InWorld): void {
+  describe('retry', () => {
+    test(
+      'a failed job is scheduled again, keeps its attempts and says when it is due',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        const answer = await lease.retry(new Error('busy'), { delay: '7s' })
+        assert.deepEqual(answer, { state: 'scheduled', runAt: new Date(clock.now() + 7_000), enqueued: [] })
+        const { state, attempts, runAt, worker, history } = await readJob(holdfast, id)
+        assert.deepEqual([state, attempts, runAt, worker], ['scheduled', 1, answer.runAt, null])
+        assert.deepEqual([history.length, history[0]?.ending, history[0]?.error?.message], [1, 'failed', 'busy'])
+        await clock.advance(7_000)
+        await holdfast.sweep()
+        assert.equal((await claimOne(holdfast, 'mail')).job.attempt, 2)
+      }),
+    )
+
+    test(
+      'the first backoff is 10 s, give or take 20 %, spread so that failures do not return as a herd',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.queue('mail').enqueueMany(Array.from({ length: 100 }, (_, payload) => ({ payload })))
+        const leases = await holdfast.claim(['mail'], { max: 100 })
+        const answers = await Promise.all(leases.map((lease) => lease.retry(new Error('no'))))
+        const delays = answers.map(({ runAt }) => (runAt?.getTime() ?? 0) - clock.now())
+        assert.ok(Math.min(...delays) >= 8_000 && Math.max(...delays) <= 12_000, `${delays}`)
+        assert.ok(Math.max(...delays) - Math.min(...delays) > 1_000, `${delays}`)
+      }),
+    )
+
+    test(
+      'the backoff doubles with each attempt up to an hour',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.queue('mail').enqueue(1, { attempts: 12 })
+        for (const seconds of [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]) {
+          const { runAt } = await (await claimOne(holdfast, 'mail')).retry(new Error('no'))
+          const delay = (runAt?.getTime() ?? 0) - clock.now()
+          assert.ok(delay >= seconds * 800 && delay <= seconds * 1_200, `${delay} ms is about ${seconds} s`)
+          await clock.advance(2 * hour)
+          await holdfast.sweep()
+        }
+      }),
+    )
+
+    test(
+      'a queue may have a backoff of its own',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = defineQueue('mail', { backoff: { base: '1s', factor: 3, max: '5s', jitter: 0 } })
+        await holdfast.queue(queue).enqueue(1)
+        for (const delay of [1_000, 3_000, 5_000, 5_000]) {
+          const { runAt } = await (await claimOne(holdfast, queue)).retry(new Error('no'))
+          assert.equal((runAt?.getTime() ?? 0) - clock.now(), delay)
+          await clock.advance(delay)
+          await holdfast.sweep()
+        }
+      }),
+    )
+
+    test(
+      'after 5 attempts, or as many as the job may have, a failure means dead, exactly then',
+      inWorld(async ({ holdfast }) => {
+        for (const [queue, attempts] of [
+          ['default', undefined],
+          ['own', 3],
+        ] as const) {
+          const { id } = await holdfast.queue(queue).enqueue(1, attempts === undefined ? {} : { attempts })
+          const states: string[] = []
+          for (let n = 0; n < (attempts ?? 5); n++) {
+            const lease = await claimOne(holdfast, queue)
+            assert.equal(lease.job.attempt, n + 1)
+            states.push((await lease.retry(new Error(`no ${n + 1}`), { delay: 0 })).state)
+          }
+          assert.deepEqual(states, [...Array((attempts ?? 5) - 1).fill('ready'), 'dead'])
+          assert.deepEqual(await holdfast.claim([queue]), [])
+          const { state, attempts: spent, error, history } = await readJob(holdfast, id)
+          assert.deepEqual([state, spent, error?.message], ['dead', attempts ?? 5, `no ${attempts ?? 5}`])
+          assert.equal(history.length, attempts ?? 5)
+        }
+      }),
+    )
+
+    test(
+      'attempts are claims without those released or snoozed',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })
+        for (let n = 0; n < 3; n++) {
+          await (await claimOne(holdfast, 'mail')).release()
+          await (await claimOne(holdfast, 'mail')).snooze(0)
+        }
+        await (await claimOne(holdfast, 'mail')).retry(new Error('no'), { delay: 0 })
+        await (await claimOne(holdfast, 'mail')).release()
+        const last = await claimOne(holdfast, 'mail')
+        assert.equal(last.job.attempt, 2)
+        assert.equal((await readJob(holdfast, id)).attempts, 2)
+        assert.equal((await last.retry(new Error('no'), { delay: 0 })).state, 'dead')
+      }),
+    )
+
+    test(
+      'a job that is released and snoozed for ever ends dead after 1,000 times, and a requeue starts the count again',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        for (let n = 0; n < 1_000; n++) {
+          const lease = await claimOne(holdfast, 'mail')
+          const { state } = n % 2 === 0 ? await lease.release() : await lease.snooze(0)
+          assert.equal(state, 'ready')
+        }
+        assert.equal((await (await claimOne(holdfast, 'mail')).release()).state, 'dead')
+        const { state, attempts, error, history } = await readJob(holdfast, id)
+        assert.deepEqual([state, attempts, error?.name], ['dead', 0, 'ReleasedTooOften'])
+        assert.deepEqual([history.length, history.at(-1)?.ending], [50, 'released'])
+        await holdfast.requeue(id)
+        assert.equal((await (await claimOne(holdfast, 'mail')).release()).state, 'ready')
+      }),
+    )
+  })
+}

@@ -1,0 +1,163 @@
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { claimOne, claimOrder, hour, minute, readJob, stateOf } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function schedulingTests(inWorld: InWorld): void {
+  describe('scheduling', () => {
+    test(
+      'a delayed job is scheduled, is not claimed before it is due, and is ready from then on',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { delay: '5m' })
+        const { state, runAt } = await readJob(holdfast, id)
+        assert.deepEqual([state, runAt.getTime()], ['scheduled', clock.now() + 5 * minute])
+        await clock.advance(5 * minute - 1)
+        assert.equal((await holdfast.sweep()).promoted, 0)
+        assert.deepEqual(await holdfast.claim(['mail']), [])
+        assert.equal(await stateOf(holdfast, id), 'scheduled')
+        await clock.advance(1)
+        assert.equal((await holdfast.sweep()).promoted, 1)
+        assert.equal(await stateOf(holdfast, id), 'ready')
+        assert.equal((await claimOne(holdfast, 'mail')).job.attempt, 1)
+      }),
+    )
+
+    test(
+      'runAt is the same by a date, and one that has passed is ready at once',
+      inWorld(async ({ holdfast, clock }) => {
+        const at = clock.now() + hour
+        const dated = await holdfast.queue('mail').enqueue(1, { runAt: new Date(at) })
+        const numbered = await holdfast.queue('mail').enqueue(2, { runAt: at })
+        for (const { id } of [dated, numbered]) {
+          const { state, runAt } = await readJob(holdfast, id)
+          assert.deepEqual([state, runAt.getTime()], ['scheduled', at])
+        }
+        const past = await holdfast.queue('mail').enqueue(3, { runAt: clock.now() - hour })
+        const now = await holdfast.queue('mail').enqueue(4, { delay: 0 })
+        assert.deepEqual([await stateOf(holdfast, past.id), await stateOf(holdfast, now.id)], ['ready', 'ready'])
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), [3, 4])
+      }),
+    )
+
+    test(
+      'jobs that became due come behind those that were ready, in order of their time',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = holdfast.queue('mail')
+        await queue.enqueue('third', { delay: '3s' })
+        await queue.enqueue('first', { delay: '1s' })
+        await queue.enqueue('second', { delay: '2s' })
+        await queue.enqueue('ready before')
+        await clock.advance(minute)
+        await queue.enqueue('ready, too')
+        assert.equal((await holdfast.sweep()).promoted, 3)
+        await queue.enqueue('last')
+        const order = ['ready before', 'ready, too', 'first', 'second', 'third', 'last']
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), order)
+      }),
+    )
+
+    test(
+      'jobs that are due at the same time come in the order they were given',
+      inWorld(async ({ holdfast, clock }) => {
+        const payloads = Array.from({ length: 25 }, (_, n) => n)
+        await holdfast.queue('mail').enqueueMany(payloads.map((payload) => ({ payload, delay: '1s' })))
+        await clock.advance(1_000)
+        assert.equal((await holdfast.sweep()).promoted, 25)
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), payloads)
+      }),
+    )
+
+    test(
+      'one sweep brings everything that is due, however much it is, once',
+      inWorld(async ({ holdfast, another, clock }) => {
+        const many = Array.from({ length: 2_500 }, (_, payload) => ({ payload, delay: 1_000 + payload }))
+        await holdfast.queue('mail').enqueueMany(many)
+        await clock.advance(hour)
+        const sweeps = await Promise.all([holdfast.sweep(), (await another()).sweep()])
+        assert.equal(
+          sweeps.reduce((sum, { promoted }) => sum + promoted, 0),
+          2_500,
+        )
+        assert.equal((await holdfast.stats('mail')).ready, 2_500)
+      }),
+    )
+
+    test(
+      'a claim that finds nothing brings what is due by itself',
+      inWorld(async ({ holdfast, another, clock }) => {
+        await holdfast.queue('mail').enqueue('due', { delay: '5m' })
+        await clock.advance(5 * minute)
+        const [lease] = await (await another()).claim(['mail'], { wait: '20s' })
+        assert.equal(lease?.job.payload, 'due')
+      }),
+    )
+  })
+
+  describe('latest start', () => {
+    test(
+      'a job that was not started in time is never handed out, and the sweep cancels it with that reason',
+      inWorld(async ({ holdfast, clock }) => {
+        const dedup = { key: 'k' }
+        const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: clock.now() + minute, dedup })
+        await holdfast.queue('mail').enqueue(2)
+        await clock.advance(minute + 1)
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), [2])
+        await holdfast.sweep()
+        const { state, finishedAt, attempts, error } = await readJob(holdfast, id)
+        assert.deepEqual([state, finishedAt?.getTime(), attempts], ['cancelled', clock.now(), 0])
+        assert.match(error?.message ?? '', /start/i)
+        assert.equal((await holdfast.queue('mail').enqueue(3, { dedup })).status, 'created')
+      }),
+    )
+
+    test(
+      'the sweep says how many were overdue, scheduled ones among them',
+      inWorld(async ({ holdfast, clock }) => {
+        const startBefore = clock.now() + minute
+        const ready = await holdfast.queue('mail').enqueue(1, { startBefore })
+        const scheduled = await holdfast.queue('mail').enqueue(2, { startBefore, delay: '1h' })
+        const gone = await holdfast.queue('mail').enqueue(3, { startBefore: clock.now() - 1 })
+        const later = await holdfast.queue('mail').enqueue(4, { startBefore: clock.now() + hour })
+        await clock.advance(minute + 1)
+        const { overdue, promoted, rescued } = await holdfast.sweep()
+        assert.deepEqual([overdue, promoted, rescued], [3, 0, 0])
+        const states = await Promise.all([ready, scheduled, gone, later].map(({ id }) => stateOf(holdfast, id)))
+        assert.deepEqual(states, ['cancelled', 'cancelled', 'cancelled', 'ready'])
+      }),
+    )
+
+    test(
+      'a job may start up to its latest start',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: clock.now() + minute })
+        await clock.advance(minute - 1)
+        assert.equal((await holdfast.sweep()).overdue, 0)
+        assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+      }),
+    )
+
+    test(
+      'once a job was claimed its latest start does not matter any more',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: clock.now() + minute })
+        const first = await claimOne(holdfast, 'mail')
+        await clock.advance(hour)
+        await first.release()
+        const again = async (when: string) => {
+          await holdfast.sweep()
+          const lease = await claimOne(holdfast, 'mail')
+          assert.equal(lease.job.id, id, when)
+          return lease
+        }
+        await (await again('released')).retry(new Error('no'), { delay: 0 })
+        await (await again('retried')).retry(new Error('no'), { delay: '1m' })
+        await clock.advance(minute)
+        await again('promoted')
+        await clock.advance(hour)
+        await (await again('rescued')).dead(new Error('no'))
+        await holdfast.requeue(id)
+        await again('requeued')
+      }),
+    )
+  })
+}

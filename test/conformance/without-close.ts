@@ -1,0 +1,12 @@
+import type { Store } from '../../src/store/store.ts'
+
+/** The same store for several clients of one process: closing one of them leaves it open for the others. */
+export function withoutClose(store: Store): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      if (name === 'close') return async () => {}
+      const part: unknown = Reflect.get(target, name)
+      return typeof part === 'function' ? part.bind(target) : part
+    },
+  })
+}

@@ -1,0 +1,322 @@
+// A move, made: which request it becomes in the world as it stands, how the store is asked, how the model answers the same
+// question, and whether the two agree. Everything a store may word or choose as it likes (sentences, fences, versions) is
+// left out of the comparison by `plain`; everything else must be equal.
+
+import { inspect, isDeepStrictEqual } from 'node:util'
+import { isRefused } from '../../src/errors.ts'
+import { canonicalJson } from '../../src/job/codec.ts'
+import type { EffectSet, JobError, JobRecord, NewJob } from '../../src/job/record.ts'
+import type { Settlement } from '../../src/job/transition.ts'
+import type { ClaimedJob, HoldName, KvWrite, RequeueAllAnswer, RequeueFilter, Store } from '../../src/store/store.ts'
+import { compare, isWaiting, type Model, type ModelJob, type Oracle } from './model.ts'
+import type { EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
+
+/** What a move is resolved against. */
+export interface Scene {
+  readonly model: Model
+  /** Every hold that was ever given out, oldest first. */
+  readonly holds: readonly HoldName[]
+  /** Every job id that was ever seen, oldest first. */
+  readonly ids: readonly string[]
+  readonly sqlEffects: boolean
+  newId(): string
+}
+
+/** A call that was answered, ready to be judged against a model in the state in which the call met it. */
+export interface Answered {
+  readonly text: string
+  readonly claimed: readonly ClaimedJob[]
+  /** Applies the call to the model; says how the answers differ, or null. */
+  judge(model: Model, oracle: Oracle): string | null
+}
+
+export type Call = (store: Store) => Promise<Answered>
+
+interface Question<Answer, Expected> {
+  readonly name: string
+  readonly request: unknown
+  ask(store: Store): Promise<Answer>
+  expect(model: Model, oracle: Oracle): Expected
+  /** Where equality is not the whole of it. */
+  agrees?(expected: Expected, answer: Answer, model: Model): boolean
+}
+
+export function toCall(move: Move, scene: Scene): Call {
+  switch (move.do) {
+    case 'define': {
+      const { queue: name, retainDoneMs, retainDeadMs } = move
+      const settings = [{ name, retainDoneMs, retainDeadMs, onDead: move.onDead === name ? null : move.onDead }]
+      return call({
+        ...{ name: 'define', request: settings, ask: (store) => store.define(settings) },
+        expect: (model) => model.define(settings),
+      })
+    }
+    case 'pause':
+      return call({
+        ...{ name: move.paused ? 'pause' : 'resume', request: move.queue },
+        ask: (store) => store.pause(move.queue, move.paused),
+        expect: (model) => model.pause(move.queue, move.paused),
+      })
+    case 'enqueue': {
+      const requests = move.requests.map((jobs) => ({ jobs: jobs.map((job) => toNewJob(job, scene)) }))
+      return call({
+        ...{ name: 'enqueue', request: requests, ask: (store) => store.enqueue(requests) },
+        expect: (model) => model.enqueue(requests),
+      })
+    }
+    case 'claim': {
+      const { do: _, ...request } = move
+      return call({
+        ...{ name: 'claim', request, ask: (store) => store.claim(request) },
+        expect: (model, oracle) => model.claim(request, oracle),
+      })
+    }
+    case 'renew': {
+      const requests = move.renewals.map(({ hold, leaseMs }) => ({ ...pickHold(hold, scene), leaseMs }))
+      return call({
+        ...{ name: 'renew', request: requests, ask: (store) => store.renew(requests) },
+        expect: (model) => model.renew(requests),
+      })
+    }
+    case 'settle': {
+      const requests = move.settles.map((spec) => ({
+        ...pickHold(spec.hold, scene),
+        settlement: toSettlement(spec, scene),
+        retryDelayMs: 3_000,
+      }))
+      return call({
+        ...{ name: 'settle', request: requests, ask: (store) => store.settle(requests) },
+        expect: (model, oracle) => model.settle(requests, oracle),
+      })
+    }
+    case 'sweep':
+      return sweepCall(scene.model.garbage() > move.max ? 1_000 : move.max)
+    case 'cancel': {
+      const requests = move.cancels.map(({ job, effects }) => ({
+        id: pickJob(job, scene),
+        effects: effects && toEffects(effects, scene),
+      }))
+      return call({
+        ...{ name: 'cancel', request: requests, ask: (store) => store.cancel(requests) },
+        expect: (model) => model.cancel(requests),
+      })
+    }
+    case 'requeue': {
+      const ids = move.jobs.map((job) => pickJob(job, scene))
+      return call({
+        ...{ name: 'requeue', request: ids, ask: (store) => store.requeue(ids) },
+        expect: (model) => model.requeue(ids),
+      })
+    }
+    case 'requeueAll': {
+      const request = { filter: toFilter(move, scene.model.state.now), dryRun: move.dryRun }
+      return call({
+        ...{ name: 'requeueAll', request, ask: (store) => store.requeueAll(request) },
+        expect: (model) => model.requeueAll(request),
+        agrees: (expected, answer) =>
+          answer.requeued === expected.requeued &&
+          isDeepStrictEqual(sortById(answer.skipped), sortById(expected.skipped)),
+      })
+    }
+    case 'kv': {
+      const writes = move.writes.map((spec) => toKvWrite(spec, scene.model))
+      return call({
+        ...{ name: 'kvWrite', request: writes, ask: (store) => store.kvWrite(writes) },
+        expect: (model) => writes.map((write) => model.kv.write(write)),
+        agrees: (expected, answers, model) =>
+          answers.length === writes.length &&
+          writes.every(({ key }, i) => {
+            const [answer, real] = [expected[i], answers[i]]
+            return answer !== undefined && real !== undefined && model.kv.acceptsAnswer(key, answer, real)
+          }),
+      })
+    }
+    case 'read': {
+      const id = pickJob(move.job, scene)
+      return call({
+        ...{ name: 'job', request: id, ask: (store) => store.job(id) },
+        expect: (model) => model.job(id),
+      })
+    }
+  }
+}
+
+export function kvGetCall(key: string): Call {
+  return call({
+    ...{ name: 'kvGet', request: key, ask: (store) => store.kvGet(key) },
+    expect: (model) => model.kv.get(key),
+    agrees: (entry, real, model) => model.kv.acceptsEntry(key, entry, real),
+  })
+}
+
+function sweepCall(max: number): Call {
+  return call({
+    ...{ name: 'sweep', request: { max }, ask: (store) => store.sweep({ max }) },
+    expect: (model, oracle) => ({ ...model.sweep(max, oracle), now: model.state.now }),
+    agrees: (expected, { more, ...report }, model) => {
+      const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
+      const isFull = [report.rescued, report.overdue, report.promoted, report.pruned].some((count) => count >= max)
+      return isDeepStrictEqual(report, expected) && (more ? isFull : !isLeft)
+    },
+  })
+}
+
+function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
+  const { name, request, ask, expect, agrees } = question
+  return async (store) => {
+    const answer = await ask(store)
+    return {
+      text: `${name}(${show(request)}) → ${show(answer)}`,
+      claimed: name === 'claim' ? (answer as ClaimedJob[]) : [],
+      judge(model, oracle) {
+        const expected = expect(model, oracle)
+        const agreed = agrees ? agrees(expected, answer, model) : isDeepStrictEqual(plain(expected), plain(answer))
+        return agreed
+          ? null
+          : `${name} answered\n${show(plain(answer), true)}\nand should have answered\n${show(plain(expected), true)}`
+      },
+    }
+  }
+}
+
+// Picks
+
+function pickHold({ among, nth }: HoldPick, { holds, model }: Scene): HoldName {
+  const isCurrent = ({ id, fence }: HoldName) => model.state.live.some((job) => job.id === id && job.fence === fence)
+  const all = [...holds].reverse()
+  const fit = among === 'any' ? all : all.filter((hold) => isCurrent(hold) === (among === 'current'))
+  return nthOf(fit, nth) ?? nthOf(all, nth) ?? { id: unknownId, fence: 'never-given-out.1' }
+}
+
+function pickJob({ among, nth }: JobPick, { ids, model }: Scene): string {
+  if (among === 'unknown') return unknownId
+  const fits = (job: ModelJob) => {
+    if (among === 'waiting') return isWaiting(job)
+    if (among === 'ended') return job.finishedAt !== null
+    return among === 'any' || job.state === among
+  }
+  const fit = [...model.state.live, ...model.state.ended].filter(fits).map(({ id }) => id)
+  return nthOf(fit, nth) ?? nthOf(ids, nth) ?? unknownId
+}
+
+const unknownId = '00000000-0000-4000-8000-ffffffffffff'
+
+function nthOf<T>(list: readonly T[], nth: number): T | undefined {
+  return list.length === 0 ? undefined : list[nth % list.length]
+}
+
+// From specs to requests
+
+function toNewJob(spec: JobSpec, { model, newId }: Scene): NewJob {
+  const { givenId, runIn, startIn, dedup, idempotencyKey, delayMs, ...same } = spec
+  const { now } = model.state
+  return {
+    ...same,
+    id: givenId ?? newId(),
+    idGiven: givenId !== null,
+    delayMs: runIn === null ? delayMs : 0,
+    runAt: runIn === null ? null : now + runIn,
+    startBefore: startIn === null ? null : now + startIn,
+    dedup: dedup && { ...dedup, scope: typeof dedup.scope === 'number' ? { windowMs: dedup.scope } : dedup.scope },
+    idempotency: idempotencyKey === null ? null : { key: idempotencyKey, hash: `hash of ${spec.payload}` },
+  }
+}
+
+function toEffects(spec: EffectsSpec, scene: Scene): EffectSet {
+  const sql = spec.badSql && scene.sqlEffects ? [{ text: 'insert into no_such_table values (1)', values: [] }] : []
+  return { put: spec.put, delete: spec.delete, sql, enqueue: spec.enqueue.map((job) => toNewJob(job, scene)) }
+}
+
+function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
+  const effects = 'effects' in spec && spec.effects ? toEffects(spec.effects, scene) : null
+  switch (spec.as) {
+    case 'done':
+      return { as: 'done', result: spec.result, effects }
+    case 'retry':
+      return {
+        as: 'retry',
+        error: { message: `it ${spec.ending}`, name: 'Error' },
+        delayMs: spec.delayMs,
+        ending: spec.ending,
+      }
+    case 'dead':
+      return { as: 'dead', error: { message: spec.error }, effects }
+    case 'cancelled':
+      return { as: 'cancelled', effects }
+    case 'release':
+      return { as: 'release' }
+    case 'snooze':
+      return { as: 'snooze', delayMs: spec.delayMs }
+  }
+}
+
+/** Never empty: the contract leaves that to the caller to refuse. */
+function toFilter(move: Extract<Move, { do: 'requeueAll' }>, now: number): RequeueFilter {
+  const { queue, sinceIn, beforeIn, error } = move
+  return {
+    ...(queue !== null && { queue }),
+    ...(sinceIn !== null && { diedSince: now + sinceIn }),
+    ...(beforeIn !== null && { diedBefore: now + beforeIn }),
+    error: error ?? '',
+  }
+}
+
+function toKvWrite(spec: KvSpec, { kv }: Model): KvWrite {
+  if (spec.as !== 'compareAndSet') return spec
+  const { expect, ...put } = spec
+  return { ...put, version: expectedVersion(spec, kv) }
+}
+
+function expectedVersion({ key, expect }: Extract<KvSpec, { as: 'compareAndSet' }>, kv: Model['kv']): number | null {
+  if (expect === 'absent') return null
+  const current = kv.versionOf(kv.get(key))
+  if (expect === 'current') return Number.isNaN(current) ? neverVersion : current
+  const stale = kv.seenVersions(key).filter((version) => version !== current)
+  return expect === 'stale' ? (stale.at(-1) ?? neverVersion) : neverVersion
+}
+
+const neverVersion = 2 ** 50
+
+// Comparison
+
+/** What the contract promises of an answer. */
+export function plain(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(plain)
+  if (typeof value !== 'object' || value === null) return value
+  if (isRefused(value)) return { refused: value.refused, heldBy: value.facts['heldBy'] }
+  const entries = Object.entries(value).map(([key, part]) => [key, plainPart(key, part)])
+  return Object.fromEntries(entries)
+}
+
+function plainPart(key: string, part: unknown): unknown {
+  if (key === 'payload' && typeof part === 'string') return plainPayload(part)
+  if (key === 'error' && part) return plainError(part as JobError)
+  return plain(part)
+}
+
+/** A death notice carries an error too. */
+function plainPayload(text: string): unknown {
+  const value: unknown = JSON.parse(text)
+  return typeof value === 'object' && value !== null && 'diedAt' in value
+    ? plain(JSON.parse(canonicalJson(text)))
+    : text
+}
+
+const worded = ['Overdue', 'EffectFailed']
+
+function plainError(error: JobError): unknown {
+  return worded.includes(error.name ?? '') ? { name: error.name } : error
+}
+
+function sortById(skipped: RequeueAllAnswer['skipped']) {
+  return skipped.toSorted((a, b) => compare(`${a.id} ${a.heldBy}`, `${b.id} ${b.heldBy}`))
+}
+
+/** One way to write down a record, for sorting. */
+export function keyOf({ id, createdAt, finishedAt, state, queue }: JobRecord): string {
+  return [id, createdAt, finishedAt ?? '', state, queue].join(' ')
+}
+
+export function show(value: unknown, wide = false): string {
+  return inspect(value, { depth: 8, breakLength: wide ? 120 : Number.POSITIVE_INFINITY, compact: wide ? 3 : true })
+}

@@ -1,0 +1,75 @@
+// The end of every run: what cannot be read is asked. All queues are resumed and claimed empty, which shows the order;
+// every dedup and idempotency key is tried, which shows who holds it; then all leases, delays, windows and retentions run
+// out in small sweeps, which shows that bounded sweeps add up.
+
+import assert from 'node:assert/strict'
+import type { Store, SweepReport } from '../../src/store/store.ts'
+import { kvDiffers, observe, recordsDiffer, statsDiffer } from './observe.ts'
+import { dedupKeys, idempotencyKeys, type JobSpec, payloads, queueNames } from './steps.ts'
+import type { World } from './world.ts'
+
+const claimsMax = 1_000
+
+export async function finish(world: World, store: Store): Promise<void> {
+  await world.compare()
+  await drain(world)
+  for (const queue of queueNames) await probe(world, queue)
+  await world.compare()
+  await world.make({ do: 'advance', ms: 45_000 })
+  await world.make({ do: 'sweep', max: 1_000 })
+  await world.compare()
+  await drain(world)
+  await world.make({ do: 'advance', ms: 30 * 86_400_000 })
+  await sweepInSmallSteps(world, store)
+}
+
+/** Whatever is ready is claimed, in the order the model has. */
+async function drain(world: World): Promise<void> {
+  for (const queue of queueNames) await world.make({ do: 'pause', queue, paused: false })
+  for (let claims = 0; claims < claimsMax; claims++) {
+    const before = count(world, 'running')
+    await world.make({ do: 'claim', queues: null, max: 4, leaseMs: 10_000, worker: 'last' })
+    if (count(world, 'running') === before) return
+  }
+  assert.fail('the queues never run dry')
+}
+
+function count(world: World, state: string): number {
+  return world.model.state.live.filter((job) => job.state === state).length
+}
+
+async function probe(world: World, queue: string): Promise<void> {
+  const job: JobSpec = {
+    ...{ queue, payload: payloads[0], headers: null, priority: 5, maxAttempts: 1, timeoutMs: null, delayMs: 0 },
+    ...{ runIn: null, startIn: null, dedup: null, idempotencyKey: null, givenId: null },
+  }
+  const asked = [
+    ...dedupKeys.map((key) => ({ ...job, dedup: { key, scope: 'live' as const, replace: false } })),
+    ...idempotencyKeys.map((idempotencyKey) => ({ ...job, idempotencyKey })),
+  ]
+  await world.make({ do: 'enqueue', requests: asked.map((each) => [each]) })
+}
+
+/** Two at a time in the store, all at once in the model: the sums and the end are the same, only the order is not. */
+async function sweepInSmallSteps(world: World, store: Store): Promise<void> {
+  const max = 2
+  const sums = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
+  let last: SweepReport
+  do {
+    last = await store.sweep({ max })
+    for (const part of ['rescued', 'promoted', 'overdue', 'pruned'] as const) {
+      assert.ok(last[part] <= max, `a sweep of at most ${max} has ${part} ${last[part]}`)
+      sums[part] += last[part]
+    }
+  } while (last.more)
+  const nextDueAt = last.nextDueAt
+  const observed = await observe(store)
+  const oracle = await world.oracle()
+  world.keep((model) => {
+    const expected = model.sweep(1_000_000, oracle)
+    const real = { ...sums, nextDueAt }
+    const sumsDiffer = Object.entries(expected).some(([part, n]) => real[part as keyof typeof real] !== n)
+    if (sumsDiffer) return `small sweeps add up to ${JSON.stringify(real)} and should to ${JSON.stringify(expected)}`
+    return recordsDiffer(model, observed) ?? statsDiffer(model, observed) ?? kvDiffers(model, observed)
+  })
+}

@@ -1,0 +1,104 @@
+// The key-value side of the model. Of versions the contract promises only that they differ, so the model counts writes of
+// its own and learns which number the store gave to which write the first time it sees it.
+
+import { isRefused } from '../../src/errors.ts'
+import type { KvAnswer, KvEntry, KvWrite } from '../../src/store/store.ts'
+
+interface ModelEntry {
+  readonly key: string
+  readonly value: string
+  /** The model's own count; see `versions`. */
+  readonly write: number
+  readonly expiresAt: number | null
+}
+
+export interface KvState {
+  entries: ModelEntry[]
+  tick: number
+  /** Which version the store showed for which write. */
+  versions: { readonly key: string; readonly write: number; readonly version: number }[]
+}
+
+/** An answer whose version is named by the model's write; the judge looks it up. */
+export interface ModelKvAnswer {
+  readonly applied: boolean
+  readonly write: number | null
+}
+
+export class KvModel {
+  readonly #state: KvState
+  readonly #now: number
+
+  constructor(state: KvState, now: number) {
+    this.#state = state
+    this.#now = now
+  }
+
+  get(key: string): ModelEntry | undefined {
+    return this.#state.entries.find((entry) => entry.key === key && this.#isAlive(entry))
+  }
+
+  scan(prefix: string): ModelEntry[] {
+    return this.#state.entries
+      .filter((entry) => entry.key.startsWith(prefix) && this.#isAlive(entry))
+      .sort((a, b) => Buffer.compare(Buffer.from(a.key), Buffer.from(b.key)))
+  }
+
+  write(write: KvWrite): ModelKvAnswer {
+    const { key } = write
+    const standing = this.get(key)
+    if (write.as === 'compareAndSet' && this.versionOf(standing) !== write.version) {
+      return { applied: false, write: standing?.write ?? null }
+    }
+    this.#state.entries = this.#state.entries.filter((entry) => entry.key !== key)
+    if (write.as === 'delete') return { applied: standing !== undefined, write: null }
+    this.#state.tick += 1
+    const expiresAt = write.ttlMs === null ? null : this.#now + write.ttlMs
+    this.#state.entries.push({ key, value: write.value, write: this.#state.tick, expiresAt })
+    return { applied: true, write: this.#state.tick }
+  }
+
+  garbage(): number {
+    return this.#state.entries.filter((entry) => !this.#isAlive(entry)).length
+  }
+
+  prune(): void {
+    this.#state.entries = this.#state.entries.filter((entry) => this.#isAlive(entry))
+  }
+
+  /** Whether the store may show this version for this write: the one it showed before, or one that it never showed. */
+  accepts(key: string, write: number | null, version: number | null): boolean {
+    if (write === null || version === null) return write === version
+    const { versions } = this.#state
+    const known = versions.find((each) => each.key === key && (each.write === write || each.version === version))
+    if (known) return known.write === write && known.version === version
+    versions.push({ key, write, version })
+    return true
+  }
+
+  acceptsAnswer(key: string, answer: ModelKvAnswer, real: KvAnswer): boolean {
+    return !isRefused(real) && answer.applied === real.applied && this.accepts(key, answer.write, real.version)
+  }
+
+  acceptsEntry(key: string, entry: ModelEntry | undefined, real: KvEntry | null): boolean {
+    if (!entry || !real) return !entry && !real
+    return (
+      entry.value === real.value && entry.expiresAt === real.expiresAt && this.accepts(key, entry.write, real.version)
+    )
+  }
+
+  /** null: absent; NaN: a write whose version was never seen, so no version anybody has can be its. */
+  versionOf(entry: ModelEntry | undefined): number | null {
+    if (!entry) return null
+    return this.#state.versions.find(({ write }) => write === entry.write)?.version ?? Number.NaN
+  }
+
+  /** Versions that were seen for this key, oldest first. */
+  seenVersions(key: string): number[] {
+    return this.#state.versions.filter((each) => each.key === key).map(({ version }) => version)
+  }
+
+  #isAlive({ expiresAt }: ModelEntry): boolean {
+    return expiresAt === null || expiresAt > this.#now
+  }
+}

@@ -1,0 +1,132 @@
+// The whole state, as a store shows it and as a model has it: every record with its history, the lists in their order,
+// the counts, the key-value side. The store is read page by page with small pages, so that paging is judged along the way.
+
+import assert from 'node:assert/strict'
+import { isDeepStrictEqual } from 'node:util'
+import type { JobRecord } from '../../src/job/record.ts'
+import type { JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
+import { keyOf, plain, show } from './commands.ts'
+import { compare, type Model } from './model.ts'
+
+export interface Observed {
+  /** In the order of the pages. */
+  readonly records: readonly JobRecord[]
+  readonly stats: readonly QueueStats[]
+  readonly kv: readonly (KvEntry & { readonly key: string })[]
+}
+
+const pageSize = 7
+const pagesMax = 500
+
+export async function observe(store: Store): Promise<Observed> {
+  return {
+    records: await readRecords(store, { queue: null, state: null }),
+    stats: await store.stats(),
+    kv: await readKv(store),
+  }
+}
+
+export async function readRecords(store: Store, query: Pick<JobsQuery, 'queue' | 'state'>): Promise<JobRecord[]> {
+  const records: JobRecord[] = []
+  let after: string | null = null
+  for (let pages = 0; pages < pagesMax; pages++) {
+    const page = await store.jobs({ ...query, limit: pageSize, after })
+    assert.ok(page.jobs.length <= pageSize, 'a page is no longer than its limit')
+    records.push(...page.jobs)
+    after = page.next
+    if (after === null) return records
+  }
+  throw new assert.AssertionError({ message: 'the pages of jobs never end' })
+}
+
+async function readKv(store: Store): Promise<Observed['kv']> {
+  const entries: (KvEntry & { readonly key: string })[] = []
+  let after: string | null = null
+  for (let pages = 0; pages < pagesMax; pages++) {
+    const page = await store.kvScan({ prefix: '', limit: 2, after })
+    entries.push(...page.entries)
+    after = page.next
+    if (after === null) return entries
+  }
+  throw new assert.AssertionError({ message: 'the pages of kv never end' })
+}
+
+/** How the store's state differs from the model's, or null. */
+export function differenceOf(model: Model, observed: Observed): string | null {
+  return (
+    recordsDiffer(model, observed) ??
+    listsDiffer(model, observed) ??
+    statsDiffer(model, observed) ??
+    kvDiffers(model, observed)
+  )
+}
+
+export function recordsDiffer(model: Model, { records }: Observed): string | null {
+  const real = sorted(records)
+  const expected = sorted(model.all())
+  const at = expected.findIndex((job, i) => !isDeepStrictEqual(plain(job), plain(real[i])))
+  if (at < 0 && real.length === expected.length) return null
+  const [is, should] = [real[at < 0 ? expected.length : at], expected[at]]
+  return `the store has ${real.length} jobs of ${expected.length}; it shows\n${show(plain(is), true)}\nwhere there should be\n${show(plain(should), true)}`
+}
+
+function sorted(records: readonly JobRecord[]): JobRecord[] {
+  return records.toSorted((a, b) => compare(keyOf(a), keyOf(b)))
+}
+
+/** Ready jobs in the order of a claim, scheduled ones as they come due, finished ones newest first. */
+function listsDiffer(model: Model, { records }: Observed): string | null {
+  for (const queue of model.state.queues) {
+    const of = (state: string) => records.filter((job) => job.queue === queue && job.state === state)
+    const ids = (jobs: readonly { readonly id: string }[]) => jobs.map(({ id }) => id)
+    const scheduled = model.state.live
+      .filter((job) => job.queue === queue && job.state === 'scheduled')
+      .sort((a, b) => a.runAt - b.runAt || a.born - b.born)
+    const lists = [
+      ['ready', ids(of('ready')), ids(model.inOrder([queue]))],
+      ['scheduled', ids(of('scheduled')), ids(scheduled)],
+    ] as const
+    for (const [state, real, expected] of lists) {
+      if (!isDeepStrictEqual(real, expected)) {
+        return `the ${state} jobs of ${queue} are listed as\n${show(real, true)}\nand should be\n${show(expected, true)}`
+      }
+    }
+    for (const state of ['done', 'dead', 'cancelled']) {
+      const times = of(state).map(({ finishedAt }) => finishedAt ?? 0)
+      if (times.some((time, i) => i > 0 && time > (times[i - 1] ?? 0))) {
+        return `the ${state} jobs of ${queue} are not listed newest first: they finished at ${show(times)}`
+      }
+    }
+  }
+  return null
+}
+
+export function statsDiffer(model: Model, { stats }: Observed): string | null {
+  const expected = model.stats()
+  const agree =
+    isDeepStrictEqual(stats.map(withoutAge), expected.map(withoutAge)) &&
+    stats.every((real, i) => agesAgree(model, real, expected[i]))
+  return agree ? null : `stats are\n${show(stats, true)}\nand should be\n${show(expected, true)}`
+}
+
+function withoutAge({ oldestWaitingMs, ...counts }: QueueStats) {
+  return { ...counts, hasWaiting: oldestWaitingMs !== null }
+}
+
+/** After the clock was set back nobody can say who has waited longest; the age is then only bounded. */
+function agesAgree(model: Model, real: QueueStats, expected: QueueStats | undefined): boolean {
+  const [age, atMost] = [real.oldestWaitingMs, expected?.oldestWaitingMs ?? null]
+  if (!model.state.wasSetBack || age === null || atMost === null) return age === atMost
+  return age >= 0 && age <= atMost
+}
+
+export function kvDiffers(model: Model, { kv }: Observed): string | null {
+  const expected = model.kv.scan('')
+  const agree =
+    kv.length === expected.length &&
+    expected.every((entry, i) => {
+      const real = kv[i]
+      return real !== undefined && real.key === entry.key && model.kv.acceptsEntry(entry.key, entry, real)
+    })
+  return agree ? null : `kv holds\n${show(kv, true)}\nand should hold\n${show(expected, true)}`
+}

@@ -1,0 +1,15 @@
+// The SQLite store, in memory (in this thread) and in a file (in a thread of its own), against the reference model.
+import { join } from 'node:path'
+import test from 'node:test'
+import { sqlite } from '../../src/store/sqlite/index.ts'
+import { scratchDirectory } from '../support/scratch.ts'
+import { runModel } from './run.ts'
+
+test('in memory, the store does what the model says', (t) =>
+  runModel(t, (clock) => sqlite({ path: ':memory:' })({ clock }), { runs: 150 }))
+
+test('in a file, the store does what the model says', async (t) => {
+  await using scratch = await scratchDirectory()
+  let files = 0
+  await runModel(t, (clock) => sqlite({ path: join(scratch.path, `${files++}.db`) })({ clock }), { runs: 20 })
+})

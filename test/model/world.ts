@@ -1,0 +1,161 @@
+// A store, a virtual clock, and the models that could be it. There is one model until calls race: then every order of them
+// is tried on a copy, the orders that explain the answers stay, and what comes later tells them apart. A step fails when
+// no model is left.
+
+import type { JobRecord } from '../../src/job/record.ts'
+import type { DeathNotice } from '../../src/job/transition.ts'
+import type { HoldName, Store } from '../../src/store/store.ts'
+import type { VirtualClock } from '../../src/testing/index.ts'
+import { type Answered, type Call, kvGetCall, toCall } from './commands.ts'
+import { Model, type Oracle } from './model.ts'
+import { differenceOf, observe, readRecords } from './observe.ts'
+import type { Step } from './steps.ts'
+
+/** Store and model disagree: the judge's finding. */
+export class Disagreement extends Error {
+  readonly trace: readonly string[]
+
+  constructor(message: string, trace: readonly string[]) {
+    super(message)
+    this.name = 'Disagreement'
+    this.trace = trace
+  }
+}
+
+export class World {
+  readonly #store: Store
+  readonly #clock: VirtualClock
+  readonly #holds: HoldName[] = []
+  readonly #fences = new Set<string>()
+  readonly #ids = new Set<string>()
+  readonly #trace: string[] = []
+  #models: Model[]
+  #lastId = 0
+
+  constructor(store: Store, clock: VirtualClock) {
+    this.#store = store
+    this.#clock = clock
+    this.#models = [new Model(clock.now())]
+  }
+
+  /** Any of the models; they answer alike to all that was asked so far. */
+  get model(): Model {
+    return this.#models[0] as Model
+  }
+
+  async make(step: Step): Promise<void> {
+    if (step.do === 'advance') {
+      this.#trace.push(`advance(${step.ms})`)
+      this.#clock.advance(step.ms)
+      for (const model of this.#models) model.advance(step.ms)
+      return
+    }
+    if (step.do === 'race') return this.call(...step.moves.map((move) => toCall(move, this.#scene())))
+    if (step.do === 'kv') for (const { key } of step.writes) await this.call(kvGetCall(key))
+    if (step.do === 'read') await this.call(kvGetCall(step.key))
+    return this.call(toCall(step, this.#scene()))
+  }
+
+  /** Makes the calls, all at once where there are several, and keeps the models that explain the answers. */
+  async call(...calls: Call[]): Promise<void> {
+    const answered = await Promise.all(calls.map((call) => call(this.#store)))
+    this.#trace.push(answered.map(({ text }) => text).join('\n  while '))
+    this.#checkFences(answered)
+    const oracle = await this.oracle(answered)
+    const orders = permutations(answered)
+    let firstDifference: string | null = null
+    const explained = this.#models.flatMap((model) =>
+      orders.flatMap((order) => {
+        const copy = orders.length === 1 ? model : model.clone()
+        for (const each of order) {
+          const difference = each.judge(copy, oracle)
+          firstDifference ??= difference
+          if (difference !== null) return []
+        }
+        return [copy]
+      }),
+    )
+    if (explained.length === 0) this.#fail(firstDifference ?? 'no model is left', orders.length)
+    this.#models = explained
+    if (calls.length > 1) await this.compare()
+    this.#remember()
+  }
+
+  /** The whole state agrees. */
+  async compare(): Promise<void> {
+    const observed = await observe(this.#store)
+    this.keep((model) => differenceOf(model, observed))
+  }
+
+  /** Keeps the models that do not differ. */
+  keep(difference: (model: Model) => string | null): void {
+    const differences = this.#models.map(difference)
+    const left = this.#models.filter((_, i) => differences[i] === null)
+    if (left.length === 0) this.#fail(differences[0] ?? 'no model is left', 1)
+    this.#models = distinct(left)
+  }
+
+  #fail(difference: string, orders: number): never {
+    const tried = orders > 1 ? `none of ${orders} orders explains it; in the order given: ` : ''
+    throw new Disagreement(tried + difference, this.#trace)
+  }
+
+  #scene() {
+    return {
+      model: this.model,
+      holds: this.#holds,
+      ids: [...this.#ids],
+      sqlEffects: this.#store.capabilities.sqlEffects,
+      newId: () => {
+        this.#lastId += 1
+        return `00000000-0000-4000-9000-${String(this.#lastId).padStart(12, '0')}`
+      },
+    }
+  }
+
+  /** A fence is never given out twice, and long enough to hold 128 bits. */
+  #checkFences(answered: readonly Answered[]): void {
+    for (const { id, fence } of answered.flatMap(({ claimed }) => claimed)) {
+      if (this.#fences.has(fence)) this.#fail(`the fence ${fence} was given out before`, 1)
+      if (fence.length < 22) this.#fail(`the fence ${fence} is too short for 128 random bits`, 1)
+      this.#fences.add(fence)
+      this.#holds.push({ id, fence })
+    }
+  }
+
+  /** Fences as the store gave them; notices as the store made them: jobs nobody knew, that tell of this death. */
+  async oracle(answered: readonly Answered[] = []): Promise<Oracle> {
+    const fences = new Map(answered.flatMap(({ claimed }) => claimed).map(({ id, fence }) => [id, fence]))
+    const targets = new Set(this.model.state.settings.flatMap(({ onDead }) => onDead ?? []))
+    const strangers: JobRecord[] = []
+    for (const queue of targets) {
+      const records = await readRecords(this.#store, { queue, state: null })
+      strangers.push(...records.filter(({ id }) => !this.#ids.has(id)))
+    }
+    return {
+      fence: (id) => fences.get(id) ?? 'not claimed',
+      noticeId: (notice) => strangers.find((record) => tellsOf(record, notice))?.id ?? `no notice of ${notice.id}`,
+    }
+  }
+
+  #remember(): void {
+    for (const model of this.#models) for (const { id } of model.all()) this.#ids.add(id)
+  }
+}
+
+function tellsOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: DeathNotice): boolean {
+  const told: unknown = JSON.parse(payload)
+  if (typeof told !== 'object' || told === null || createdAt !== diedAt) return false
+  return 'id' in told && told.id === id && 'queue' in told && told.queue === queue
+}
+
+function permutations<T>(list: readonly T[]): T[][] {
+  if (list.length <= 1) return [[...list]]
+  return list.flatMap((first, i) => permutations(list.toSpliced(i, 1)).map((rest) => [first, ...rest]))
+}
+
+/** Orders that came to the same end are one from here on. */
+function distinct(models: readonly Model[]): Model[] {
+  const byEssence = new Map(models.map((model) => [model.essence(), model]))
+  return [...byEssence.values()]
+}

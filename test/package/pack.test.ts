@@ -1,0 +1,134 @@
+// The tarball as a stranger gets it: installed into a fresh JavaScript and a fresh TypeScript project, and used.
+import assert from 'node:assert/strict'
+import { existsSync } from 'node:fs'
+import { cp, mkdir, readdir, symlink, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import test, { after, before } from 'node:test'
+import { manifest, root, tsc } from '../support/checkout.ts'
+import { type Scratch, scratchDirectory } from '../support/scratch.ts'
+import { runOk } from '../support/shell.ts'
+
+let scratch: Scratch
+let tarball: string
+before(async () => {
+  scratch = await scratchDirectory()
+  tarball = await pack(scratch.path)
+})
+after(() => scratch[Symbol.asyncDispose]())
+
+test('a JavaScript project installs the package and runs a job', async () => {
+  const project = await freshProject('javascript')
+  await writeFile(
+    join(project, 'program.js'),
+    `import { open } from 'holdfast'
+
+const holdfast = await open('sqlite:jobs.db')
+const queue = holdfast.queue('welcome')
+const { id } = await queue.enqueue({ userId: 'u1' })
+const [lease] = await queue.claim({ max: 1 })
+await lease.done({ sent: lease.job.payload.userId })
+const job = await holdfast.job(id)
+await holdfast.close()
+console.log(JSON.stringify([job.state, job.result]))
+`,
+  )
+  const { stdout, stderr } = await runOk(process.execPath, ['program.js'], { cwd: project })
+  assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }], ''])
+})
+
+test('a strict TypeScript project compiles against the package and runs a job', async () => {
+  const project = await freshProject('typescript')
+  await writeFile(
+    join(project, 'tsconfig.json'),
+    JSON.stringify({
+      compilerOptions: {
+        strict: true,
+        skipLibCheck: false,
+        exactOptionalPropertyTypes: true,
+        noUncheckedIndexedAccess: true,
+        module: 'nodenext',
+        target: 'esnext',
+        lib: ['esnext'],
+        types: ['node'],
+        outDir: 'out',
+      },
+      include: ['program.ts'],
+    }),
+  )
+  await writeFile(
+    join(project, 'program.ts'),
+    `import { type StandardSchemaV1 } from '@standard-schema/spec'
+import { defineQueue, open } from 'holdfast'
+import * as testing from 'holdfast/testing'
+
+const user: StandardSchemaV1<{ userId: string }> = {
+  '~standard': { version: 1, vendor: 'test', validate: (value) => ({ value: value as { userId: string } }) },
+}
+const welcome = defineQueue('welcome', { payload: user })
+
+await using holdfast = await open('sqlite:jobs.db')
+const { id } = await holdfast.queue(welcome).enqueue({ userId: 'u1' })
+// @ts-expect-error: the payload is typed
+await holdfast.queue(welcome).enqueue({ userId: 1 }, { delay: '1h' })
+
+const [lease] = await holdfast.queue(welcome).claim({ max: 1 })
+if (!lease) throw new Error('nothing to claim')
+const userId: string = lease.job.payload.userId
+await lease.done({ sent: userId })
+const job = await holdfast.job(id)
+console.log(JSON.stringify([job?.state, job?.result, typeof testing]))
+`,
+  )
+  await linkTypes(project)
+  await runOk(process.execPath, [tsc, '-p', 'tsconfig.json'], { cwd: project })
+  const { stdout, stderr } = await runOk(process.execPath, ['out/program.js'], { cwd: project })
+  assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }, 'object'], ''])
+})
+
+test('the installed command answers', async () => {
+  const project = await freshProject('command')
+  const help = await runOk('npx', ['--no', '--', 'holdfast', '--help'], { cwd: project })
+  assert.match(help.stdout, /holdfast/i)
+})
+
+test('the package carries what its manifest names, and nothing of the workshop', async () => {
+  const installed = join(await freshProject('contents'), 'node_modules/holdfast')
+  const targets = Object.values(manifest.exports).flatMap((target) =>
+    typeof target === 'string' ? [target] : [target.types, target.default],
+  )
+  const missing = [...targets, 'LICENSE', 'README.md', 'CHANGELOG.md'].filter(
+    (file) => !existsSync(join(installed, file)),
+  )
+  const allowed = ['CHANGELOG.md', 'LICENSE', 'README.md', 'bin', 'dist', 'docs', 'node_modules', 'package.json']
+  const surplus = (await readdir(installed)).filter((name) => !allowed.includes(name))
+  assert.deepEqual({ missing, surplus }, { missing: [], surplus: [] })
+})
+
+// Packs a copy: the checkout's own dist may be in use, by a developer or by another test.
+async function pack(directory: string): Promise<string> {
+  const copy = join(directory, 'checkout')
+  await mkdir(copy)
+  const notCopied = ['.git', 'node_modules', 'dist', 'test']
+  for (const name of await readdir(root)) {
+    if (!notCopied.includes(name)) await cp(join(root, name), join(copy, name), { recursive: true })
+  }
+  await symlink(join(root, 'node_modules'), join(copy, 'node_modules'), 'junction')
+  await runOk('npm', ['pack', '--pack-destination', directory], { cwd: copy })
+  return join(directory, `holdfast-${manifest.version}.tgz`)
+}
+
+async function freshProject(name: string): Promise<string> {
+  const project = join(scratch.path, name)
+  await mkdir(project)
+  await writeFile(join(project, 'package.json'), JSON.stringify({ name, private: true, type: 'module' }))
+  await runOk('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund', tarball], { cwd: project })
+  return project
+}
+
+// The compiler and Node's own types come from the checkout; nothing else of it may be seen from the project.
+async function linkTypes(project: string): Promise<void> {
+  await mkdir(join(project, 'node_modules/@types'), { recursive: true })
+  for (const name of ['@types/node', 'undici-types']) {
+    await symlink(join(root, 'node_modules', name), join(project, 'node_modules', name), 'junction')
+  }
+}

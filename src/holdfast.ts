@@ -2,7 +2,7 @@
 // about a job is the store's.
 
 import { type AnyDefinition, type BehaviourOptions, defineQueue, type QueueDefinition } from './definition.ts'
-import { type Duration, toMs } from './duration.ts'
+import { toMs } from './duration.ts'
 import { type Effects, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import { Group } from './group.ts'
@@ -91,7 +91,11 @@ export class Holdfast {
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
     this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: () => 1, weightMax: groupMax })
-    this.kv = new Kv(store, (write) => this.#whileOpen(() => this.#kvWrites.add(write)))
+    this.kv = new Kv({
+      get: (key) => this.#whileOpen(() => store.kvGet(key)),
+      scan: (query) => this.#whileOpen(() => store.kvScan(query)),
+      write: (write) => this.#whileOpen(() => this.#kvWrites.add(write)),
+    })
     this.#queueDesk = {
       enqueue: (definition, jobs, tx) => this.#whileOpen(() => this.#enqueue(definition, jobs, tx)),
       claim: (definition, options) => this.claim([definition], options),
@@ -141,9 +145,10 @@ export class Holdfast {
     }
     const deadline = performance.now() + toMs(wait, 'wait')
     for (const definition of definitions?.values() ?? []) await this.#define(definition)
-    for (;;) {
+    while (!signal?.aborted) {
       const waiter = this.#waiters.join(names)
       try {
+        await this.#whileOpen(() => this.#sweeper.ifDue())
         const claimed = await this.#whileOpen(() => this.#store.claim(request))
         if (claimed.length > 0) {
           // One wake-up goes on: where one claim found work there may be more.
@@ -152,15 +157,15 @@ export class Holdfast {
           if (leases.length > 0) return leases as LeaseOf<Queues[number]>[]
           continue
         }
-        await this.#whileOpen(() => this.#sweeper.ifDue())
         if (waiter.woken) continue
         const left = deadline - performance.now()
-        if (left <= 0 || signal?.aborted) return []
-        await waiter.wait(Math.min(left, backstopMs, Math.max(1, this.#sweeper.dueInMs)), signal)
+        if (left <= 0) break
+        await waiter.wait(Math.min(left, backstopMs, this.#sweeper.dueInMs), signal)
       } finally {
         waiter.leave()
       }
     }
+    return []
   }
 
   /** Everything known about a job; null when there never was one or its retention is over. */

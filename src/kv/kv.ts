@@ -5,7 +5,7 @@ import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { encodeJson, kvRule } from '../job/codec.ts'
 import { checkInteger, checkKey } from '../job/names.ts'
-import type { KvAnswer, KvEntry, KvWrite, Store } from '../store/store.ts'
+import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store/store.ts'
 
 export interface KvValue<T = unknown> {
   readonly value: T
@@ -14,17 +14,22 @@ export interface KvValue<T = unknown> {
   readonly expiresAt: Date | null
 }
 
-export class Kv {
-  readonly #store: Store
-  readonly #write: (write: KvWrite) => Promise<KvAnswer>
+/** What this needs of the client it came from. */
+export interface KvDesk {
+  get(key: string): Promise<KvEntry | null>
+  scan(query: KvScanQuery): Promise<KvPage>
+  write(write: KvWrite): Promise<KvAnswer>
+}
 
-  constructor(store: Store, write: (write: KvWrite) => Promise<KvAnswer>) {
-    this.#store = store
-    this.#write = write
+export class Kv {
+  readonly #desk: KvDesk
+
+  constructor(desk: KvDesk) {
+    this.#desk = desk
   }
 
   async get<T = unknown>(key: string): Promise<KvValue<T> | null> {
-    const entry = await this.#store.kvGet(checkKey(key, 'key'))
+    const entry = await this.#desk.get(checkKey(key, 'key'))
     return entry && toValue<T>(entry)
   }
 
@@ -56,14 +61,14 @@ export class Kv {
     if (prefix !== '') checkKey(prefix, 'prefix')
     let after: string | null = null
     do {
-      const page = await this.#store.kvScan({ prefix, limit: bounds.pageMax, after })
+      const page: KvPage = await this.#desk.scan({ prefix, limit: bounds.pageMax, after })
       for (const entry of page.entries) yield { key: entry.key, ...toValue<T>(entry) }
       after = page.next
     } while (after !== null)
   }
 
   async #land(write: KvWrite): Promise<{ applied: boolean; version: number | null }> {
-    const answer = await this.#write(write)
+    const answer = await this.#desk.write(write)
     if (isRefused(answer)) throw toError(answer)
     return answer
   }

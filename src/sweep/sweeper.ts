@@ -1,8 +1,9 @@
 // When to sweep. A sweep is cheap and safe in every process; what matters is that it comes soon after something is due
-// and that nobody has to remember it: whoever looks for work and finds none sweeps first (`ifDue`).
+// and that nobody has to remember it: whoever looks for work sweeps first if it is time to (`ifDue`), so that a backlog
+// never keeps a due job or an expired lease waiting.
 //
 // The next sweep is at the time the store named, at the earliest delay that was enqueued here since, and in any case
-// after `everyMs`, because other processes enqueue too.
+// after `everyMs`, because other processes enqueue too; but never sooner than `pauseMs` after the last.
 
 import type { Store, SweepReport } from '../store/store.ts'
 
@@ -14,10 +15,12 @@ export interface SweepTotals {
 }
 
 const everyMs = 1_000
+const pauseMs = 10
 const chunkMax = 1_000
 
 export class Sweeper {
   readonly #store: Store
+  #lastAt = Number.NEGATIVE_INFINITY
   #nextAt = 0
   #running: Promise<SweepTotals> | null = null
 
@@ -27,7 +30,8 @@ export class Sweeper {
 
   /** Sweeps until nothing more is due. */
   async sweep(): Promise<SweepTotals> {
-    this.#nextAt = performance.now() + everyMs
+    this.#lastAt = performance.now()
+    this.#nextAt = this.#lastAt + everyMs
     const totals = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
     let report: SweepReport
     do {
@@ -57,6 +61,6 @@ export class Sweeper {
 
   /** Something enqueued here becomes due after this delay. */
   expect(delayMs: number): void {
-    this.#nextAt = Math.min(this.#nextAt, performance.now() + delayMs)
+    this.#nextAt = Math.max(this.#lastAt + pauseMs, Math.min(this.#nextAt, performance.now() + delayMs))
   }
 }

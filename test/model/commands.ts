@@ -4,10 +4,10 @@
 
 import { inspect, isDeepStrictEqual } from 'node:util'
 import { isRefused } from '../../src/errors.ts'
-import { canonicalJson } from '../../src/job/codec.ts'
 import type { EffectSet, JobError, JobRecord, NewJob } from '../../src/job/record.ts'
-import type { Settlement } from '../../src/job/transition.ts'
+import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type { ClaimedJob, HoldName, KvWrite, RequeueAllAnswer, RequeueFilter, Store } from '../../src/store/store.ts'
+import { VirtualClock } from '../../src/testing/index.ts'
 import { compare, isWaiting, type Model, type ModelJob, type Oracle } from './model.ts'
 import type { EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
 
@@ -294,12 +294,19 @@ function plainPart(key: string, part: unknown): unknown {
   return plain(part)
 }
 
-/** A death notice carries an error too. */
+/** A death notice carries an error too, and perhaps another notice. */
 function plainPayload(text: string): unknown {
   const value: unknown = JSON.parse(text)
+  return isNotice(value) ? plainNotice(value) : text
+}
+
+function plainNotice(notice: DeathNotice): unknown {
+  const { error, payload } = notice
+  return { ...notice, error: error && plainError(error), payload: isNotice(payload) ? plainNotice(payload) : payload }
+}
+
+function isNotice(value: unknown): value is DeathNotice {
   return typeof value === 'object' && value !== null && 'diedAt' in value
-    ? plain(JSON.parse(canonicalJson(text)))
-    : text
 }
 
 const worded = ['Overdue', 'EffectFailed']
@@ -317,6 +324,24 @@ export function keyOf({ id, createdAt, finishedAt, state, queue }: JobRecord): s
   return [id, createdAt, finishedAt ?? '', state, queue].join(' ')
 }
 
+/** Short enough to read: null and empty parts left out, ids numbered, times counted from the start of the run. */
 export function show(value: unknown, wide = false): string {
-  return inspect(value, { depth: 8, breakLength: wide ? 120 : Number.POSITIVE_INFINITY, compact: wide ? 3 : true })
+  const options = { depth: 9, breakLength: wide ? 120 : Number.POSITIVE_INFINITY, compact: wide ? 3 : true }
+  return inspect(brief(value), { ...options, maxStringLength: 400 })
+    .replaceAll(/'0{8}-0{4}-4000-9000-0*(\d+)'/g, 'job$1')
+    .replaceAll(/'0{8}-0{4}-4000-8000-0*(\d+)'/g, 'id$1')
+    .replaceAll(/\b1[89]\d{11}\b/g, (time) => `t+${Number(time) - startAt}`)
+}
+
+const startAt = new VirtualClock().now()
+
+function brief(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(brief)
+  if (typeof value !== 'object' || value === null) return value
+  const isEmpty = (part: unknown) => part === null || (Array.isArray(part) && part.length === 0)
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([key, part]) => !isEmpty(part) && !(key === 'message' && 'refused' in value))
+      .map(([key, part]) => [key, brief(part)]),
+  )
 }

@@ -293,6 +293,11 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: read },
 )
 
-export const stepsMax = 60
+const stepsMax = 60
+/** Shrinking ends here at the latest, so that a failure is told in seconds. */
+const shrinksMax = 400
 
-export const steps: fc.Arbitrary<Step[]> = fc.array(step, { minLength: 1, maxLength: stepsMax, size: 'max' })
+export const steps: fc.Arbitrary<Step[]> = fc.limitShrink(
+  fc.array(step, { minLength: 1, maxLength: stepsMax, size: 'max' }),
+  shrinksMax,
+)

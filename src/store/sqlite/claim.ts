@@ -1,146 +1,122 @@
 // Claim. SQLite has one writer, so "the first n of the list" is all the exclusion there is to it: a claim takes a prefix
-// of each queue's ready list, removes it in one range delete, and writes one lease a job.
+// of each queue's ready list. Three statements a queue, whatever n is: read the jobs, write their leases, remove the
+// range. (One insert a lease cost 1.0 µs a job more.)
 
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
-interface ReadyRow {
-  readonly priority: number
-  readonly ord: number
-  readonly seq: number
-  readonly id: string
-  readonly queue: number
-  readonly attempts: number
-  readonly max_attempts: number
-  readonly created_at: number
-  readonly start_before: number | null
-  readonly timeout_ms: number | null
-  readonly dedup_key: string | null
-  readonly dedup_scope: string | null
-  readonly headers: string | null
-  readonly payload: string
-}
-
 export function claim(tx: Transaction, request: ClaimRequest): ClaimedJob[] {
   const queues = claimable(tx, request.queues)
   if (queues.length === 0) return []
   const someOverdue = tx.db.get('select 1 from holdfast_overdue where start_before <= ? limit 1', tx.now) !== undefined
-  const shares = queues.length === 1 ? [request.max] : share(tx, queues, request.max, someOverdue)
-  const claimed = queues.flatMap((queue, i) => take(tx, queue, shares[i] as number, someOverdue, request))
+  const list = someOverdue ? exceptOverdue : everything
+  const shares = queues.length === 1 ? [request.max] : share(tx, queues, request.max, list)
+  const claimed = queues.flatMap((queue, i) => take(tx, queue, shares[i] as number, list, request))
   if (queues.length > 1) claimed.sort((a, b) => a.priority - b.priority) // stable: within a priority the order named
   return claimed
 }
 
 function claimable(tx: Transaction, names: readonly string[] | null): QueueRow[] {
-  const queues = names === null ? tx.queues() : names.map((name) => tx.findQueue(name))
+  const queues = names === null ? tx.queues() : [...new Set(names)].map((name) => tx.findQueue(name))
   return queues.filter((queue): queue is QueueRow => queue !== undefined && queue.paused === 0 && queue.ready > 0)
 }
 
+/** The statements over a queue's ready list; ?1 is the queue, ?2 the time, ?3 how many. */
+interface List {
+  readonly priorities: string
+  readonly jobs: string
+  readonly lease: string
+  readonly remove: string
+}
+
+const everything = listOf('?2 > 0', 'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?')
+
+/** While some jobs have missed their start: they are passed over, and the sweep cancels them. */
+const exceptOverdue = listOf(
+  'r.seq not in (select seq from holdfast_overdue where start_before <= ?2)',
+  'delete from holdfast_ready where queue = ? and priority = ? and ord = ?',
+)
+
+function listOf(isTaken: string, remove: string): List {
+  const chosen = `where r.queue = ?1 and ${isTaken} order by r.priority, r.ord limit ?3`
+  const ready = 'holdfast_ready r join holdfast_job j on j.seq = r.seq'
+  return {
+    priorities: `select r.priority from holdfast_ready r ${chosen}`,
+    jobs: `select r.priority, r.ord, r.seq, j.id, j.attempts, j.max_attempts, j.created_at, j.start_before, j.timeout_ms,
+                  j.dedup_key, j.dedup_scope, j.headers, j.payload
+             from ${ready} ${chosen}`,
+    lease: `insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at)
+            select r.seq, ?4, j.attempts + 1, ?5, ?6 from ${ready} ${chosen}`,
+    remove,
+  }
+}
+
 /** How many to take from each queue so that together they are the first `max` by priority, then by queue as named. */
-function share(tx: Transaction, queues: readonly QueueRow[], max: number, someOverdue: boolean): number[] {
+function share(tx: Transaction, queues: readonly QueueRow[], max: number, list: List): number[] {
   const candidates = queues.flatMap((queue, i) =>
-    tx.db
-      .all<{ priority: number }>(
-        `select r.priority from holdfast_ready r
-          where r.queue = ? ${someOverdue ? notOverdue : ''}
-          order by r.priority, r.ord limit ?`,
-        ...(someOverdue ? [queue.no, tx.now, max] : [queue.no, max]),
-      )
-      .map(({ priority }) => ({ priority, i })),
+    tx.db.allTuples<[priority: number]>(list.priorities, queue.no, tx.now, max).map(([priority]) => ({ priority, i })),
   )
   const shares = queues.map(() => 0)
-  for (const { i } of candidates.sort((a, b) => a.priority - b.priority).slice(0, max))
+  for (const { i } of candidates.sort((a, b) => a.priority - b.priority).slice(0, max)) {
     shares[i] = (shares[i] as number) + 1
+  }
   return shares
 }
 
-/** A job that missed its start is passed over; the sweep cancels it. Only asked for when there is one. */
-const notOverdue = 'and r.seq not in (select seq from holdfast_overdue where start_before <= ?)'
+type ReadyTuple = readonly [
+  priority: number,
+  ord: number,
+  seq: number,
+  id: string,
+  attempts: number,
+  max_attempts: number,
+  created_at: number,
+  start_before: number | null,
+  timeout_ms: number | null,
+  dedup_key: string | null,
+  dedup_scope: string | null,
+  headers: string | null,
+  payload: string,
+]
 
-function take(
-  tx: Transaction,
-  queue: QueueRow,
-  max: number,
-  someOverdue: boolean,
-  request: ClaimRequest,
-): ClaimedJob[] {
+function take(tx: Transaction, queue: QueueRow, max: number, list: List, request: ClaimRequest): ClaimedJob[] {
   if (max === 0) return []
-  const rows = tx.db.all<ReadyRow>(
-    `select r.priority, r.ord, r.seq, j.id, j.queue, j.attempts, j.max_attempts, j.created_at, j.start_before, j.timeout_ms,
-            j.dedup_key, j.dedup_scope, j.headers, j.payload
-       from holdfast_ready r join holdfast_job j on j.seq = r.seq
-      where r.queue = ? ${someOverdue ? notOverdue : ''}
-      order by r.priority, r.ord limit ?`,
-    ...(someOverdue ? [queue.no, tx.now, max] : [queue.no, max]),
-  )
+  const rows = tx.db.allTuples<ReadyTuple>(list.jobs, queue.no, tx.now, max)
   if (rows.length === 0) return []
-  unlistTaken(tx, queue, rows, someOverdue)
-  const claim = { no: tx.nextNumber(), token: randomBytes(16).toString('hex'), leaseMs: request.leaseMs }
-  tx.db.run(
-    'insert into holdfast_claim (no, token, worker, started_at) values (?, ?, ?, ?)',
-    claim.no,
-    claim.token,
-    request.worker,
-    tx.now,
-  )
-  return rows.map((row) => lease(tx, queue, row, claim))
-}
-
-function unlistTaken(tx: Transaction, queue: QueueRow, rows: readonly ReadyRow[], someOverdue: boolean): void {
-  rows.forEach((row, i) => {
-    if (someOverdue) {
-      tx.db.run(
-        'delete from holdfast_ready where queue = ? and priority = ? and ord = ?',
-        queue.no,
-        row.priority,
-        row.ord,
-      )
-    } else if (rows[i + 1]?.priority !== row.priority) {
-      tx.db.run(
-        'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?',
-        queue.no,
-        row.priority,
-        row.ord,
-      )
-    }
+  const no = tx.nextNumber()
+  const token = randomBytes(16).toString('hex')
+  const expiresAt = tx.now + request.leaseMs
+  const insertClaim = 'insert into holdfast_claim (no, token, worker, started_at) values (?, ?, ?, ?)'
+  tx.db.run(insertClaim, no, token, request.worker, tx.now)
+  tx.db.run(list.lease, queue.no, tx.now, rows.length, no, request.leaseMs, expiresAt)
+  rows.forEach(([priority, ord], i) => {
+    const isLastOfRange = rows[i + 1]?.[0] !== priority
+    if (list === exceptOverdue || isLastOfRange) tx.db.run(list.remove, queue.no, priority, ord)
   })
+  tx.count(queue, 'ready', -rows.length)
+  tx.count(queue, 'running', rows.length)
+  return rows.map((row) => toClaimed(tx, queue, row, token, expiresAt))
 }
 
-interface Claim {
-  readonly no: number
-  readonly token: string
-  readonly leaseMs: number
-}
-
-function lease(tx: Transaction, queue: QueueRow, row: ReadyRow, { no, token, leaseMs }: Claim): ClaimedJob {
-  const expiresAt = tx.now + leaseMs
-  const attempt = row.attempts + 1
-  tx.db.run(
-    'insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at) values (?, ?, ?, ?, ?)',
-    row.seq,
-    no,
-    attempt,
-    leaseMs,
-    expiresAt,
-  )
-  tx.move(queue, 'ready', 'running')
-  forgetOverdue(tx, row)
-  if (row.dedup_scope === 'waiting') freeDedup(tx, row)
+function toClaimed(tx: Transaction, queue: QueueRow, row: ReadyTuple, token: string, expiresAt: number): ClaimedJob {
+  const [priority, , seq, id, attempts, maxAttempts, createdAt, start_before, timeoutMs, dedup_key] = row
+  if (start_before !== null) forgetOverdue(tx, { seq, start_before })
+  if (row[10] === 'waiting') freeDedup(tx, { seq, queue: queue.no, dedup_key })
   return {
-    id: row.id,
+    id,
     queue: queue.name,
-    fence: toFence(token, row.seq),
-    attempt,
-    maxAttempts: row.max_attempts,
-    priority: row.priority,
-    timeoutMs: row.timeout_ms,
-    createdAt: row.created_at,
+    fence: toFence(token, seq),
+    attempt: attempts + 1,
+    maxAttempts,
+    priority,
+    timeoutMs,
+    createdAt,
     startedAt: tx.now,
     expiresAt,
-    headers: row.headers,
-    payload: row.payload,
+    headers: row[11],
+    payload: row[12],
   }
 }
 

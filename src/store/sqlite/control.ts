@@ -4,7 +4,7 @@ import { type Refused, refuse } from '../../errors.ts'
 import type { EffectSet, QueueSettings } from '../../job/record.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { duplicateId, isLive, takeDedup } from './enqueue.ts'
-import { encodePast, end, findById, type JobRow, jobColumns, listReady, place, unlist } from './job.ts'
+import { encodePast, end, findById, type IdleRow, idleColumns, listReady, place, unlist } from './job.ts'
 import { applyEffects } from './settle.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
@@ -76,7 +76,7 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
 }
 
 /** Who keeps a dead job from coming back: a live job with its id, or the holder of its dedup key. */
-function blockedBy(tx: Transaction, job: JobRow): string | undefined {
+function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
   if (isLive(tx, job.id)) return job.id
   if (job.dedup_scope !== 'live') return undefined
   const slot = tx.db.get<{ id: string; until: number | null }>(
@@ -96,7 +96,7 @@ interface EndedRow {
   readonly error: string | null
 }
 
-function revive(tx: Transaction, job: JobRow): void {
+function revive(tx: Transaction, job: IdleRow): void {
   const queue = tx.queueByNo(job.queue)
   const ended = tx.db.get<EndedRow>('select * from holdfast_ended where seq = ?', job.seq) as EndedRow
   tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
@@ -166,7 +166,7 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   return { requeued, skipped, after: isLast ? null : { queue: last.name, expiresAt: last.expires_at, seq: last.seq } }
 }
 
-type DeadRow = JobRow & { readonly name: string; readonly expires_at: number }
+type DeadRow = IdleRow & { readonly name: string; readonly expires_at: number }
 
 function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
   const found: DeadRow[] = []
@@ -176,7 +176,7 @@ function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: Re
       after?.queue === queue.name ? after : { expiresAt: Number.MAX_SAFE_INTEGER, seq: Number.MAX_SAFE_INTEGER }
     found.push(
       ...tx.db.all<DeadRow>(
-        `select ${jobColumns}, ? as name, e.expires_at
+        `select ${idleColumns}, ? as name, e.expires_at
            from holdfast_ended e join holdfast_job j on j.seq = e.seq
           where e.queue = ? and e.state = 'dead' and (e.expires_at, e.seq) < (?, ?)
             and e.finished_at >= ? and e.finished_at < ? and instr(coalesce(e.error ->> 'message', ''), ?) > 0

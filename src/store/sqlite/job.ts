@@ -5,43 +5,47 @@ import type { Attempt, Ending, EndState, JobError, JobState } from '../../job/re
 import { remember } from '../../job/transition.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
+/** What every transition needs of a job's row. */
 export interface JobRow {
   readonly seq: number
   readonly id: string
   readonly queue: number
   readonly priority: number
-  readonly ord: number | null
-  readonly run_at: number
-  readonly attempts: number
-  readonly max_attempts: number
-  readonly freed: number
   readonly start_before: number | null
   readonly dedup_key: string | null
   readonly dedup_scope: string | null
   readonly idempotency_key: string | null
+  readonly max_attempts: number
+  readonly freed: number
   readonly cancel: string | null
   readonly past: string | null
 }
 
-export const jobColumns = `j.seq, j.id, j.queue, j.priority, j.ord, j.run_at, j.attempts, j.max_attempts, j.freed,
+/** A job that nobody holds: where it is listed, and the attempts it has had. */
+export interface IdleRow extends JobRow {
+  readonly ord: number | null
+  readonly run_at: number
+  readonly attempts: number
+}
+
+export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.ord, j.run_at, j.attempts, j.max_attempts, j.freed,
   j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
 
+const selectById = `select ${idleColumns},
+         case when e.seq is not null then e.state
+              when l.seq is not null then 'running'
+              when j.ord is not null then 'ready'
+              else 'scheduled' end as state
+    from holdfast_job j
+    left join holdfast_ended e on e.seq = j.seq
+    left join holdfast_lease l on l.seq = j.seq
+   where j.id = ?
+   order by j.seq desc
+   limit 1`
+
 /** The newest job of that id, live or ended, and where it stands. */
-export function findById(tx: Transaction, id: string): (JobRow & { readonly state: JobState }) | undefined {
-  return tx.db.get(
-    `select ${jobColumns},
-            case when e.seq is not null then e.state
-                 when l.seq is not null then 'running'
-                 when j.ord is not null then 'ready'
-                 else 'scheduled' end as state
-       from holdfast_job j
-       left join holdfast_ended e on e.seq = j.seq
-       left join holdfast_lease l on l.seq = j.seq
-      where j.id = ?
-      order by j.seq desc
-      limit 1`,
-    id,
-  )
+export function findById(tx: Transaction, id: string): (IdleRow & { readonly state: JobState }) | undefined {
+  return tx.db.get(selectById, id)
 }
 
 /** Far below every number given out, so that released and rescued jobs come first, in the order they came back. */
@@ -62,7 +66,7 @@ export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, s
 }
 
 /** Takes a waiting job off its list. */
-export function unlist(tx: Transaction, queue: QueueRow, job: JobRow): void {
+export function unlist(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   if (job.ord === null) {
     tx.db.run(
       'delete from holdfast_scheduled where queue = ? and run_at = ? and seq = ?',

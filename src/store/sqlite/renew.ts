@@ -1,8 +1,9 @@
 import type { HoldName, Lost, RenewAnswer, RenewRequest } from '../store.ts'
 import { parseFence } from './claim.ts'
-import { type JobRow, jobColumns } from './job.ts'
+import type { JobRow } from './job.ts'
 import type { Transaction } from './transaction.ts'
 
+/** A job and the hold on it, as far as a settlement has to know. */
 export interface HeldRow extends JobRow {
   readonly token: string
   readonly worker: string
@@ -10,20 +11,63 @@ export interface HeldRow extends JobRow {
   readonly attempt: number
 }
 
-export const heldColumns = `${jobColumns}, c.token, c.worker, c.started_at, l.attempt`
+type HeldTuple = readonly [
+  seq: number,
+  id: string,
+  queue: number,
+  priority: number,
+  max_attempts: number,
+  freed: number,
+  start_before: number | null,
+  dedup_key: string | null,
+  dedup_scope: string | null,
+  idempotency_key: string | null,
+  cancel: string | null,
+  past: string | null,
+  token: string,
+  worker: string,
+  started_at: number,
+  attempt: number,
+]
+
+export const selectHeld = `select j.seq, j.id, j.queue, j.priority, j.max_attempts, j.freed, j.start_before, j.dedup_key,
+    j.dedup_scope, j.idempotency_key, j.cancel, j.past, c.token, c.worker, c.started_at, l.attempt
+  from holdfast_lease l
+  join holdfast_claim c on c.no = l.claim
+  join holdfast_job j on j.seq = l.seq`
+
+const selectHeldBySeq = `${selectHeld} where l.seq = ?`
 
 /** The job, if this very hold on it still stands. Whether its time has run out does not matter until somebody rescues. */
 export function findHeld(tx: Transaction, { id, fence }: HoldName): HeldRow | undefined {
   const { token, seq } = parseFence(fence)
-  const held = tx.db.get<HeldRow>(
-    `select ${heldColumns}
-       from holdfast_lease l
-       join holdfast_claim c on c.no = l.claim
-       join holdfast_job j on j.seq = l.seq
-      where l.seq = ?`,
-    seq,
-  )
-  return held && held.token === token && held.id === id ? held : undefined
+  const tuple = tx.db.getTuple<HeldTuple>(selectHeldBySeq, seq)
+  return tuple && tuple[12] === token && tuple[1] === id ? toHeld(tuple) : undefined
+}
+
+export function allHeld(tx: Transaction, sql: string, ...values: number[]): HeldRow[] {
+  return tx.db.allTuples<HeldTuple>(sql, ...values).map(toHeld)
+}
+
+function toHeld(t: HeldTuple): HeldRow {
+  return {
+    seq: t[0],
+    id: t[1],
+    queue: t[2],
+    priority: t[3],
+    max_attempts: t[4],
+    freed: t[5],
+    start_before: t[6],
+    dedup_key: t[7],
+    dedup_scope: t[8],
+    idempotency_key: t[9],
+    cancel: t[10],
+    past: t[11],
+    token: t[12],
+    worker: t[13],
+    started_at: t[14],
+    attempt: t[15],
+  }
 }
 
 export function renew(tx: Transaction, request: RenewRequest): Exclude<RenewAnswer, { refused: unknown }> | Lost {

@@ -2,8 +2,8 @@
 // done again by the next one: it changes nothing that a second sweep would not change in the same way.
 
 import type { SweepReport, SweepRequest } from '../store.ts'
-import { end, type JobRow, jobColumns, listReady, place, removeJob, unlist } from './job.ts'
-import { type HeldRow, heldColumns } from './renew.ts'
+import { end, type IdleRow, idleColumns, type JobRow, listReady, place, removeJob, unlist } from './job.ts'
+import { allHeld, selectHeld } from './renew.ts'
 import { rescue } from './settle.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
@@ -22,25 +22,18 @@ function shortenLeases(tx: Transaction): void {
   tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
 }
 
+const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit ?`
+
 function rescueExpired(tx: Transaction, max: number): number {
-  const expired = tx.db.all<HeldRow>(
-    `select ${heldColumns}
-       from holdfast_lease l
-       join holdfast_claim c on c.no = l.claim
-       join holdfast_job j on j.seq = l.seq
-      where l.expires_at <= ?
-      order by l.expires_at, l.seq limit ?`,
-    tx.now,
-    max,
-  )
+  const expired = allHeld(tx, selectExpired, tx.now, max)
   for (const held of expired) rescue(tx, held)
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
   return expired.length
 }
 
 function cancelOverdue(tx: Transaction, max: number): number {
-  const overdue = tx.db.all<JobRow>(
-    `select ${jobColumns}
+  const overdue = tx.db.all<IdleRow>(
+    `select ${idleColumns}
        from holdfast_overdue o join holdfast_job j on j.seq = o.seq
       where o.start_before <= ?
       order by o.start_before, o.seq limit ?`,
@@ -66,8 +59,8 @@ function promoteDue(tx: Transaction, max: number): number {
   let promoted = 0
   for (const queue of tx.queues()) {
     if (queue.scheduled === 0 || promoted >= max) continue
-    const due = tx.db.all<JobRow>(
-      `select ${jobColumns}
+    const due = tx.db.all<IdleRow>(
+      `select ${idleColumns}
          from holdfast_scheduled s join holdfast_job j on j.seq = s.seq
         where s.queue = ? and s.run_at <= ?
         order by s.run_at, s.seq limit ?`,
@@ -81,7 +74,7 @@ function promoteDue(tx: Transaction, max: number): number {
   return promoted
 }
 
-function promote(tx: Transaction, queue: QueueRow, job: JobRow): void {
+function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   unlist(tx, queue, job)
   const ord = place(tx, false)
   tx.db.run('update holdfast_job set ord = ?, run_at = ? where seq = ?', ord, tx.now, job.seq)

@@ -71,15 +71,10 @@ export class Transaction {
     return [...this.#byNo.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
   }
 
-  count(queue: QueueRow, state: JobState, change: 1 | -1): void {
+  count(queue: QueueRow, state: JobState, change: number): void {
     queue[state] += change
     this.#touched.add(queue)
-    if (state === 'ready' && change === 1) this.wake(queue.name, 1)
-  }
-
-  move(queue: QueueRow, from: JobState, to: JobState): void {
-    this.count(queue, from, -1)
-    this.count(queue, to, 1)
+    if (state === 'ready' && change > 0) this.wake(queue.name, change)
   }
 
   wake(queue: string, count: number): void {

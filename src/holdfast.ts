@@ -81,6 +81,8 @@ export class Holdfast {
   readonly #kvWrites: Group<KvWrite, KvAnswer>
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
+  readonly #idle = Promise.withResolvers<void>()
+  #running = 0
   #closing: Promise<void> | null = null
 
   constructor(store: Store) {
@@ -92,18 +94,20 @@ export class Holdfast {
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
     this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: () => 1, weightMax: groupMax })
     this.kv = new Kv({
-      get: (key) => this.#whileOpen(() => store.kvGet(key)),
-      scan: (query) => this.#whileOpen(() => store.kvScan(query)),
-      write: (write) => this.#whileOpen(() => this.#kvWrites.add(write)),
+      get: (key) => this.#run(() => store.kvGet(key)),
+      scan: (query) => this.#run(() => store.kvScan(query)),
+      write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
     this.#queueDesk = {
-      enqueue: (definition, jobs, tx) => this.#whileOpen(() => this.#enqueue(definition, jobs, tx)),
+      run: (action) => this.#run(action),
+      enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
       claim: (definition, options) => this.claim([definition], options),
     }
     this.#leaseDesk = {
       capabilities: store.capabilities,
-      renew: (request) => this.#whileOpen(() => this.#renews.add(request)),
-      settle: (request) => this.#whileOpen(() => this.#settleOne(request)),
+      run: (action) => this.#run(action),
+      renew: (request) => this.#renews.add(request),
+      settle: (request) => this.#settleOne(request),
       random: Math.random,
     }
   }
@@ -121,7 +125,7 @@ export class Holdfast {
     options?: BehaviourOptions,
   ): Queue<Payload, Payload, Result, Result>
   queue(queue: string | AnyDefinition, options?: BehaviourOptions): Queue {
-    const definition = typeof queue === 'string' ? defineQueue(queue, options) : queue
+    const definition = isDefinition(queue) ? queue : defineQueue(queue, options)
     return new Queue(this.#queueDesk, definition)
   }
 
@@ -133,6 +137,11 @@ export class Holdfast {
     queues: Queues | '*',
     options: ClaimOptions = {},
   ): Promise<LeaseOf<Queues[number]>[]> {
+    if (queues.length === 0) {
+      throw new HoldfastError('INVALID_OPTION', "Name at least one queue to claim from, or '*' for all.", {
+        option: 'queues',
+      })
+    }
     const definitions = queues === '*' ? null : new Map(queues.map(toDefinition).map((d) => [d.name, d]))
     const names = definitions && [...definitions.keys()]
     const { max = 1, wait = 0, worker = `process-${process.pid}`, signal } = options
@@ -148,8 +157,8 @@ export class Holdfast {
     while (!signal?.aborted) {
       const waiter = this.#waiters.join(names)
       try {
-        await this.#whileOpen(() => this.#sweeper.ifDue())
-        const claimed = await this.#whileOpen(() => this.#store.claim(request))
+        await this.#run(() => this.#sweeper.ifDue())
+        const claimed = await this.#run(() => this.#store.claim(request))
         if (claimed.length > 0) {
           // One wake-up goes on: where one claim found work there may be more.
           for (const queue of new Set(claimed.map((job) => job.queue))) this.#waiters.wake(queue, 1)
@@ -170,7 +179,7 @@ export class Holdfast {
 
   /** Everything known about a job; null when there never was one or its retention is over. */
   async job(id: string): Promise<JobInfo | null> {
-    const record = await this.#whileOpen(() => this.#store.job(checkJobId(id)))
+    const record = await this.#run(() => this.#store.job(checkJobId(id)))
     return record && toJobInfo(record)
   }
 
@@ -189,21 +198,21 @@ export class Holdfast {
       limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
       after: after ?? null,
     }
-    const page = await this.#whileOpen(() => this.#store.jobs(query))
+    const page = await this.#run(() => this.#store.jobs(query))
     return { jobs: page.jobs.map(toJobInfo), next: page.next }
   }
 
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
     const effects = await prepareEffects(options.effects, this.#store.capabilities)
-    const [answer] = await this.#whileOpen(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
+    const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
     return answer?.status as 'cancelled' | 'requested'
   }
 
   /** A dead job starts again with all its attempts; its history stays. */
   async requeue(id: string): Promise<void> {
-    const [answer] = await this.#whileOpen(() => this.#store.requeue([checkJobId(id)]))
+    const [answer] = await this.#run(() => this.#store.requeue([checkJobId(id)]))
     if (isRefused(answer)) throw toError(answer)
   }
 
@@ -213,7 +222,7 @@ export class Holdfast {
     if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
       throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
     }
-    return this.#whileOpen(() =>
+    return this.#run(() =>
       this.#store.requeueAll({
         dryRun: options.dryRun === true,
         filter: {
@@ -228,15 +237,15 @@ export class Holdfast {
 
   /** Claims pass over a paused queue; its jobs stay as they are. */
   pause(queue: string): Promise<void> {
-    return this.#whileOpen(() => this.#store.pause(checkQueueName(queue), true))
+    return this.#run(() => this.#store.pause(checkQueueName(queue), true))
   }
 
   resume(queue: string): Promise<void> {
-    return this.#whileOpen(() => this.#store.pause(checkQueueName(queue), false))
+    return this.#run(() => this.#store.pause(checkQueueName(queue), false))
   }
 
   async queues(): Promise<QueueInfo[]> {
-    const stats = await this.#whileOpen(() => this.#store.stats())
+    const stats = await this.#run(() => this.#store.stats())
     return stats.map(({ queue, paused, counts, oldestWaitingMs }) => ({
       name: queue,
       paused,
@@ -269,7 +278,7 @@ export class Holdfast {
 
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
-    return this.#whileOpen(() => this.#sweeper.sweep())
+    return this.#run(() => this.#sweeper.sweep())
   }
 
   /** Flushes what was handed over and closes the store. Later calls are refused with CLOSED. */
@@ -285,13 +294,20 @@ export class Holdfast {
   async #close(): Promise<void> {
     this.#unsubscribe()
     this.#waiters.wakeAll()
-    await Promise.all([this.#enqueues, this.#settles, this.#renews, this.#kvWrites].map((group) => group.drain()))
+    if (this.#running > 0) await this.#idle.promise
     await this.#store.close()
   }
 
-  async #whileOpen<T>(action: () => Promise<T>): Promise<T> {
+  /** Every call goes through here: refused once closed, and waited for by `close` when it began before. */
+  async #run<T>(action: () => Promise<T>): Promise<T> {
     if (this.#closing) throw new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.')
-    return action()
+    this.#running += 1
+    try {
+      return await action()
+    } finally {
+      this.#running -= 1
+      if (this.#running === 0 && this.#closing) this.#idle.resolve()
+    }
   }
 
   async #enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {
@@ -313,7 +329,7 @@ export class Holdfast {
     const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
     const known = this.#defined.get(settings.name)
     if (known?.settings === text) return known.stored
-    const stored = this.#whileOpen(() => this.#store.define([settings]))
+    const stored = this.#store.define([settings])
     this.#defined.set(settings.name, { settings: text, stored })
     stored.catch(() => this.#defined.delete(settings.name))
     return stored
@@ -349,7 +365,11 @@ export class Holdfast {
 }
 
 function toDefinition(queue: string | AnyDefinition): AnyDefinition {
-  return typeof queue === 'string' ? defineQueue(queue) : queue
+  return isDefinition(queue) ? queue : defineQueue(queue)
+}
+
+function isDefinition(queue: string | AnyDefinition): queue is AnyDefinition {
+  return typeof queue === 'object' && queue !== null && 'payloadSchema' in queue
 }
 
 function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number {

@@ -10,7 +10,7 @@ import { backoffMs } from './job/backoff.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
-import type { JobState } from './job/record.ts'
+import type { EffectSet, JobState } from './job/record.ts'
 import type { Settlement } from './job/transition.ts'
 import { validate } from './prepare.ts'
 import type {
@@ -26,6 +26,8 @@ import type {
 /** What a lease needs of the client it came from. */
 export interface LeaseDesk {
   readonly capabilities: Capabilities
+  /** Runs a call that `close` waits for, or refuses it with CLOSED. */
+  run<T>(action: () => Promise<T>): Promise<T>
   renew(request: RenewRequest): Promise<RenewAnswer>
   settle(request: SettleRequest): Promise<SettleAnswer>
   random(): number
@@ -90,51 +92,62 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 
   /** Holds the job for another while, counted from now. Costs no attempt. */
-  async renew(lease: Duration = this.#definition.leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
-    const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
-    const answer = await this.#desk.renew({ id: this.job.id, fence: this.fence, leaseMs })
-    if (answer === 'lost') throw this.#lost('renew')
-    if (isRefused(answer)) throw toError(answer)
-    this.#expiresAt = answer.expiresAt
-    this.#cancelRequested = answer.cancelRequested
-    return { expiresAt: this.expiresAt, cancelRequested: answer.cancelRequested }
+  renew(lease: Duration = this.#definition.leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
+    return this.#desk.run(async () => {
+      const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
+      const answer = await this.#desk.renew({ id: this.job.id, fence: this.fence, leaseMs })
+      if (answer === 'lost') throw this.#lost('renew')
+      if (isRefused(answer)) throw toError(answer)
+      this.#expiresAt = answer.expiresAt
+      this.#cancelRequested = answer.cancelRequested
+      return { expiresAt: this.expiresAt, cancelRequested: answer.cancelRequested }
+    })
   }
 
-  async done(result?: Result, effects?: Effects): Promise<Settled> {
-    const schema = this.#definition.resultSchema
-    if (schema) await validate(schema, result, 'result', this.job.queue)
-    const text = result === undefined ? null : encodeJson(result, resultRule)
-    return this.#settle({ as: 'done', result: text, effects: await this.#prepare(effects) })
+  done(result?: Result, effects?: Effects): Promise<Settled> {
+    return this.#desk.run(async () => {
+      const schema = this.#definition.resultSchema
+      if (schema) await validate(schema, result, 'result', this.job.queue)
+      const text = result === undefined ? null : encodeJson(result, resultRule)
+      return this.#settle({ as: 'done', result: text, effects: effects ? await this.#prepare(effects) : null })
+    })
   }
 
   /** It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent. */
   retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
-    return this.#settle({
-      as: 'retry',
-      error: jobError(error),
-      delayMs: this.#delayMs(options.delay),
-      ending: 'failed',
-    })
+    return this.#desk.run(async () => this.#retry(error, this.#delayMs(options.delay)))
   }
 
   /** It failed and no later attempt can succeed. */
-  async dead(error: unknown, effects?: Effects): Promise<Settled> {
-    return this.#settle({ as: 'dead', error: jobError(error), effects: await this.#prepare(effects) })
+  dead(error: unknown, effects?: Effects): Promise<Settled> {
+    return this.#desk.run(async () => {
+      return this.#settle({
+        as: 'dead',
+        error: jobError(error),
+        effects: effects ? await this.#prepare(effects) : null,
+      })
+    })
   }
 
   /** Gives it back to the front of its queue without costing an attempt. */
   release(): Promise<Settled> {
-    return this.#settle({ as: 'release' })
+    return this.#desk.run(() => this.#settle({ as: 'release' }))
   }
 
   /** Puts it off without costing an attempt. */
-  async snooze(delay: Duration): Promise<Settled> {
-    return this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') })
+  snooze(delay: Duration): Promise<Settled> {
+    return this.#desk.run(async () => this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') }))
   }
 
   /** Confirms a requested cancel, or gives up the job for good. */
-  async cancelled(effects?: Effects): Promise<Settled> {
-    return this.#settle({ as: 'cancelled', effects: await this.#prepare(effects) })
+  cancelled(effects?: Effects): Promise<Settled> {
+    return this.#desk.run(async () => {
+      return this.#settle({ as: 'cancelled', effects: effects ? await this.#prepare(effects) : null })
+    })
+  }
+
+  #retry(error: unknown, delayMs: number): Promise<Settled> {
+    return this.#settle({ as: 'retry', error: jobError(error), delayMs, ending: 'failed' })
   }
 
   #delayMs(delay: Duration | undefined): number {
@@ -143,11 +156,11 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 
   /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
-  async #prepare(effects: Effects | undefined) {
+  async #prepare(effects: Effects): Promise<EffectSet | null> {
     try {
       return await prepareEffects(effects, this.#desk.capabilities)
     } catch (error) {
-      await this.retry(error)
+      await this.#retry(error, this.#delayMs(undefined))
       throw error
     }
   }

@@ -109,7 +109,13 @@ function checkOptionNames(options: EnqueueOptions): void {
   }
 }
 
-function toDedup({ key, scope = 'live', replace = false }: DedupOptions): Dedup {
+function toDedup(options: DedupOptions): Dedup {
+  if (typeof options !== 'object' || options === null) {
+    throw new HoldfastError('INVALID_OPTION', `dedup is { key, scope, replace }; got ${show(options)}.`, {
+      option: 'dedup',
+    })
+  }
+  const { key, scope = 'live', replace = false } = options
   if (typeof scope === 'object' && scope !== null && 'window' in scope) {
     const windowMs = toMs(scope.window, 'dedup.scope.window', { min: 1 })
     return { key: checkKey(key, 'dedup.key'), scope: { windowMs }, replace }
@@ -127,7 +133,10 @@ function toDedup({ key, scope = 'live', replace = false }: DedupOptions): Dedup 
 
 function encodeHeaders(headers: Readonly<Record<string, string>>): string {
   const isFlat =
-    typeof headers === 'object' && headers !== null && Object.values(headers).every((v) => typeof v === 'string')
+    typeof headers === 'object' &&
+    headers !== null &&
+    !Array.isArray(headers) &&
+    Object.values(headers).every((v) => typeof v === 'string')
   const text = isFlat ? JSON.stringify(headers) : ''
   if (text !== '' && byteLength(text) <= bounds.headersBytes) return text
   throw new HoldfastError(

@@ -26,6 +26,8 @@ export interface ClaimOptions {
 
 /** What a queue needs of the client it came from. */
 export interface QueueDesk {
+  /** Runs a call that `close` waits for, or refuses it with CLOSED. */
+  run<T>(action: () => Promise<T>): Promise<T>
   enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]>
   claim(definition: QueueDefinition, options: ClaimOptions): Promise<Lease[]>
 }
@@ -45,33 +47,40 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
   }
 
   /** Once this has resolved the job is on disk. Says whether it was created or is the duplicate of job `id`. */
-  async enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
-    const prepared = prepareJob(this.definition, payload, options)
-    const job = prepared instanceof Promise ? await prepared : prepared
-    const [enqueued] = await this.#desk.enqueue(this.definition as QueueDefinition, [job], options.tx)
-    return enqueued as Enqueued
+  enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
+    return this.#desk.run(async () => {
+      const prepared = prepareJob(this.definition, payload, options)
+      const job = prepared instanceof Promise ? await prepared : prepared
+      const [enqueued] = await this.#desk.enqueue(this.definition as QueueDefinition, [job], options.tx)
+      return enqueued as Enqueued
+    })
   }
 
   /** All of them or none, in this order. */
-  async enqueueMany(entries: readonly Entry<Payload>[]): Promise<readonly Enqueued[]> {
-    if (entries.length === 0) return []
-    if (entries.length > bounds.enqueueMax) {
-      throw new HoldfastError(
-        'INVALID_OPTION',
-        `enqueueMany takes at most ${bounds.enqueueMax} jobs at a time; got ${entries.length}. Send them in parts.`,
-        { count: entries.length },
-      )
-    }
-    const jobs: NewJob[] = []
-    for (const { payload, ...options } of entries) {
-      const prepared = prepareJob(this.definition, payload, options)
-      jobs.push(prepared instanceof Promise ? await prepared : prepared)
-    }
-    const tx = entries.find((entry) => entry.tx !== undefined)?.tx
-    return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
+  enqueueMany(entries: readonly Entry<Payload>[]): Promise<readonly Enqueued[]> {
+    return this.#desk.run(async () => {
+      checkCount(entries)
+      if (entries.length === 0) return []
+      const jobs: NewJob[] = []
+      for (const { payload, ...options } of entries) {
+        const prepared = prepareJob(this.definition, payload, options)
+        jobs.push(prepared instanceof Promise ? await prepared : prepared)
+      }
+      const tx = entries.find((entry) => entry.tx !== undefined)?.tx
+      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
+    })
   }
 
   claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
     return this.#desk.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
   }
+}
+
+function checkCount(entries: readonly unknown[]): void {
+  if (Array.isArray(entries) && entries.length <= bounds.enqueueMax) return
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${entries?.length}. Send them in parts.`,
+    { count: entries?.length },
+  )
 }

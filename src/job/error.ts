@@ -1,4 +1,5 @@
 import { bounds } from './bounds.ts'
+import { byteLength } from './codec.ts'
 import type { JobError } from './record.ts'
 
 /** Whatever was thrown, as data that fits the history. */
@@ -24,8 +25,15 @@ function describe(thrown: unknown): string {
   }
 }
 
-/** Cut to length; NUL and half characters, which some stores refuse, become visible. */
-function clip(text: string, length: number): string {
-  const cut = text.length > length ? `${text.slice(0, length - 1)}…` : text
-  return cut.toWellFormed().replaceAll('\0', '\u2400')
+/** Cut to so many bytes; NUL and half characters, which some stores refuse, become visible. */
+function clip(text: string, maxBytes: number): string {
+  const safe = text
+    .slice(0, maxBytes + 1)
+    .toWellFormed()
+    .replaceAll('\0', '\u2400')
+  if (byteLength(safe) <= maxBytes) return safe
+  let cut = safe.slice(0, maxBytes)
+  while (byteLength(cut) > maxBytes - 3)
+    cut = cut.slice(0, Math.min(cut.length - 1, Math.floor((cut.length * maxBytes) / byteLength(cut)) - 3))
+  return `${cut.toWellFormed()}…`
 }

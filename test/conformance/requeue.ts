@@ -115,12 +115,12 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a dead job whose id lives again elsewhere is not requeued',
+      'a dead job whose id lives again elsewhere is not requeued: the id names the newest',
       inWorld(async ({ holdfast }) => {
         const id = await deadJob(holdfast, 'mail')
         await holdfast.queue('post').enqueue('second life', { id })
         const before = await everything(holdfast)
-        await rejects(holdfast.requeue(id), 'DUPLICATE_JOB_ID', { id })
+        await rejects(holdfast.requeue(id), 'INVALID_STATE', { id, state: 'ready' })
         assert.deepEqual(await everything(holdfast), before)
       }),
     )

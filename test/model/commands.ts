@@ -319,9 +319,10 @@ function sortById(skipped: RequeueAllAnswer['skipped']) {
   return skipped.toSorted((a, b) => compare(`${a.id} ${a.heldBy}`, `${b.id} ${b.heldBy}`))
 }
 
-/** One way to write down a record, for sorting. */
-export function keyOf({ id, createdAt, finishedAt, state, queue }: JobRecord): string {
-  return [id, createdAt, finishedAt ?? '', state, queue].join(' ')
+/** One way to write down a record, for sorting: its id, then whatever tells apart the jobs that shared it. */
+export function keyOf(job: JobRecord): string {
+  const { id, createdAt, finishedAt, state, queue, runAt, priority, attempts, startBefore, maxAttempts } = job
+  return [id, createdAt, finishedAt, state, queue, runAt, priority, attempts, startBefore, maxAttempts].join(' ')
 }
 
 /** Short enough to read: null and empty parts left out, ids numbered, times counted from the start of the run. */

@@ -1,9 +1,9 @@
-// The runner: random steps against store and model, under a seed that is told and that replays. Steps are plain data in
-// an array rather than `fc.commands`, whose shrinking depends on what ran before, so that seed and path alone say which
-// steps were made.
+// The runner: random steps against store and model, under a seed that is told and that replays.
 //
-//   HOLDFAST_MODEL_SEED=1 HOLDFAST_MODEL_PATH=7:0:3 npm test -- test/model/sqlite.test.ts    replays one run
-//   HOLDFAST_MODEL_RUNS=10000 npm test -- test/model/sqlite.test.ts                          looks longer
+//   HOLDFAST_MODEL_SEED=1 HOLDFAST_MODEL_PATH=7 npm test -- test/model/sqlite.test.ts    makes run 7 of seed 1 again
+//   HOLDFAST_MODEL_RUNS=10000 npm test -- test/model/sqlite.test.ts                      looks longer
+//
+// Steps are plain data in an array rather than `fc.commands`, whose replay needs a log of what ran besides seed and path.
 
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
@@ -11,6 +11,7 @@ import fc from 'fast-check'
 import type { Store } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { finish } from './finish.ts'
+import { shrink } from './shrink.ts'
 import { type Step, steps } from './steps.ts'
 import { Disagreement, World } from './world.ts'
 
@@ -19,16 +20,15 @@ export type OpenStore = (clock: VirtualClock) => Promise<Store>
 
 export interface RunOptions {
   readonly runs: number
-  readonly seed?: number
+  readonly seed: number
+  /** Makes only this run of the seed. */
   readonly path?: string
-  /** Whether to look for a smaller counterexample; on unless said otherwise. */
-  readonly shrink?: boolean
 }
 
 export interface Finding {
   readonly seed: number
-  /** Which run, and how it was shrunk: replays with the seed. */
   readonly path: string
+  /** The smallest list of steps that shows it. */
   readonly steps: readonly Step[]
   readonly difference: string
   readonly trace: readonly string[]
@@ -48,37 +48,36 @@ export async function runModel(t: TestContext, open: OpenStore, { runs }: { read
 }
 
 /** The first disagreement, shrunk; null where all runs agree. */
-export async function findDisagreement(open: OpenStore, options: RunOptions): Promise<Finding | null> {
-  const { runs, seed, path, shrink = true } = options
-  const property = fc.asyncProperty(steps, (drawn) => live(open, drawn))
-  const details = await fc.check(property, {
+export async function findDisagreement(open: OpenStore, { runs, ...replay }: RunOptions): Promise<Finding | null> {
+  const property = fc.asyncProperty(steps, async (drawn) => (await live(open, drawn)) === null)
+  const { failed, counterexample, counterexamplePath } = await fc.check(property, {
     numRuns: runs,
-    endOnFailure: !shrink,
-    ...(seed !== undefined && { seed }),
-    ...(path !== undefined && { path }),
+    endOnFailure: true,
+    ...replay,
   })
-  if (!details.failed) return null
-  const error = details.errorInstance
-  return {
-    seed: details.seed,
-    path: details.counterexamplePath ?? '',
-    steps: details.counterexample?.[0] ?? [],
-    difference: error instanceof Error && !(error instanceof Disagreement) ? String(error.stack) : String(error),
-    trace: error instanceof Disagreement ? error.trace : [],
-  }
+  if (!failed) return null
+  const fewest = await shrink(counterexample?.[0] ?? [], async (fewer) => (await live(open, fewer)) !== null)
+  const end = await live(open, fewest)
+  assert.ok(end, 'what failed before fails again')
+  const { message: difference, trace } = end
+  return { seed: replay.seed, path: counterexamplePath ?? '', steps: fewest, difference, trace }
 }
 
-/** One run: a fresh store, the steps, the end. */
-export async function live(open: OpenStore, drawn: readonly Step[]): Promise<void> {
+/** One run: a fresh store, the steps, the end. Null, or how it went wrong. */
+export async function live(open: OpenStore, drawn: readonly Step[]): Promise<Disagreement | null> {
   const clock = new VirtualClock()
   const store = await open(clock)
+  const world = new World(store, clock)
   try {
-    const world = new World(store, clock)
     for (const [i, step] of drawn.entries()) {
       await world.make(step)
       if (i % compareEvery === compareEvery - 1) await world.compare()
     }
     await finish(world, store)
+    return null
+  } catch (error) {
+    if (error instanceof Disagreement) return error
+    return new Disagreement(error instanceof Error ? String(error.stack) : String(error), world.trace)
   } finally {
     await store.close()
   }

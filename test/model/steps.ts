@@ -294,10 +294,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
 )
 
 const stepsMax = 60
-/** Shrinking ends here at the latest, so that a failure is told in seconds. */
-const shrinksMax = 400
 
-export const steps: fc.Arbitrary<Step[]> = fc.limitShrink(
+export const steps: fc.Arbitrary<Step[]> = fc.noShrink(
   fc.array(step, { minLength: 1, maxLength: stepsMax, size: 'max' }),
-  shrinksMax,
 )

@@ -28,7 +28,7 @@ export class World {
   readonly #holds: HoldName[] = []
   readonly #fences = new Set<string>()
   readonly #ids = new Set<string>()
-  readonly #trace: string[] = []
+  readonly trace: string[] = []
   #models: Model[]
   #lastId = 0
 
@@ -45,7 +45,7 @@ export class World {
 
   async make(step: Step): Promise<void> {
     if (step.do === 'advance') {
-      this.#trace.push(`advance(${step.ms})`)
+      this.trace.push(`advance(${step.ms})`)
       this.#clock.advance(step.ms)
       for (const model of this.#models) model.advance(step.ms)
       return
@@ -59,7 +59,7 @@ export class World {
   /** Makes the calls, all at once where there are several, and keeps the models that explain the answers. */
   async call(...calls: Call[]): Promise<void> {
     const answered = await Promise.all(calls.map((call) => call(this.#store)))
-    this.#trace.push(answered.map(({ text }) => text).join('\n  while '))
+    this.trace.push(answered.map(({ text }) => text).join('\n  while '))
     this.#checkFences(answered)
     const oracle = await this.oracle(answered)
     const orders = permutations(answered)
@@ -97,7 +97,7 @@ export class World {
 
   #fail(difference: string, orders: number): never {
     const tried = orders > 1 ? `none of ${orders} orders explains it; in the order given: ` : ''
-    throw new Disagreement(tried + difference, this.#trace)
+    throw new Disagreement(tried + difference, this.trace)
   }
 
   #scene() {

@@ -34,7 +34,7 @@ export async function runOk(command: string, args: readonly string[], options: R
 }
 
 // Without what npm and the test runner tell their own children: a nested npm, or a nested test, starts from scratch.
-function cleanEnvironment(): NodeJS.ProcessEnv {
+export function cleanEnvironment(): NodeJS.ProcessEnv {
   const inherited = /^(npm_(package|lifecycle)_|npm_config_local_prefix$|NODE_TEST_CONTEXT$|NODE_OPTIONS$|INIT_CWD$)/
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !inherited.test(name)))
 }

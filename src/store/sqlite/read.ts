@@ -3,6 +3,7 @@
 
 import { HoldfastError } from '../../errors.ts'
 import type { Attempt, JobRecord, JobState } from '../../job/record.ts'
+import { remember } from '../../job/transition.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
 import { decodePast, findById } from './job.ts'
@@ -87,7 +88,7 @@ function record(tx: Transaction, seq: number): JobRecord {
 
 function historyOf(row: RecordRow): Attempt[] {
   const past = decodePast(row.past)
-  return row.attempt === null ? past : [...past, lastAttempt(row)]
+  return row.attempt === null ? past : remember(past, lastAttempt(row))
 }
 
 const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done']

@@ -1,0 +1,11 @@
+// One line that says what is being measured, on a terminal; nothing elsewhere.
+
+const stream = process.stderr
+
+export function showProgress(text: string): void {
+  if (stream.isTTY) stream.write(`\r\x1b[2K  ${text.slice(0, Math.max(20, (stream.columns ?? 80) - 4))} …`)
+}
+
+export function clearProgress(): void {
+  if (stream.isTTY) stream.write('\r\x1b[2K')
+}

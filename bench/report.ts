@@ -1,0 +1,95 @@
+// What a benchmark hands back, and how it is shown: sections of lines, a line with the rounds of each of its columns.
+
+import { median, ratios, spread } from './statistics.ts'
+
+export type Unit = 'jobs/s' | 'ms' | 'µs'
+
+export interface Line {
+  readonly name: string
+  readonly unit: Unit
+  /** Column by column, one figure a round. */
+  readonly rounds: Readonly<Record<string, readonly number[]>>
+}
+
+export interface Section {
+  readonly title: string
+  readonly note?: string
+  readonly columns: readonly string[]
+  /** The columns to divide, for rates and for times alike. */
+  readonly ratio?: { readonly of: string; readonly to: string }
+  readonly lines: readonly Line[]
+}
+
+export function sectionText({ title, note, columns, ratio, lines }: Section): string {
+  const head = ['', '', ...columns.flatMap((column) => [column, '']), ...(ratio ? ['ratio', ''] : [])]
+  const rows = lines.map(({ name, unit, rounds }) => [
+    `  ${name}`,
+    unit,
+    ...columns.flatMap((column) => figureCells(rounds[column], unit)),
+    ...(ratio ? ratioCells(rounds[ratio.of], rounds[ratio.to]) : []),
+  ])
+  const text = [title, ...aligned([head, ...rows])]
+  if (note) text.push(...wrapped(note, 110).map((line) => `  ${line}`))
+  return text.join('\n')
+}
+
+/** For `--json`: every round, and the medians so that nobody has to take them again. */
+export function sectionData({ title, columns, ratio, lines }: Section) {
+  return {
+    title,
+    lines: lines.map(({ name, unit, rounds }) => {
+      const known = columns.filter((column) => rounds[column])
+      const both = ratio && rounds[ratio.of] && rounds[ratio.to]
+      return {
+        name,
+        unit,
+        medians: Object.fromEntries(known.map((column) => [column, median(rounds[column] ?? [])])),
+        ...(both && { ratio: median(ratios(rounds[ratio.of] ?? [], rounds[ratio.to] ?? [])) }),
+        rounds,
+      }
+    }),
+  }
+}
+
+function figureCells(rounds: readonly number[] | undefined, unit: Unit): string[] {
+  if (!rounds) return ['–', '']
+  return [figure(median(rounds), unit), rounds.length > 1 ? `±${Math.round(spread(rounds) * 100)} %` : '']
+}
+
+function ratioCells(over: readonly number[] | undefined, under: readonly number[] | undefined): string[] {
+  if (!over || !under) return ['–', '']
+  const values = ratios(over, under)
+  const range = `${Math.min(...values).toFixed(2)} – ${Math.max(...values).toFixed(2)}`
+  return [median(values).toFixed(2), values.length > 1 ? range : '']
+}
+
+function figure(value: number, unit: Unit): string {
+  if (unit === 'jobs/s')
+    return value >= 1_000 ? `${(value / 1_000).toFixed(value < 10_000 ? 2 : 1)}k` : value.toFixed(0)
+  return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)
+}
+
+/** The first two columns to the left, figures to the right, what belongs to a figure behind it. */
+function aligned(rows: readonly (readonly string[])[]): string[] {
+  const widths = (rows[0] ?? []).map((_, i) => Math.max(...rows.map((row) => (row[i] ?? '').length)))
+  return rows.map((row) =>
+    row
+      .map((cell, i) => {
+        const width = widths[i] as number
+        const isFigure = i >= 2 && i % 2 === 0
+        return isFigure ? `  ${cell.padStart(width)}` : cell.padEnd(width)
+      })
+      .join(' ')
+      .trimEnd(),
+  )
+}
+
+function wrapped(text: string, width: number): string[] {
+  const lines = ['']
+  for (const word of text.split(/\s+/)) {
+    const last = lines[lines.length - 1] as string
+    if (last !== '' && last.length + 1 + word.length > width) lines.push(word)
+    else lines[lines.length - 1] = last === '' ? word : `${last} ${word}`
+  }
+  return lines
+}

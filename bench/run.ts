@@ -1,0 +1,79 @@
+// `npm run bench -- <name>`: speed beside the raw database. Nothing here passes or fails; it prints figures, and refuses to
+// print one where the store does not hold what it should afterwards.
+
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { describeMachine, machineText } from './machine.ts'
+import { clearProgress } from './progress.ts'
+import { type Section, sectionData, sectionText } from './report.ts'
+import { sqliteBench } from './sqlite.ts'
+
+export interface BenchOptions {
+  /** Where files may be made; removed at the end. */
+  readonly directory: string
+  /** Jobs a round; the benchmark's own choice unless given. */
+  readonly jobs: number | null
+  readonly rounds: number | null
+  readonly isQuick: boolean
+  /** Only sections whose title contains this. */
+  readonly only: string
+}
+
+export type Bench = (options: BenchOptions) => AsyncIterable<Section>
+
+const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench }
+
+const usage = `npm run bench -- <name> [--quick] [--only text] [--jobs n] [--rounds n] [--json file] [--dir path]
+Names: ${Object.keys(benches).join(', ')}`
+
+await main()
+
+async function main(): Promise<void> {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      jobs: { type: 'string' },
+      rounds: { type: 'string' },
+      quick: { type: 'boolean', default: false },
+      only: { type: 'string', default: '' },
+      json: { type: 'string' },
+      dir: { type: 'string', default: tmpdir() },
+    },
+  })
+  const bench = Object.hasOwn(benches, positionals[0] ?? '') ? benches[positionals[0] as string] : undefined
+  if (!bench) return refuse(positionals[0] === undefined ? usage : `There is no benchmark ${positionals[0]}.\n${usage}`)
+  const { jobs, rounds } = { jobs: toCount(values.jobs), rounds: toCount(values.rounds) }
+  if (Number.isNaN(jobs) || Number.isNaN(rounds))
+    return refuse(`--jobs and --rounds are whole numbers above 0.\n${usage}`)
+
+  const directory = mkdtempSync(join(values.dir, 'holdfast-bench-'))
+  const remove = () => rmSync(directory, { recursive: true, force: true, maxRetries: 3 })
+  process.once('exit', remove)
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(130))
+
+  const machine = describeMachine(values.dir)
+  const startedAt = performance.now()
+  console.log(`${machineText(machine)}\n`)
+  const sections: Section[] = []
+  for await (const section of bench({ directory, jobs, rounds, isQuick: values.quick, only: values.only })) {
+    clearProgress()
+    console.log(`${sectionText(section)}\n`)
+    sections.push(section)
+  }
+  console.log(`Took ${((performance.now() - startedAt) / 1_000).toFixed(0)} s.`)
+  if (values.json)
+    writeFileSync(values.json, `${JSON.stringify({ machine, sections: sections.map(sectionData) }, null, 2)}\n`)
+}
+
+function toCount(text: string | undefined): number | null {
+  if (text === undefined) return null
+  const count = Number(text)
+  return Number.isSafeInteger(count) && count > 0 ? count : Number.NaN
+}
+
+function refuse(text: string): void {
+  console.error(text)
+  process.exitCode = 2
+}

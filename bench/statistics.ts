@@ -1,0 +1,26 @@
+// Figures from a machine that does other things too: medians, and how far the rounds lay apart.
+
+export function median(values: readonly number[]): number {
+  return quantile(values, 0.5)
+}
+
+/** By nearest rank, so that p99 of a hundred samples is one of them. */
+export function quantile(values: readonly number[], q: number): number {
+  const sorted = [...values].sort((a, b) => a - b)
+  if (sorted.length === 0) return Number.NaN
+  if (q === 0.5 && sorted.length % 2 === 0) {
+    const half = sorted.length / 2
+    return ((sorted[half - 1] as number) + (sorted[half] as number)) / 2
+  }
+  return sorted[Math.max(0, Math.ceil(q * sorted.length) - 1)] as number
+}
+
+/** Half the distance between the best and the worst round, as a share of the median. */
+export function spread(values: readonly number[]): number {
+  return (Math.max(...values) - Math.min(...values)) / 2 / median(values)
+}
+
+/** Round by round, because what slows one side of a round down slows the other too. */
+export function ratios(over: readonly number[], under: readonly number[]): number[] {
+  return over.map((value, round) => value / (under[round] as number))
+}

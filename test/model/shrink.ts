@@ -1,0 +1,57 @@
+// From sixty steps that fail to the few that matter: parts of the list are left out, larger parts first, then parts of each
+// step, for as long as what is left still fails. fast-check shrinks too, but one array element after the other, and its
+// counterexamples of this size stay unreadable (17 steps where this finds 4); it draws the steps, and replays them.
+
+import type { Step } from './steps.ts'
+
+/** Each try is a whole run; this many take some seconds. */
+const triesMax = 600
+
+export async function shrink(
+  steps: readonly Step[],
+  fails: (steps: readonly Step[]) => Promise<boolean>,
+): Promise<Step[]> {
+  let best = [...steps]
+  let tries = 0
+  /** Whether one of the candidates fails too; then it is the best. */
+  const improve = async (candidates: Iterable<Step[]>): Promise<boolean> => {
+    for (const candidate of candidates) {
+      if (tries >= triesMax) return false
+      tries += 1
+      if (await fails(candidate)) {
+        best = candidate
+        return true
+      }
+    }
+    return false
+  }
+  while ((await improve(shorterThan(best))) || (await improve(simplerThan(best)))) {}
+  return best
+}
+
+/** The same list without a part of it, larger parts first. */
+function* shorterThan(steps: readonly Step[]): Generator<Step[]> {
+  for (let size = Math.floor(steps.length / 2); size >= 1; size = Math.floor(size / 2)) {
+    for (let at = steps.length - size; at >= 0; at -= size) yield steps.toSpliced(at, size)
+  }
+}
+
+/** The same list with something left out of one step. */
+function* simplerThan(steps: readonly Step[]): Generator<Step[]> {
+  for (const [i, step] of steps.entries()) for (const simpler of variants(step)) yield steps.with(i, simpler as Step)
+}
+
+const mayBeNull = ['headers', 'timeoutMs', 'runIn', 'startIn', 'dedup', 'idempotencyKey', 'givenId', 'effects', 'ttlMs']
+
+/** Everything that is the same but for one thing left out. */
+function* variants(value: unknown): Generator<unknown> {
+  if (Array.isArray(value)) {
+    if (value.length > 1) for (const i of value.keys()) yield value.toSpliced(i, 1)
+    for (const [i, part] of value.entries()) for (const simpler of variants(part)) yield value.with(i, simpler)
+  } else if (typeof value === 'object' && value !== null) {
+    for (const [key, part] of Object.entries(value)) {
+      if (part !== null && mayBeNull.includes(key)) yield { ...value, [key]: null }
+      for (const simpler of variants(part)) yield { ...value, [key]: simpler }
+    }
+  }
+}

@@ -1,0 +1,65 @@
+// A database file of one's own, clients on it, and connections that reach behind the store's back:
+// `await using file = await jobsFile()`. Everything opened through it is closed with it.
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import type { Clock } from '../../src/clock.ts'
+import { systemClock } from '../../src/clock.ts'
+import { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
+import type { Store } from '../../src/store/store.ts'
+import { scratchDirectory } from '../support/scratch.ts'
+
+export interface JobsFile extends AsyncDisposable {
+  readonly directory: string
+  readonly path: string
+  readonly url: string
+  open(options?: { readonly clock?: Clock }): Promise<Holdfast>
+  /** A client whose store is seen through `wrap`, to count what it is asked. */
+  openThrough(wrap: (store: Store) => Store): Promise<Holdfast>
+  /** A plain connection to the same file, as another application would open it. */
+  raw(): DatabaseSync
+}
+
+export async function jobsFile(): Promise<JobsFile> {
+  const scratch = await scratchDirectory()
+  const path = join(scratch.path, 'jobs.db')
+  const clients: Holdfast[] = []
+  const connections: DatabaseSync[] = []
+  const keep = (client: Holdfast) => {
+    clients.push(client)
+    return client
+  }
+  return {
+    directory: scratch.path,
+    path,
+    url: `sqlite:${path}`,
+    open: async (options) => keep(await open(`sqlite:${path}`, options)),
+    openThrough: async (wrap) => keep(new Holdfast(wrap(await sqlite({ path })({ clock: systemClock })))),
+    raw() {
+      const connection = new DatabaseSync(path, { timeout: 30_000 })
+      connections.push(connection)
+      return connection
+    },
+    async [Symbol.asyncDispose]() {
+      for (const connection of connections) if (connection.isOpen) connection.close()
+      await Promise.all(clients.map((client) => client.close()))
+      await scratch[Symbol.asyncDispose]()
+    },
+  }
+}
+
+/** How many transactions the write-ahead log holds: each ends in a frame that says how large the database is now. */
+export function committed(path: string): number {
+  const log = existsSync(`${path}-wal`) ? readFileSync(`${path}-wal`) : Buffer.alloc(0)
+  if (log.length < 32) return 0
+  const pageBytes = log.readUInt32BE(8)
+  const salt = log.subarray(16, 24)
+  let commits = 0
+  for (let at = 32; at + 24 + pageBytes <= log.length; at += 24 + pageBytes) {
+    if (!log.subarray(at + 8, at + 16).equals(salt)) break // left over from before the log started anew
+    if (log.readUInt32BE(at + 4) > 0) commits += 1
+  }
+  return commits
+}

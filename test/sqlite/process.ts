@@ -1,0 +1,68 @@
+// Another process on the same file: a program of `programs/` that is told things by lines on its stdin and says lines on
+// its stdout. One that ends although somebody still listens fails that listener with what it printed.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { text } from 'node:stream/consumers'
+import { cleanEnvironment } from '../support/shell.ts'
+
+export class Program implements AsyncDisposable {
+  /** Exit code or signal, once it has ended. */
+  readonly ended: Promise<number | NodeJS.Signals>
+  readonly #child: ChildProcess
+  readonly #lines: AsyncIterator<string>
+  readonly #stderr: Promise<string>
+
+  static start(name: string, ...args: readonly string[]): Program {
+    return new Program(name, args)
+  }
+
+  private constructor(name: string, args: readonly string[]) {
+    const file = join(import.meta.dirname, 'programs', `${name}.ts`)
+    const child = spawn(process.execPath, [file, ...args], { stdio: 'pipe', env: cleanEnvironment() })
+    this.#child = child
+    this.#lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+    this.#stderr = text(child.stderr)
+    child.stdin.on('error', () => {}) // it may be gone before it was told
+    this.ended = once(child, 'close').then(([code, signal]) => signal ?? code)
+  }
+
+  tell(line: unknown): void {
+    this.#child.stdin?.write(`${JSON.stringify(line)}\n`)
+  }
+
+  /** The next line it says. */
+  async hear<T>(): Promise<T> {
+    const { value, done } = await this.#lines.next()
+    if (done) throw new Error(`the program ended (${await this.ended}) without a word:\n${await this.#stderr}`)
+    return JSON.parse(value) as T
+  }
+
+  async ask<T>(line: unknown): Promise<T> {
+    this.tell(line)
+    return this.hear<T>()
+  }
+
+  kill(signal: NodeJS.Signals = 'SIGKILL'): void {
+    this.#child.kill(signal)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.kill()
+    await this.ended
+  }
+}
+
+/** Starts `count` programs and tells them, once all are ready, to go at the same moment. */
+export async function startTogether(count: number, name: string, args: (n: number) => readonly string[]): Promise<Program[]> {
+  const programs = Array.from({ length: count }, (_, n) => Program.start(name, ...args(n)))
+  await Promise.all(programs.map((program) => program.hear()))
+  for (const program of programs) program.tell('go')
+  return programs
+}
+
+/** Milliseconds on a clock that all processes of a machine share. */
+export function machineMs(): number {
+  return Number(process.hrtime.bigint() / 1_000n) / 1_000
+}

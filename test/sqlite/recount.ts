@@ -1,0 +1,35 @@
+// Counts the tables themselves, so that what the store says of them can be judged.
+import assert from 'node:assert/strict'
+import type { DatabaseSync } from 'node:sqlite'
+
+const listed = `
+  with listed (seq, queue, state) as (
+    select seq, queue, 'ready' from holdfast_ready
+    union all select seq, queue, 'scheduled' from holdfast_scheduled
+    union all select l.seq, j.queue, 'running' from holdfast_lease l left join holdfast_job j on j.seq = l.seq
+    union all select seq, queue, state from holdfast_ended
+  )`
+
+/** Every job is in exactly one list, every list names only jobs, every id is live once, and the counts are right. */
+export function assertCountsEqualRecount(db: DatabaseSync): void {
+  const rows = (sql: string) => db.prepare(sql).all().map((row) => ({ ...row }))
+  db.exec('begin')
+  try {
+    assert.deepEqual(rows(`${listed} select seq from holdfast_job except select seq from listed`), [], 'jobs in no list')
+    assert.deepEqual(rows(`${listed} select seq from listed except select seq from holdfast_job`), [], 'lists without job')
+    assert.deepEqual(rows(`${listed} select seq from listed group by seq having count(*) > 1`), [], 'jobs in two lists')
+    const counts = 'scheduled, ready, running, done, dead, cancelled'
+    const sums = counts.replace(/\w+/g, (state) => `coalesce(sum(l.state = '${state}'), 0) as ${state}`)
+    assert.deepEqual(
+      rows(`select name, ${counts} from holdfast_queue order by name`),
+      rows(
+        `${listed} select q.name, ${sums}
+           from holdfast_queue q left join listed l on l.queue = q.no group by q.no order by q.name`,
+      ),
+      'counts equal a recount',
+    )
+    assert.deepEqual(rows('pragma integrity_check'), [{ integrity_check: 'ok' }])
+  } finally {
+    db.exec('rollback')
+  }
+}

@@ -17,8 +17,7 @@ export async function takeTurns(title: string, count: number, sides: Readonly<Re
       showProgress(`${title}: ${name}, round ${round + 1} of ${count}`)
       for (const [measure, figure] of Object.entries(await (sides[name] as Side)())) {
         rounds[measure] ??= {}
-        const side = (rounds[measure][name] ??= [])
-        side.push(figure)
+        rounds[measure][name] = [...(rounds[measure][name] ?? []), figure]
       }
     }
   }

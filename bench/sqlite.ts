@@ -232,12 +232,12 @@ async function backlogSections(files: Files, sizes: Sizes): Promise<Section[]> {
     holdfast: await drainTurns(few, many, backlogTurns, async (path) => {
       await using holdfast = await open(`sqlite:${path}`)
       await drain(benchQueue(holdfast), { jobs: group, batch: group }) // opens the queue, warms both sides alike
-      return perSecond(chunk - group, () => drain(benchQueue(holdfast), { jobs: chunk - group, batch: group }))
+      return await perSecond(chunk - group, () => drain(benchQueue(holdfast), { jobs: chunk - group, batch: group }))
     }),
-    raw: await drainTurns(few, many, backlogTurns, (path) => {
+    raw: await drainTurns(few, many, backlogTurns, async (path) => {
       using raw = new RawSqlite(path)
       rawDrain(raw, group, group)
-      return perSecond(chunk - group, () => rawDrain(raw, chunk - group, group))
+      return await perSecond(chunk - group, () => rawDrain(raw, chunk - group, group))
     }),
   }
   const left = backlog - 2 * backlogTurns * chunk

@@ -133,10 +133,12 @@ export class Holdfast {
    * Takes up to `max` ready jobs: by priority, within a priority by queue in the order given, within a queue in the
    * order in which they became ready. A job whose payload cannot be read or does not fit its schema dies here, alone.
    */
-  async claim<const Queues extends readonly (string | AnyDefinition)[]>(
-    queues: Queues | '*',
-    options: ClaimOptions = {},
-  ): Promise<LeaseOf<Queues[number]>[]> {
+  claim(queues: '*' | readonly string[], options?: ClaimOptions): Promise<Lease[]>
+  claim<const Queues extends readonly (string | AnyDefinition)[]>(
+    queues: Queues,
+    options?: ClaimOptions,
+  ): Promise<LeaseOf<Queues[number]>[]>
+  async claim(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions = {}): Promise<Lease[]> {
     if (queues.length === 0) {
       throw new HoldfastError('INVALID_OPTION', "Name at least one queue to claim from, or '*' for all.", {
         option: 'queues',
@@ -163,7 +165,7 @@ export class Holdfast {
           // One wake-up goes on: where one claim found work there may be more.
           for (const queue of new Set(claimed.map((job) => job.queue))) this.#waiters.wake(queue, 1)
           const leases = await this.#toLeases(claimed, definitions)
-          if (leases.length > 0) return leases as LeaseOf<Queues[number]>[]
+          if (leases.length > 0) return leases
           continue
         }
         if (waiter.woken) continue

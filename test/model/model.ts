@@ -58,7 +58,7 @@ export interface ModelJob extends Mutable<JobRecord> {
   /** What the lease was given for, at the claim or the last renewal. */
   leaseMs: number
   /** Effects of every cancel that was requested while it ran. */
-  cancelEffects: EffectSet[]
+  cancelEffects: readonly EffectSet[]
   /** Claimed since the enqueue or the last requeue: `startBefore` no longer matters. */
   started: boolean
   readonly scope: 'live' | 'waiting' | 'window' | null
@@ -121,7 +121,7 @@ export class Model {
 
   clone(): Model {
     const copy = new Model(0)
-    copy.state = structuredClone(this.state)
+    copy.state = copyOf(this.state)
     return copy
   }
 
@@ -499,7 +499,7 @@ export class Model {
     if (job.finishedAt !== null) return no('INVALID_STATE')
     if (job.hold) {
       job.cancelRequested = true
-      if (effects) job.cancelEffects.push(effects)
+      if (effects) job.cancelEffects = [...job.cancelEffects, effects]
       return { status: 'requested', enqueued: [] }
     }
     this.#end(job, 'cancelled', null)
@@ -619,10 +619,25 @@ export class Model {
 
   /** Runs it, and takes everything back where it answers with a refusal. */
   #wholeOrNot<T>(action: () => T): T {
-    const before = structuredClone(this.state)
+    const before = copyOf(this.state)
     const answer = action()
     if (isRefused(answer)) this.state = before
     return answer
+  }
+}
+
+/** Jobs are changed in place; everything else is replaced, never changed, so that copies may share it. */
+function copyOf(state: ModelState): ModelState {
+  const copies = (jobs: readonly ModelJob[]) => jobs.map((job) => ({ ...job }))
+  const { live, ended, slots, settings, paused, queues, kv } = state
+  return {
+    ...state,
+    ...{ live: copies(live), ended: copies(ended), slots: [...slots], settings: [...settings] },
+    ...{
+      paused: [...paused],
+      queues: [...queues],
+      kv: { ...kv, entries: [...kv.entries], versions: [...kv.versions] },
+    },
   }
 }
 

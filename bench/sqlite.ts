@@ -51,6 +51,7 @@ const group = 1_000
 const small = 100
 const chunk = 10_000
 const pauseMs = 3
+const elsewhereMaxMs = 3_000
 
 export async function* sqliteBench({ directory, jobs, rounds, isQuick, only }: BenchOptions): AsyncGenerator<Section> {
   const sizes = toSizes(jobs, rounds, isQuick)
@@ -390,21 +391,28 @@ async function watched(count: number, work: () => Promise<void>): Promise<Record
   return { rate, 'delay p99': delay.percentile(99) / 1e6, 'delay max': delay.max / 1e6, cpu: (user + system) / count }
 }
 
+/** As many samples as asked for, or as many as there is time for. */
 async function pickUpsElsewhere(files: Files, samples: number): Promise<number[]> {
-  return files.holdfast(finished(samples), async (holdfast, path) => {
+  const load = async (holdfast: Holdfast, path: string) => {
     const queue = benchQueue(holdfast)
-    const claimer = fork(new URL('./claimer.ts', import.meta.url), [`sqlite:${path}`, String(samples)])
+    const claimer = fork(new URL('./claimer.ts', import.meta.url), [`sqlite:${path}`])
     const exited = once(claimer, 'exit')
-    for (let i = 0; i < samples; i++) {
-      await once(claimer, 'message')
-      await pause(pauseMs)
-      await queue.enqueue({ ...payload, at: String(process.hrtime.bigint()) })
-    }
+    const pickUpMs: number[] = []
     await once(claimer, 'message')
-    const [{ pickUpMs }] = (await once(claimer, 'message')) as [{ pickUpMs: number[] }]
+    const deadline = performance.now() + elsewhereMaxMs
+    while (pickUpMs.length < samples && performance.now() < deadline) {
+      await pause(pauseMs)
+      const [[ms]] = await Promise.all([
+        once(claimer, 'message') as Promise<[number]>,
+        queue.enqueue({ ...payload, at: String(process.hrtime.bigint()) }),
+      ])
+      pickUpMs.push(ms)
+    }
+    claimer.disconnect()
     await exited
     return pickUpMs
-  })
+  }
+  return files.holdfast((pickUpMs) => finished(pickUpMs.length), load)
 }
 
 /** Ten thousand at a time from each of the two files; the small one is filled up again before each turn. */
@@ -434,7 +442,7 @@ class Files {
   }
 
   async holdfast<T>(
-    contents: Contents,
+    contents: Contents | ((answer: T) => Contents),
     work: (holdfast: Holdfast, path: string) => Promise<T>,
     filled = 0,
     inThread = false,
@@ -444,7 +452,7 @@ class Files {
     const holdfast = await open(inThread ? sqlite({ path, inThread }) : `sqlite:${path}`)
     const answer = await work(holdfast, path)
     await holdfast.close()
-    checkContents(path, contents)
+    checkContents(path, typeof contents === 'function' ? contents(answer) : contents)
     this.remove(path)
     return answer
   }

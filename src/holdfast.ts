@@ -138,6 +138,7 @@ export class Holdfast {
     queues: Queues,
     options?: ClaimOptions,
   ): Promise<LeaseOf<Queues[number]>[]>
+  claim(queues: '*' | readonly (string | AnyDefinition)[], options?: ClaimOptions): Promise<Lease[]>
   async claim(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions = {}): Promise<Lease[]> {
     if (queues.length === 0) {
       throw new HoldfastError('INVALID_OPTION', "Name at least one queue to claim from, or '*' for all.", {

@@ -61,6 +61,18 @@ export function clockTests(inWorld: InWorld): void {
     )
 
     test(
+      'set back, does not lengthen the lease of a worker that has died',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.queue('mail').enqueue(1)
+        await claimOne(holdfast, 'mail', { lease: '1m' })
+        await clock.advance(-day)
+        await holdfast.sweep()
+        await clock.advance(minute + 1)
+        assert.equal((await holdfast.sweep()).rescued, 1)
+      }),
+    )
+
+    test(
       'set far ahead and back again, loses no job to anything but what was due',
       inWorld(async ({ holdfast, clock }) => {
         const ready = await holdfast.queue('mail').enqueue('ready')

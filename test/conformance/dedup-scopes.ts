@@ -21,6 +21,9 @@ export function dedupScopeTests(inWorld: InWorld): void {
         assert.equal((await readJob(holdfast, id)).state, 'ready')
         const third = await holdfast.queue('mail').enqueue(4, { dedup: waiting })
         assert.deepEqual(third, { id: second.id, status: 'duplicate' }, 'the released job did not take the key back')
+        assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+        const fourth = await holdfast.queue('mail').enqueue(5, { dedup: waiting })
+        assert.deepEqual(fourth, { id: second.id, status: 'duplicate' }, 'nor did its second claim free the key')
       }),
     )
 

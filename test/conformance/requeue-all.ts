@@ -110,6 +110,53 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
+      'a job whose id lives again elsewhere is skipped',
+      inWorld(async ({ holdfast }) => {
+        const id = await deadJob(holdfast, 'mail')
+        await holdfast.queue('post').enqueue('second life', { id })
+        const { requeued, skipped } = await holdfast.requeueAll({ queue: 'mail' })
+        assert.deepEqual([requeued, skipped.map((job) => job.id)], [0, [id]])
+        assert.equal((await holdfast.stats('mail')).dead, 1)
+      }),
+    )
+
+    test(
+      'the dead of a queue that keeps them for ever are listed newest first and go back like others',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = holdfast.queue('mail', { retain: { dead: Number.POSITIVE_INFINITY } })
+        const first = await queue.enqueue('enqueued first, died last')
+        const lease = await claimOne(holdfast, 'mail', { lease: '1d' })
+        const second = await queue.enqueue('enqueued last, died first')
+        await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+        await clock.advance(hour)
+        await lease.dead(new Error('no'))
+        const page = await holdfast.jobs({ queue: 'mail', state: 'dead' })
+        assert.deepEqual(
+          page.jobs.map(({ id }) => id),
+          [first.id, second.id],
+        )
+        assert.deepEqual(await holdfast.requeueAll({ queue: 'mail' }), { requeued: 2, skipped: [] })
+      }),
+    )
+
+    test(
+      'the newest per key is the one that died last, also where the dead are kept for ever',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = holdfast.queue('mail', { retain: { dead: Number.POSITIVE_INFINITY } })
+        const older = await queue.enqueue('enqueued first, dies twice', { dedup })
+        await (await claimOne(holdfast, 'mail')).dead(new Error('once'))
+        const newer = await queue.enqueue('enqueued last', { dedup })
+        await clock.advance(hour)
+        await (await claimOne(holdfast, 'mail')).dead(new Error('once'))
+        await clock.advance(hour)
+        await holdfast.requeue(older.id)
+        await (await claimOne(holdfast, 'mail')).dead(new Error('twice'))
+        const answer = await holdfast.requeueAll({ queue: 'mail' })
+        assert.deepEqual(answer, { requeued: 1, skipped: [{ id: newer.id, heldBy: older.id }] })
+      }),
+    )
+
+    test(
       'thousands go back in one call, and each is claimed once',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 2_500 }, (_, payload) => ({ payload })))

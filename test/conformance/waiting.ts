@@ -25,7 +25,8 @@ export function waitingTests(inWorld: InWorld): void {
             assert.equal(lease?.job.payload, n)
             await lease?.done()
           }
-          assert.ok(Math.min(...tookMs) < 500, `picked up after ${tookMs.map(Math.round)} ms`)
+          const [, , median = 0] = tookMs.toSorted((a, b) => a - b)
+          assert.ok(median < 500, `picked up after ${tookMs.map(Math.round)} ms`)
         }),
       )
     }

@@ -24,7 +24,7 @@ export interface Scene {
 
 /** A call that was answered, ready to be judged against a model in the state in which the call met it. */
 export interface Answered {
-  readonly text: string
+  text(): string
   readonly claimed: readonly ClaimedJob[]
   /** Applies the call to the model; says how the answers differ, or null. */
   judge(model: Model, oracle: Oracle): string | null
@@ -166,7 +166,7 @@ function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
   return async (store) => {
     const answer = await ask(store)
     return {
-      text: `${name}(${show(request)}) → ${show(answer)}`,
+      text: () => `${name}(${show(request)}) → ${show(answer)}`,
       claimed: name === 'claim' ? (answer as ClaimedJob[]) : [],
       judge(model, oracle) {
         const expected = expect(model, oracle)
@@ -319,10 +319,13 @@ function sortById(skipped: RequeueAllAnswer['skipped']) {
   return skipped.toSorted((a, b) => compare(`${a.id} ${a.heldBy}`, `${b.id} ${b.heldBy}`))
 }
 
-/** One way to write down a record, for sorting: its id, then whatever tells apart the jobs that shared it. */
-export function keyOf(job: JobRecord): string {
-  const { id, createdAt, finishedAt, state, queue, runAt, priority, attempts, startBefore, maxAttempts } = job
-  return [id, createdAt, finishedAt, state, queue, runAt, priority, attempts, startBefore, maxAttempts].join(' ')
+/** By id, and where jobs shared one, by everything that can be read of them. */
+export function compareRecords(a: JobRecord, b: JobRecord): number {
+  return compare(a.id, b.id) || compare(textOf(a), textOf(b))
+}
+
+function textOf(job: JobRecord): string {
+  return JSON.stringify(Object.entries(plain(job) as object).sort(([a], [b]) => compare(a, b)))
 }
 
 /** Short enough to read: null and empty parts left out, ids numbered, times counted from the start of the run. */

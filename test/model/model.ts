@@ -582,8 +582,9 @@ export class Model {
   }
 
   stats(): QueueStats[] {
+    const all = this.all()
     return this.state.queues.toSorted().map((queue) => {
-      const jobs = this.all().filter((job) => job.queue === queue)
+      const jobs = all.filter((job) => job.queue === queue)
       const counts = jobStates.map((state) => [state, jobs.filter((job) => job.state === state).length])
       const waits = jobs.filter(({ state }) => state === 'ready').map(({ runAt }) => this.state.now - runAt)
       return {

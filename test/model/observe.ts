@@ -5,8 +5,8 @@ import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import type { JobRecord } from '../../src/job/record.ts'
 import type { JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
-import { keyOf, plain, show } from './commands.ts'
-import { compare, type Model } from './model.ts'
+import { compareRecords, plain, show } from './commands.ts'
+import type { Model } from './model.ts'
 
 export interface Observed {
   /** In the order of the pages. */
@@ -62,16 +62,12 @@ export function differenceOf(model: Model, observed: Observed): string | null {
 }
 
 export function recordsDiffer(model: Model, { records }: Observed): string | null {
-  const real = sorted(records)
-  const expected = sorted(model.all())
+  const real = records.toSorted(compareRecords)
+  const expected = model.all().sort(compareRecords)
   const at = expected.findIndex((job, i) => !isDeepStrictEqual(plain(job), plain(real[i])))
   if (at < 0 && real.length === expected.length) return null
   const [is, should] = [real[at < 0 ? expected.length : at], expected[at]]
   return `the store has ${real.length} jobs of ${expected.length}; it shows\n${show(plain(is), true)}\nwhere there should be\n${show(plain(should), true)}`
-}
-
-function sorted(records: readonly JobRecord[]): JobRecord[] {
-  return records.toSorted((a, b) => compare(keyOf(a), keyOf(b)))
 }
 
 /** Ready jobs in the order of a claim, scheduled ones as they come due, finished ones newest first. */

@@ -10,9 +10,10 @@ import type { TestContext } from 'node:test'
 import fc from 'fast-check'
 import type { Store } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
+import { runs as drawnRuns } from './draw.ts'
 import { finish } from './finish.ts'
 import { shrink } from './shrink.ts'
-import { type Step, steps } from './steps.ts'
+import type { Step } from './steps.ts'
 import { Disagreement, World } from './world.ts'
 
 /** Opens a store of its own, empty, on this clock. */
@@ -23,12 +24,14 @@ export interface RunOptions {
   readonly seed: number
   /** Makes only this run of the seed. */
   readonly path?: string
+  /** Whether to look for the smallest list of steps; on unless said otherwise. */
+  readonly shrinks?: boolean
 }
 
 export interface Finding {
   readonly seed: number
   readonly path: string
-  /** The smallest list of steps that shows it. */
+  /** The steps that show it. */
   readonly steps: readonly Step[]
   readonly difference: string
   readonly trace: readonly string[]
@@ -48,15 +51,19 @@ export async function runModel(t: TestContext, open: OpenStore, { runs }: { read
 }
 
 /** The first disagreement, shrunk; null where all runs agree. */
-export async function findDisagreement(open: OpenStore, { runs, ...replay }: RunOptions): Promise<Finding | null> {
-  const property = fc.asyncProperty(steps, async (drawn) => (await live(open, drawn)) === null)
+export async function findDisagreement(
+  open: OpenStore,
+  { runs, shrinks = true, ...replay }: RunOptions,
+): Promise<Finding | null> {
+  const property = fc.asyncProperty(drawnRuns, async (drawn) => (await live(open, drawn)) === null)
   const { failed, counterexample, counterexamplePath } = await fc.check(property, {
     numRuns: runs,
     endOnFailure: true,
     ...replay,
   })
   if (!failed) return null
-  const fewest = await shrink(counterexample?.[0] ?? [], async (fewer) => (await live(open, fewer)) !== null)
+  const drawn = counterexample?.[0] ?? []
+  const fewest = shrinks ? await shrink(drawn, async (fewer) => (await live(open, fewer)) !== null) : drawn
   const end = await live(open, fewest)
   assert.ok(end, 'what failed before fails again')
   const { message: difference, trace } = end

@@ -28,7 +28,7 @@ export class World {
   readonly #holds: HoldName[] = []
   readonly #fences = new Set<string>()
   readonly #ids = new Set<string>()
-  readonly trace: string[] = []
+  readonly #trace: (() => string)[] = []
   #models: Model[]
   #lastId = 0
 
@@ -38,6 +38,11 @@ export class World {
     this.#models = [new Model(clock.now())]
   }
 
+  /** Everything that was asked and answered so far. */
+  get trace(): string[] {
+    return this.#trace.map((line) => line())
+  }
+
   /** Any of the models; they answer alike to all that was asked so far. */
   get model(): Model {
     return this.#models[0] as Model
@@ -45,7 +50,7 @@ export class World {
 
   async make(step: Step): Promise<void> {
     if (step.do === 'advance') {
-      this.trace.push(`advance(${step.ms})`)
+      this.#trace.push(() => `advance(${step.ms})`)
       this.#clock.advance(step.ms)
       for (const model of this.#models) model.advance(step.ms)
       return
@@ -59,7 +64,7 @@ export class World {
   /** Makes the calls, all at once where there are several, and keeps the models that explain the answers. */
   async call(...calls: Call[]): Promise<void> {
     const answered = await Promise.all(calls.map((call) => call(this.#store)))
-    this.trace.push(answered.map(({ text }) => text).join('\n  while '))
+    this.#trace.push(() => answered.map((each) => each.text()).join('\n  while '))
     this.#checkFences(answered)
     const oracle = await this.oracle(answered)
     const orders = permutations(answered)
@@ -156,6 +161,7 @@ function permutations<T>(list: readonly T[]): T[][] {
 
 /** Orders that came to the same end are one from here on. */
 function distinct(models: readonly Model[]): Model[] {
+  if (models.length === 1) return [...models]
   const byEssence = new Map(models.map((model) => [model.essence(), model]))
   return [...byEssence.values()]
 }

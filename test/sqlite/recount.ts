@@ -7,16 +7,28 @@ const listed = `
     select seq, queue, 'ready' from holdfast_ready
     union all select seq, queue, 'scheduled' from holdfast_scheduled
     union all select l.seq, j.queue, 'running' from holdfast_lease l left join holdfast_job j on j.seq = l.seq
-    union all select seq, queue, state from holdfast_ended
+    union all select e.seq, s.queue, s.state from holdfast_ended e left join holdfast_shelf s on s.no = e.shelf
   )`
 
 /** Every job is in exactly one list, every list names only jobs, every id is live once, and the counts are right. */
 export function assertCountsEqualRecount(db: DatabaseSync): void {
-  const rows = (sql: string) => db.prepare(sql).all().map((row) => ({ ...row }))
+  const rows = (sql: string) =>
+    db
+      .prepare(sql)
+      .all()
+      .map((row) => ({ ...row }))
   db.exec('begin')
   try {
-    assert.deepEqual(rows(`${listed} select seq from holdfast_job except select seq from listed`), [], 'jobs in no list')
-    assert.deepEqual(rows(`${listed} select seq from listed except select seq from holdfast_job`), [], 'lists without job')
+    assert.deepEqual(
+      rows(`${listed} select seq from holdfast_job except select seq from listed`),
+      [],
+      'jobs in no list',
+    )
+    assert.deepEqual(
+      rows(`${listed} select seq from listed except select seq from holdfast_job`),
+      [],
+      'lists without job',
+    )
     assert.deepEqual(rows(`${listed} select seq from listed group by seq having count(*) > 1`), [], 'jobs in two lists')
     const counts = 'scheduled, ready, running, done, dead, cancelled'
     const sums = counts.replace(/\w+/g, (state) => `coalesce(sum(l.state = '${state}'), 0) as ${state}`)

@@ -4,7 +4,19 @@ import { type Refused, refuse } from '../../errors.ts'
 import type { EffectSet, QueueSettings } from '../../job/record.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { duplicateId, isLive, takeDedup } from './enqueue.ts'
-import { encodePast, end, findById, type IdleRow, idleColumns, listReady, place, unlist } from './job.ts'
+import {
+  type EndedPlace,
+  encodePast,
+  end,
+  findById,
+  type IdleRow,
+  idleColumns,
+  listReady,
+  newest,
+  newestFirst,
+  place,
+  unlist,
+} from './job.ts'
 import { applyEffects } from './settle.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
@@ -134,11 +146,9 @@ export interface RequeueChunk {
   readonly after: RequeueMark | null
 }
 
-/** A place among the dead, newest first; jobs that died after the first chunk are not met. */
-export interface RequeueMark {
+/** A place among the dead, newest first; jobs that die after the first chunk are not met. */
+export interface RequeueMark extends EndedPlace {
   readonly queue: string
-  readonly expiresAt: number
-  readonly seq: number
 }
 
 export interface RequeueChunkAnswer {
@@ -163,34 +173,35 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   }
   const last = dead.at(-1)
   const isLast = dead.length < max || last === undefined
-  return { requeued, skipped, after: isLast ? null : { queue: last.name, expiresAt: last.expires_at, seq: last.seq } }
+  return { requeued, skipped, after: isLast ? null : { queue: last.name, finishedAt: last.finished_at, seq: last.seq } }
 }
 
-type DeadRow = IdleRow & { readonly name: string; readonly expires_at: number }
+interface DeadRow extends IdleRow {
+  readonly name: string
+  readonly finished_at: number
+}
+
+const selectDead = `select ${idleColumns}, q.name, e.finished_at
+    from holdfast_ended e
+    join holdfast_job j on j.seq = e.seq
+    join holdfast_queue q on q.no = j.queue
+   where e.shelf = ? and (e.finished_at, e.seq) < (?, ?)
+     and e.finished_at >= ? and e.finished_at < ? and instr(coalesce(e.error ->> 'message', ''), ?) > 0
+   order by e.finished_at desc, e.seq desc limit ?`
 
 function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
+  const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const found: DeadRow[] = []
   for (const queue of filteredQueues(tx, filter)) {
     if (queue.dead === 0 || found.length >= max || (after && queue.name < after.queue)) continue
-    const from =
-      after?.queue === queue.name ? after : { expiresAt: Number.MAX_SAFE_INTEGER, seq: Number.MAX_SAFE_INTEGER }
-    found.push(
-      ...tx.db.all<DeadRow>(
-        `select ${idleColumns}, ? as name, e.expires_at
-           from holdfast_ended e join holdfast_job j on j.seq = e.seq
-          where e.queue = ? and e.state = 'dead' and (e.expires_at, e.seq) < (?, ?)
-            and e.finished_at >= ? and e.finished_at < ? and instr(coalesce(e.error ->> 'message', ''), ?) > 0
-          order by e.expires_at desc, e.seq desc limit ?`,
-        queue.name,
-        queue.no,
-        from.expiresAt,
-        from.seq,
-        filter.diedSince ?? 0,
-        filter.diedBefore ?? Number.MAX_SAFE_INTEGER,
-        filter.error ?? '',
-        max - found.length,
-      ),
-    )
+    const from = after?.queue === queue.name ? after : newest
+    const dead = tx
+      .shelves(queue, 'dead')
+      .flatMap(({ no }) =>
+        tx.db.all<DeadRow>(selectDead, no, from.finishedAt, from.seq, diedSince, diedBefore, error, max),
+      )
+      .sort(newestFirst)
+    found.push(...dead.slice(0, max - found.length))
   }
   return found
 }

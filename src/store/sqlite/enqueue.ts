@@ -4,7 +4,7 @@
 import { type Refused, refuse } from '../../errors.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { findById, listReady, listScheduled, place, unlist } from './job.ts'
+import { findById, findBySeq, listReady, listScheduled, place, unlist } from './job.ts'
 import { type QueueRow, Refusal, type Transaction } from './transaction.ts'
 
 export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
@@ -49,17 +49,22 @@ function findIdempotent(
   )
 }
 
-function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): string | undefined {
-  const slot = tx.db.get<{ id: string; until: number | null }>(
-    'select id, until from holdfast_dedup where queue = ? and key = ?',
+interface Holder {
+  readonly seq: number
+  readonly id: string
+}
+
+function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): Holder | undefined {
+  const slot = tx.db.get<Holder & { readonly until: number | null }>(
+    'select seq, id, until from holdfast_dedup where queue = ? and key = ?',
     queue.no,
     key,
   )
-  return slot && (slot.until === null || slot.until > tx.now) ? slot.id : undefined
+  return slot && (slot.until === null || slot.until > tx.now) ? slot : undefined
 }
 
-function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, id: string): Enqueued {
-  const holder = job.dedup?.replace ? findById(tx, id) : undefined
+function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {
+  const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
   if (holder?.state !== 'ready' && holder?.state !== 'scheduled') return { id, status: 'duplicate' }
   unlist(tx, queue, holder)
   const runAt = dueAt(tx, job)
@@ -70,10 +75,10 @@ function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, id: string): 
     job.headers,
     Math.max(runAt, tx.now),
     ord,
-    holder.seq,
+    seq,
   )
-  if (ord === null) listScheduled(tx, queue, runAt, holder.seq)
-  else listReady(tx, queue, holder.priority, ord, holder.seq)
+  if (ord === null) listScheduled(tx, queue, runAt, seq)
+  else listReady(tx, queue, holder.priority, ord, seq)
   return { id, status: 'duplicate', replaced: true }
 }
 

@@ -31,21 +31,27 @@ export interface IdleRow extends JobRow {
 export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.ord, j.run_at, j.attempts, j.max_attempts, j.freed,
   j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
 
-const selectById = `select ${idleColumns},
-         case when e.seq is not null then e.state
+const selectAny = `select ${idleColumns},
+         case when s.no is not null then s.state
               when l.seq is not null then 'running'
               when j.ord is not null then 'ready'
               else 'scheduled' end as state
     from holdfast_job j
     left join holdfast_ended e on e.seq = j.seq
-    left join holdfast_lease l on l.seq = j.seq
-   where j.id = ?
-   order by j.seq desc
-   limit 1`
+    left join holdfast_shelf s on s.no = e.shelf
+    left join holdfast_lease l on l.seq = j.seq`
+const selectById = `${selectAny} where j.id = ? order by j.seq desc limit 1`
+const selectBySeq = `${selectAny} where j.seq = ?`
+
+export type FoundRow = IdleRow & { readonly state: JobState }
 
 /** The newest job of that id, live or ended, and where it stands. */
-export function findById(tx: Transaction, id: string): (IdleRow & { readonly state: JobState }) | undefined {
+export function findById(tx: Transaction, id: string): FoundRow | undefined {
   return tx.db.get(selectById, id)
+}
+
+export function findBySeq(tx: Transaction, seq: number): FoundRow | undefined {
+  return tx.db.get(selectBySeq, seq)
 }
 
 /** Far below every number given out, so that released and rescued jobs come first, in the order they came back. */
@@ -101,6 +107,24 @@ export function freeDedup(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | '
   tx.db.run('delete from holdfast_dedup where queue = ? and key = ? and seq = ?', job.queue, job.dedup_key, job.seq)
 }
 
+/** A place among ended jobs. */
+export interface EndedPlace {
+  readonly finishedAt: number
+  readonly seq: number
+}
+
+/** Before every place, where the newest comes first. */
+export const newest: EndedPlace = { finishedAt: Number.MAX_SAFE_INTEGER, seq: Number.MAX_SAFE_INTEGER }
+
+interface Ended {
+  readonly finished_at: number
+  readonly seq: number
+}
+
+export function newestFirst(a: Ended, b: Ended): number {
+  return b.finished_at - a.finished_at || b.seq - a.seq
+}
+
 export interface WaitAgain {
   /** null: ready at once. */
   readonly runAt: number | null
@@ -141,9 +165,6 @@ export interface End {
   } | null
 }
 
-/** No expiry sorts after it. */
-export const forEver = Number.MAX_SAFE_INTEGER
-
 /** The job has ended and is already off its list: kept as long as its queue says, its dedup slot free from now on. */
 export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, attempts, result, error, run }: End): void {
   forgetOverdue(tx, job)
@@ -154,19 +175,16 @@ export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, atte
     return
   }
   tx.db.run(
-    `insert into holdfast_ended
-       (seq, queue, state, attempts, attempt, worker, started_at, ending, finished_at, expires_at, result, error)
-     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     job.seq,
-    queue.no,
-    state,
+    tx.shelf(queue, state, retainMs),
     attempts,
     run?.attempt ?? null,
     run?.worker ?? null,
     run?.startedAt ?? null,
     run?.ending ?? null,
     tx.now,
-    retainMs === null ? forEver : tx.now + retainMs,
     result,
     error && JSON.stringify(error),
   )

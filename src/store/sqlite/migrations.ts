@@ -7,6 +7,8 @@
 // Measured with raw statements in groups of 1,000 (insert, claim, done; µs a job): one table updated in place 8 + 13 + 15;
 // a live table and a history table, the row moved at the end 8 + 10 + 17; this layout 6 + 3 + 6. An index on
 // `lease (expires_at)` would cost 2 + 3 µs a job; the sweep scans the leases instead, which are as many as jobs running.
+// Retention is stamped when a job ends by the shelf it is put on, so that one index serves both "newest first" and
+// "what is over", also after a queue's retention was changed.
 
 import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../errors.ts'
@@ -94,21 +96,26 @@ export const migrations: readonly string[] = [
     expires_at integer not null
   ) strict;
 
-  create table holdfast_ended (
-    seq integer primary key,
+  create table holdfast_shelf ( -- where ended jobs of one queue and state lie that are kept equally long
+    no integer primary key,
     queue integer not null,
     state text not null,
+    retain_ms integer -- null: for ever
+  ) strict;
+
+  create table holdfast_ended (
+    seq integer primary key,
+    shelf integer not null,
     attempts integer not null,
     attempt integer,      -- the last run's number, worker, start and ending; null where it never ran
     worker text,
     started_at integer,
     ending text,
     finished_at integer not null,
-    expires_at integer not null,
     result text,
     error text
   ) strict;
-  create index holdfast_ended_shelf on holdfast_ended (queue, state, expires_at);
+  create index holdfast_ended_by_age on holdfast_ended (shelf, finished_at);
 
   create table holdfast_dedup (
     queue integer not null,

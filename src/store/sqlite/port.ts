@@ -73,6 +73,7 @@ export class InOwnThread implements Port {
   readonly #onReady: OnReady
   readonly #pending = new Map<number, Pending>()
   #no = 0
+  #isClosing = false
   #isOver: HoldfastError | null = null
 
   static async open(path: string, clock: Clock, onReady: OnReady): Promise<InOwnThread> {
@@ -104,7 +105,8 @@ export class InOwnThread implements Port {
 
   async close(): Promise<void> {
     if (this.#isOver) return
-    const exited = new Promise((resolve) => this.#worker.once('exit', resolve))
+    const exited = once(this.#worker, 'exit')
+    this.#isClosing = true
     this.#worker.ref()
     this.#worker.postMessage('close' satisfies ToThread)
     await exited
@@ -113,7 +115,7 @@ export class InOwnThread implements Port {
   #receive(message: FromThread): void {
     if (!('replies' in message)) return
     settleAll(this.#pending, message.replies)
-    if (this.#pending.size === 0) this.#worker.unref()
+    if (this.#pending.size === 0 && !this.#isClosing) this.#worker.unref()
     for (const [queue, count] of message.ready) this.#onReady(queue, count)
   }
 

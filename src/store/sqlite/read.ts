@@ -2,11 +2,11 @@
 // will run, running ones in the order they were enqueued, finished ones newest first.
 
 import { HoldfastError } from '../../errors.ts'
-import type { Attempt, JobRecord, JobState } from '../../job/record.ts'
+import type { Attempt, EndState, JobRecord, JobState } from '../../job/record.ts'
 import { remember } from '../../job/transition.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
-import { decodePast, findById } from './job.ts'
+import { decodePast, type EndedPlace, findById, newestFirst } from './job.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 interface RecordRow {
@@ -49,13 +49,14 @@ export function readJob(tx: Transaction, id: string): JobRecord | null {
 function record(tx: Transaction, seq: number): JobRecord {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
-            c.started_at as lease_started_at, e.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
+            c.started_at as lease_started_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
             e.ending, e.finished_at, e.result, e.error
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
        left join holdfast_claim c on c.no = l.claim
        left join holdfast_ended e on e.seq = j.seq
+       left join holdfast_shelf s on s.no = e.shelf
       where j.seq = ?`,
     seq,
   ) as RecordRow
@@ -121,8 +122,7 @@ export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQu
 
 /** (x, y) is a job's place in its list, rising; finished lists are walked backwards, so theirs is negated. */
 function list(tx: Transaction, queue: QueueRow, state: JobState, a: number, b: number, max: number) {
-  const rows = (sql: string, ...values: (number | string)[]) =>
-    tx.db.all<{ seq: number; x: number; y: number }>(sql, queue.no, ...values, a, b, max)
+  const rows = (sql: string) => tx.db.all<{ seq: number; x: number; y: number }>(sql, queue.no, a, b, max)
   switch (state) {
     case 'running':
       return rows(
@@ -139,13 +139,27 @@ function list(tx: Transaction, queue: QueueRow, state: JobState, a: number, b: n
         `select seq, run_at as x, seq as y from holdfast_scheduled
           where queue = ? and (run_at, seq) > (?, ?) order by run_at, seq limit ?`,
       )
-    default:
-      return rows(
-        `select seq, -expires_at as x, -seq as y from holdfast_ended
-          where queue = ? and state = ? and (expires_at, seq) < (-?, -?) order by expires_at desc, seq desc limit ?`,
-        state,
-      )
+    case 'done':
+    case 'dead':
+    case 'cancelled':
+      return listEnded(tx, queue, state, { finishedAt: -a, seq: -b }, max)
+    case 'held':
+      return []
   }
+}
+
+const selectEnded = `select seq, finished_at from holdfast_ended
+   where shelf = ? and (finished_at, seq) < (?, ?) order by finished_at desc, seq desc limit ?`
+
+function listEnded(tx: Transaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
+  return tx
+    .shelves(queue, state)
+    .flatMap(({ no }) =>
+      tx.db.all<{ seq: number; finished_at: number }>(selectEnded, no, from.finishedAt, from.seq, max),
+    )
+    .sort(newestFirst)
+    .slice(0, max)
+    .map(({ seq, finished_at }) => ({ seq, x: -finished_at, y: -seq }))
 }
 
 function encodeMark(mark: Mark): string {

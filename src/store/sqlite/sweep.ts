@@ -1,6 +1,7 @@
 // Sweep: what nobody holds. Each part is bounded by `max`, none waits for the disk, and a sweep lost in a crash is simply
 // done again by the next one: it changes nothing that a second sweep would not change in the same way.
 
+import type { EndState } from '../../job/record.ts'
 import type { SweepReport, SweepRequest } from '../store.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listReady, place, removeJob, unlist } from './job.ts'
 import { allHeld, selectHeld } from './renew.ts'
@@ -85,23 +86,7 @@ function prune(tx: Transaction, max: number): number {
   let pruned = 0
   for (const queue of tx.queues()) {
     for (const state of ['done', 'dead', 'cancelled'] as const) {
-      if (queue[state] === 0 || pruned >= max) continue
-      const expired = tx.db.all<Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>>(
-        `select j.seq, j.queue, j.idempotency_key
-           from holdfast_ended e join holdfast_job j on j.seq = e.seq
-          where e.queue = ? and e.state = ? and e.expires_at <= ?
-          order by e.expires_at limit ?`,
-        queue.no,
-        state,
-        tx.now,
-        max - pruned,
-      )
-      for (const job of expired) {
-        tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
-        removeJob(tx, job)
-        tx.count(queue, state, -1)
-      }
-      pruned += expired.length
+      if (queue[state] > 0) pruned += pruneEnded(tx, queue, state, max - pruned)
     }
   }
   pruned += tx.db.run(
@@ -115,6 +100,29 @@ function prune(tx: Transaction, max: number): number {
     tx.now,
     Math.max(0, max - pruned),
   )
+  return pruned
+}
+
+function pruneEnded(tx: Transaction, queue: QueueRow, state: EndState, max: number): number {
+  let pruned = 0
+  for (const { no, retain_ms } of tx.shelves(queue, state)) {
+    if (retain_ms === null || pruned >= max) continue
+    const over = tx.db.all<Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>>(
+      `select j.seq, j.queue, j.idempotency_key
+         from holdfast_ended e join holdfast_job j on j.seq = e.seq
+        where e.shelf = ? and e.finished_at <= ?
+        order by e.finished_at limit ?`,
+      no,
+      tx.now - retain_ms,
+      max - pruned,
+    )
+    for (const job of over) {
+      tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
+      removeJob(tx, job)
+    }
+    tx.count(queue, state, -over.length)
+    pruned += over.length
+  }
   return pruned
 }
 

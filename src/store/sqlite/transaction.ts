@@ -3,7 +3,7 @@
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
-import type { JobState } from '../../job/record.ts'
+import type { EndState, JobState } from '../../job/record.ts'
 import type { Database } from './database.ts'
 
 export interface QueueRow {
@@ -23,6 +23,11 @@ export interface QueueRow {
   cancelled: number
 }
 
+export interface ShelfRow {
+  readonly no: number
+  readonly retain_ms: number | null
+}
+
 /** Thrown to undo the request at hand and answer with this instead. */
 export class Refusal extends Error {
   readonly refused: Refused
@@ -40,6 +45,7 @@ export class Transaction {
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
+  readonly #shelves = new Map<string, readonly ShelfRow[]>()
   #next: number | null = null
 
   constructor(db: Database, now: number) {
@@ -87,6 +93,27 @@ export class Transaction {
     return this.#next++
   }
 
+  /** The shelf for jobs of this queue that ended so and are kept so long (null: for ever). */
+  shelf(queue: QueueRow, state: EndState, retainMs: number | null): number {
+    const known = this.shelves(queue, state).find((shelf) => shelf.retain_ms === retainMs)
+    if (known) return known.no
+    const no = this.nextNumber()
+    const insert = 'insert into holdfast_shelf (no, queue, state, retain_ms) values (?, ?, ?, ?)'
+    this.db.run(insert, no, queue.no, state, retainMs)
+    this.#shelves.delete(`${queue.no} ${state}`)
+    return no
+  }
+
+  shelves(queue: QueueRow, state: EndState): readonly ShelfRow[] {
+    const key = `${queue.no} ${state}`
+    let shelves = this.#shelves.get(key)
+    if (!shelves) {
+      shelves = this.db.all('select no, retain_ms from holdfast_shelf where queue = ? and state = ?', queue.no, state)
+      this.#shelves.set(key, shelves)
+    }
+    return shelves
+  }
+
   /** Runs `work`; a Refusal undoes all of it, counts included, and becomes the answer. */
   attempt<T>(work: () => T): T | Refused {
     const queues = [...this.#byNo.values()].map((row) => ({ ...row }))
@@ -99,6 +126,7 @@ export class Transaction {
       this.#byName = new Map(queues.map((row) => [row.name, row]))
       this.#byNo = new Map(queues.map((row) => [row.no, row]))
       this.#touched = new Set(queues.filter(({ no }) => touched.has(no)))
+      this.#shelves.clear()
       this.becameReady.clear()
       for (const [queue, count] of becameReady) this.becameReady.set(queue, count)
       return error.refused

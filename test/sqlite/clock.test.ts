@@ -1,0 +1,60 @@
+// The machine's clock is the store's, and somebody may set it back.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { VirtualClock } from '../../src/testing/index.ts'
+import { claimOne, hour, readJob } from '../conformance/expect.ts'
+import { jobsFile } from './jobs-file.ts'
+import { assertCountsEqualRecount } from './recount.ts'
+
+const leaseMs = 30_000
+const sweepMs = 1_000
+
+test('a lease taken before the clock was set back an hour is rescued within lease and sweep, not an hour later', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  const { id } = await holdfast.queue('mail').enqueue(1)
+  const lease = await claimOne(holdfast, 'mail', { lease: leaseMs })
+  clock.advance(-hour)
+  let passedMs = 0
+  while ((await readJob(holdfast, id)).state === 'running') {
+    assert.ok(passedMs <= leaseMs + sweepMs, `still held after ${passedMs} ms`)
+    clock.advance(sweepMs)
+    passedMs += sweepMs
+    await holdfast.sweep()
+  }
+  assert.ok(passedMs >= leaseMs, `taken back after ${passedMs} ms of a lease of ${leaseMs}`)
+  const again = await claimOne(holdfast, 'mail')
+  assert.equal(again.job.attempt, 2)
+  await assert.rejects(lease.done(), { code: 'LEASE_LOST' })
+  assert.equal((await again.done()).state, 'done')
+  assertCountsEqualRecount(file.raw())
+})
+
+test('after the clock was set back a renewal holds the job for as long as it says', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  await holdfast.queue('mail').enqueue(1)
+  const lease = await claimOne(holdfast, 'mail', { lease: leaseMs })
+  clock.advance(-hour)
+  assert.equal((await lease.renew('2m')).expiresAt.getTime(), clock.now() + 120_000)
+  clock.advance(119_999)
+  assert.equal((await holdfast.sweep()).rescued, 0)
+  assert.equal((await lease.done()).state, 'done')
+})
+
+test('jobs enqueued before the clock was set back are claimed at once, in their order', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  const mail = holdfast.queue('mail')
+  await mail.enqueue('before')
+  clock.advance(-hour)
+  await mail.enqueue('after')
+  const leases = await holdfast.claim(['mail'], { max: 2 })
+  assert.deepEqual(
+    leases.map(({ job }) => job.payload),
+    ['before', 'after'],
+  )
+})

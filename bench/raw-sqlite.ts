@@ -18,20 +18,18 @@ import { payload, queueName } from './load.ts'
 
 const payloadText = JSON.stringify(payload)
 const queueNo = 1
+const shelfNo = 2
 const leaseMs = 30_000
 const retainMs = 86_400_000
 const checkpointEvery = 4_000
 
-export interface TakenRow {
-  readonly seq: number
-  readonly priority: number
-  readonly ord: number
-  readonly attempts: number
-}
+/** A claimed row as a tuple, of which the rest is what a worker would be given. */
+export type Taken = readonly [priority: number, ord: number, seq: number, ...unknown[]]
 
 export class RawSqlite implements Disposable {
   readonly #db: DatabaseSync
   readonly #statements: Readonly<Record<StatementName, StatementSync>>
+  readonly #shelf: number
   #next: number
   #ready: number
   #running: number
@@ -46,12 +44,18 @@ export class RawSqlite implements Disposable {
       `insert or ignore into holdfast_queue (no, name, retain_done_ms, retain_dead_ms)
        values (${queueNo}, '${queueName}', ${retainMs}, ${14 * retainMs})`,
     )
+    this.#db.exec(
+      `insert into holdfast_shelf (no, queue, state, retain_ms)
+       select ${shelfNo}, ${queueNo}, 'done', ${retainMs} where not exists (select 1 from holdfast_shelf)`,
+    )
     this.#statements = Object.fromEntries(
       Object.entries(statementTexts).map(([name, sql]) => [name, this.#db.prepare(sql)]),
     ) as Record<StatementName, StatementSync>
+    this.#shelf = (this.#db.prepare('select no from holdfast_shelf').get() as { no: number }).no
+    this.#statements.take.setReturnArrays(true)
     const meta = this.#db.prepare('select next from holdfast_meta').get() as { next: number }
     const queue = this.#db.prepare('select ready, running, done from holdfast_queue').get() as Record<string, number>
-    this.#next = Math.max(meta.next, queueNo + 1)
+    this.#next = Math.max(meta.next, shelfNo + 1)
     this.#ready = queue['ready'] as number
     this.#running = queue['running'] as number
     this.#done = queue['done'] as number
@@ -73,18 +77,19 @@ export class RawSqlite implements Disposable {
     this.#checkpointAfter(ids.length)
   }
 
-  claim(max: number): TakenRow[] {
-    const { take, untake, insertClaim, insertLease } = this.#statements
+  claim(max: number): Taken[] {
+    const { take, untake, insertClaim, insertLeases } = this.#statements
     const now = Date.now()
     return this.#transaction('normal', () => {
-      const rows = take.all(queueNo, max) as unknown as TakenRow[]
+      const rows = take.all(queueNo, max) as unknown as Taken[]
       const last = rows[rows.length - 1]
       if (rows.length !== max || !last)
         throw new Error(`Raw claim of ${max} got ${rows.length}: this run means nothing.`)
-      untake.run(queueNo, last.priority, last.ord)
+      const [priority, ord] = last
       const claim = this.#next++
       insertClaim.run(claim, '00112233445566778899aabbccddeeff', 'process-12345', now)
-      for (const { seq, attempts } of rows) insertLease.run(seq, claim, attempts + 1, leaseMs, now + leaseMs)
+      insertLeases.run(claim, leaseMs, now + leaseMs, queueNo, max)
+      untake.run(queueNo, priority, ord)
       this.#ready -= rows.length
       this.#running += rows.length
       this.#finish(true)
@@ -92,13 +97,13 @@ export class RawSqlite implements Disposable {
     })
   }
 
-  done(rows: readonly TakenRow[]): void {
+  done(rows: readonly Taken[]): void {
     const { deleteLease, insertEnded } = this.#statements
     const now = Date.now()
     this.#transaction('full', () => {
-      for (const { seq } of rows) {
+      for (const [, , seq] of rows) {
         deleteLease.run(seq)
-        insertEnded.run(seq, queueNo, 'done', 1, 1, 'process-12345', now, 'done', now, now + retainMs, null, null)
+        insertEnded.run(seq, this.#shelf, 1, 1, 'process-12345', now, 'done', now, null, null)
       }
       this.#running -= rows.length
       this.#done += rows.length
@@ -134,9 +139,8 @@ export class RawSqlite implements Disposable {
     const now = Date.now()
     this.#transaction('off', () => {
       this.#db.exec(
-        `insert into holdfast_ended
-           (seq, queue, state, attempts, attempt, worker, started_at, ending, finished_at, expires_at)
-         select seq, queue, 'done', 1, 1, 'process-12345', ${now}, 'done', ${now}, ${now + retainMs} from holdfast_ready`,
+        `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at)
+         select seq, ${this.#shelf}, 1, 1, 'process-12345', ${now}, 'done', ${now} from holdfast_ready`,
       )
       this.#db.exec('delete from holdfast_ready')
       this.#done += this.#ready
@@ -190,11 +194,14 @@ const statementTexts = {
       order by r.priority, r.ord limit ?`,
   untake: 'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?',
   insertClaim: 'insert into holdfast_claim (no, token, worker, started_at) values (?, ?, ?, ?)',
-  insertLease: 'insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at) values (?, ?, ?, ?, ?)',
+  insertLeases: `insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at)
+     select r.seq, ?, j.attempts + 1, ?, ? from holdfast_ready r join holdfast_job j on j.seq = r.seq
+      where r.queue = ?
+      order by r.priority, r.ord limit ?`,
   deleteLease: 'delete from holdfast_lease where seq = ?',
   insertEnded: `insert into holdfast_ended
-       (seq, queue, state, attempts, attempt, worker, started_at, ending, finished_at, expires_at, result, error)
-     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
   count: `update holdfast_queue
             set scheduled = ?, ready = ?, running = ?, done = ?, dead = ?, cancelled = ?
           where no = ?`,
@@ -273,7 +280,7 @@ export function makeIds(count: number, from = 0): string[] {
 }
 
 function openFile(path: string): DatabaseSync {
-  const db = new DatabaseSync(path)
+  const db = new DatabaseSync(path, { timeout: 5_000 }) // `fill` may meet a store that has the file open
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
   db.exec('pragma wal_autocheckpoint = 0')

@@ -52,6 +52,8 @@ const small = 100
 const chunk = 10_000
 const pauseMs = 3
 const elsewhereMaxMs = 3_000
+/** Full cycles before the clock starts, on both sides: a new thread has its code still to compile. */
+const warmUp = 5_000
 
 export async function* sqliteBench({ directory, jobs, rounds, isQuick, only }: BenchOptions): AsyncGenerator<Section> {
   const sizes = toSizes(jobs, rounds, isQuick)
@@ -231,17 +233,23 @@ async function backlogSections(files: Files, sizes: Sizes): Promise<Section[]> {
   fill(many, backlog)
   const drained = {
     holdfast: await drainTurns(few, many, backlogTurns, async (path) => {
-      await using holdfast = await open(`sqlite:${path}`)
-      await drain(benchQueue(holdfast), { jobs: group, batch: group }) // opens the queue, warms both sides alike
-      return await perSecond(chunk - group, () => drain(benchQueue(holdfast), { jobs: chunk - group, batch: group }))
+      const holdfast = await open(`sqlite:${path}`)
+      return {
+        drain: (jobs) => drain(benchQueue(holdfast), { jobs, batch: group }),
+        fill: (jobs) => fill(path, jobs),
+        close: () => holdfast.close(),
+      }
     }),
     raw: await drainTurns(few, many, backlogTurns, async (path) => {
-      using raw = new RawSqlite(path)
-      rawDrain(raw, group, group)
-      return await perSecond(chunk - group, () => rawDrain(raw, chunk - group, group))
+      const raw = new RawSqlite(path)
+      return {
+        drain: async (jobs) => rawDrain(raw, jobs, group),
+        fill: (jobs) => raw.fill(jobs),
+        close: async () => raw[Symbol.dispose](),
+      }
     }),
   }
-  const left = backlog - 2 * backlogTurns * chunk
+  const left = backlog - 2 * (backlogTurns + 1) * chunk
   checkContents(many, { jobs: backlog, ready: left, running: 0, done: backlog - left })
   files.remove(few)
   const claims = await claimSection(files, many, sizes)
@@ -415,16 +423,24 @@ async function pickUpsElsewhere(files: Files, samples: number): Promise<number[]
   return files.holdfast((pickUpMs) => finished(pickUpMs.length), load)
 }
 
-/** Ten thousand at a time from each of the two files; the small one is filled up again before each turn. */
-async function drainTurns(few: string, many: string, turns: number, drainChunk: (path: string) => Promise<number>) {
-  const taken = await takeTurns('drain with a backlog', turns, {
-    few: async () => ({ rate: await drainChunk(few) }),
-    many: async () => {
-      const rate = await drainChunk(many)
-      fill(few, chunk)
-      return { rate }
-    },
-  })
+interface Drainer {
+  drain(jobs: number): Promise<void>
+  fill(jobs: number): void
+  close(): Promise<void>
+}
+
+/** Ten thousand at a time from each of the two files, the small one filled up again after each turn. The first is not timed. */
+async function drainTurns(few: string, many: string, turns: number, openFile: (path: string) => Promise<Drainer>) {
+  const drainers = { few: await openFile(few), many: await openFile(many) }
+  const turn = async (name: 'few' | 'many') => {
+    const rate = await perSecond(chunk, () => drainers[name].drain(chunk))
+    if (name === 'few') drainers.few.fill(chunk)
+    return { rate }
+  }
+  await turn('few')
+  await turn('many')
+  const taken = await takeTurns('drain with a backlog', turns, { few: () => turn('few'), many: () => turn('many') })
+  await Promise.all([drainers.few.close(), drainers.many.close()])
   return taken['rate']
 }
 
@@ -450,9 +466,10 @@ class Files {
     const path = this.next()
     if (filled > 0) fill(path, filled)
     const holdfast = await open(inThread ? sqlite({ path, inThread }) : `sqlite:${path}`)
+    await cycleInTurn(benchQueue(holdfast), { jobs: warmUp, group })
     const answer = await work(holdfast, path)
     await holdfast.close()
-    checkContents(path, typeof contents === 'function' ? contents(answer) : contents)
+    checkContents(path, afterWarmUp(typeof contents === 'function' ? contents(answer) : contents))
     this.remove(path)
     return answer
   }
@@ -461,9 +478,10 @@ class Files {
     const path = this.next()
     if (filled > 0) fill(path, filled)
     const raw = new RawSqlite(path)
+    rawCycle(raw, makeIds(warmUp), warmUp, group)
     const answer = await work(raw)
     raw[Symbol.dispose]()
-    checkContents(path, contents)
+    checkContents(path, afterWarmUp(contents))
     this.remove(path)
     return answer
   }
@@ -521,6 +539,10 @@ function waiting(jobs: number): Contents {
 
 function finished(jobs: number): Contents {
   return { jobs, ready: 0, running: 0, done: jobs }
+}
+
+function afterWarmUp({ jobs, ready, running, done }: Contents): Contents {
+  return { jobs: jobs + warmUp, ready, running, done: done + warmUp }
 }
 
 function thousands(count: number): string {

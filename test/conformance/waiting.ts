@@ -25,8 +25,7 @@ export function waitingTests(inWorld: InWorld): void {
             assert.equal(lease?.job.payload, n)
             await lease?.done()
           }
-          const [, , median = 0] = tookMs.toSorted((a, b) => a - b)
-          assert.ok(median < 500, `picked up after ${tookMs.map(Math.round)} ms`)
+          assertPrompt(tookMs)
         }),
       )
     }
@@ -113,15 +112,21 @@ export function waitingTests(inWorld: InWorld): void {
     )
 
     test(
-      'resuming a queue gives its jobs to those who wait',
-      inWorld(async ({ holdfast, another }) => {
-        await holdfast.pause('mail')
-        await holdfast.queue('mail').enqueue(1)
-        const claim = holdfast.claim(['mail'], { wait })
-        await (await another()).resume('mail')
-        const startedAt = performance.now()
-        assert.equal((await claim).length, 1)
-        assert.ok(performance.now() - startedAt < promptMs)
+      'resuming a queue gives its jobs to those who wait, without waiting for a poll',
+      inWorld(async ({ holdfast }) => {
+        const tookMs: number[] = []
+        for (let n = 0; n < 5; n++) {
+          await holdfast.pause('mail')
+          await holdfast.queue('mail').enqueue(n)
+          const claim = holdfast.claim(['mail'], { wait })
+          await holdfast.queues() // the claim has looked and found nothing by now
+          const startedAt = performance.now()
+          await holdfast.resume('mail')
+          const [lease] = await claim
+          tookMs.push(performance.now() - startedAt)
+          assert.equal(lease?.job.payload, n)
+        }
+        assertPrompt(tookMs)
       }),
     )
 
@@ -143,4 +148,10 @@ export function waitingTests(inWorld: InWorld): void {
       }),
     )
   })
+}
+
+/** Most were picked up well before the next poll, which comes after a second. */
+function assertPrompt(tookMs: readonly number[]): void {
+  const median = tookMs.toSorted((a, b) => a - b)[Math.floor(tookMs.length / 2)] ?? 0
+  assert.ok(median < 500, `picked up after ${tookMs.map(Math.round)} ms`)
 }

@@ -7,12 +7,15 @@ import type { JobRecord } from '../../src/job/record.ts'
 import type { JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
 import { compareRecords, plain, show } from './commands.ts'
 import type { Model } from './model.ts'
+import { givenIds } from './steps.ts'
 
 export interface Observed {
   /** In the order of the pages. */
   readonly records: readonly JobRecord[]
   readonly stats: readonly QueueStats[]
   readonly kv: readonly (KvEntry & { readonly key: string })[]
+  /** The ids that are used again and again, and what each names now. */
+  readonly named: readonly (readonly [id: string, job: JobRecord | null])[]
 }
 
 const pageSize = 7
@@ -23,6 +26,7 @@ export async function observe(store: Store): Promise<Observed> {
     records: await readRecords(store, { queue: null, state: null }),
     stats: await store.stats(),
     kv: await readKv(store),
+    named: await Promise.all(givenIds.map(async (id) => [id, await store.job(id)] as const)),
   }
 }
 
@@ -53,21 +57,32 @@ async function readKv(store: Store): Promise<Observed['kv']> {
 
 /** How the store's state differs from the model's, or null. */
 export function differenceOf(model: Model, observed: Observed): string | null {
-  return (
-    recordsDiffer(model, observed) ??
-    listsDiffer(model, observed) ??
-    statsDiffer(model, observed) ??
-    kvDiffers(model, observed)
-  )
+  return contentsDiffer(model, observed) ?? listsDiffer(model, observed)
 }
 
-export function recordsDiffer(model: Model, { records }: Observed): string | null {
+/** The same, whatever the order. */
+export function contentsDiffer(model: Model, observed: Observed): string | null {
+  const parts = [recordsDiffer, namesDiffer, statsDiffer, kvDiffers]
+  return parts.map((differs) => differs(model, observed)).find((difference) => difference !== null) ?? null
+}
+
+function recordsDiffer(model: Model, { records }: Observed): string | null {
   const real = records.toSorted(compareRecords)
   const expected = model.all().sort(compareRecords)
   const at = expected.findIndex((job, i) => !isDeepStrictEqual(plain(job), plain(real[i])))
   if (at < 0 && real.length === expected.length) return null
   const [is, should] = [real[at < 0 ? expected.length : at], expected[at]]
   return `the store has ${real.length} jobs of ${expected.length}; it shows\n${show(plain(is), true)}\nwhere there should be\n${show(plain(should), true)}`
+}
+
+/** An id names its live job, or the one that ended last. */
+function namesDiffer(model: Model, { named }: Observed): string | null {
+  for (const [id, real] of named) {
+    const expected = model.job(id)
+    if (isDeepStrictEqual(plain(real), plain(expected))) continue
+    return `${show(id)} names\n${show(plain(real), true)}\nand should name\n${show(plain(expected), true)}`
+  }
+  return null
 }
 
 /** Ready jobs in the order of a claim, scheduled ones as they come due, finished ones newest first. */
@@ -97,7 +112,7 @@ function listsDiffer(model: Model, { records }: Observed): string | null {
   return null
 }
 
-export function statsDiffer(model: Model, { stats }: Observed): string | null {
+function statsDiffer(model: Model, { stats }: Observed): string | null {
   const expected = model.stats()
   const agree =
     isDeepStrictEqual(stats.map(withoutAge), expected.map(withoutAge)) &&
@@ -116,7 +131,7 @@ function agesAgree(model: Model, real: QueueStats, expected: QueueStats | undefi
   return age >= 0 && age <= atMost
 }
 
-export function kvDiffers(model: Model, { kv }: Observed): string | null {
+function kvDiffers(model: Model, { kv }: Observed): string | null {
   const expected = model.kv.scan('')
   const agree =
     kv.length === expected.length &&

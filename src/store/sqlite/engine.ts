@@ -39,6 +39,7 @@ export interface Call {
 
 export interface Reply {
   readonly no: number
+  readonly verb: VerbName
   readonly answers: readonly unknown[]
 }
 
@@ -65,7 +66,7 @@ export class Engine {
     this.#commit(false, of(quick), deliver)
     this.#commit(true, of(durable), deliver)
     for (const call of of(read))
-      deliver([{ no: call.no, answers: call.items.map((item) => this.#look(call, item)) }], [])
+      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], [])
     this.#checkpointIfDue(calls)
   }
 
@@ -89,7 +90,7 @@ export class Engine {
       const tx = new Transaction(this.db, this.#clock.now())
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
-        return { no, answers: items.map((item) => apply(tx, item)) }
+        return { no, verb, answers: items.map((item) => apply(tx, item)) }
       })
       tx.finish()
       return { replies, ready: [...tx.becameReady] }
@@ -107,14 +108,14 @@ export class Engine {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, answers }], ready)
+    deliver([{ no, verb, answers }], ready)
   }
 
   /** Nobody could write for as long as we try: trying each alone would only wait as often again. */
   #refuseAll(calls: readonly Call[], error: unknown, deliver: Deliver): void {
     const answers = ({ items }: Call) => items.map(() => this.#unknown(error))
     deliver(
-      calls.map((call) => ({ no: call.no, answers: answers(call) })),
+      calls.map((call) => ({ no: call.no, verb: call.verb, answers: answers(call) })),
       [],
     )
   }

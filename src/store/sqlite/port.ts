@@ -7,7 +7,8 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, toError } from '../../errors.ts'
-import { type Answer, type Call, Engine, type Item, type Reply, type VerbName } from './engine.ts'
+import { type Answer, type Call, Engine, type Item, type VerbName } from './engine.ts'
+import { packItems, unpackAnswers } from './wire.ts'
 
 export type OnReady = (queue: string, count: number) => void
 
@@ -50,18 +51,29 @@ export class InThread implements Port {
     const calls = this.#calls
     this.#calls = []
     this.#engine.run(calls, (replies, ready) => {
-      settleAll(this.#pending, replies)
+      for (const { no, answers } of replies) {
+        this.#pending.get(no)?.resolve(answers as never)
+        this.#pending.delete(no)
+      }
       for (const [queue, count] of ready) this.#onReady(queue, count)
     })
   }
 }
 
 /** What the thread is told, and tells. */
-export type ToThread = Call | 'close'
+export type ToThread = { readonly no: number; readonly verb: VerbName; readonly wire: unknown } | 'close'
 export type FromThread =
   | { readonly opened: true }
   | { readonly failed: Refused }
-  | { readonly replies: readonly Reply[]; readonly ready: readonly (readonly [queue: string, count: number])[] }
+  | {
+      readonly replies: readonly { readonly no: number; readonly wire: unknown }[]
+      readonly ready: readonly (readonly [queue: string, count: number])[]
+    }
+
+interface Sent extends Pending {
+  readonly verb: VerbName
+  readonly items: readonly unknown[]
+}
 
 export interface ThreadData {
   readonly path: string
@@ -71,7 +83,7 @@ export interface ThreadData {
 export class InOwnThread implements Port {
   readonly #worker: Worker
   readonly #onReady: OnReady
-  readonly #pending = new Map<number, Pending>()
+  readonly #pending = new Map<number, Sent>()
   #no = 0
   #isClosing = false
   #isOver: HoldfastError | null = null
@@ -98,8 +110,8 @@ export class InOwnThread implements Port {
       if (this.#isOver) return reject(this.#isOver)
       const no = this.#no++
       if (this.#pending.size === 0) this.#worker.ref()
-      this.#pending.set(no, { resolve, reject })
-      this.#worker.postMessage({ no, verb, items } satisfies ToThread)
+      this.#pending.set(no, { verb, items, resolve, reject })
+      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) } satisfies ToThread)
     })
   }
 
@@ -114,7 +126,11 @@ export class InOwnThread implements Port {
 
   #receive(message: FromThread): void {
     if (!('replies' in message)) return
-    settleAll(this.#pending, message.replies)
+    for (const { no, wire } of message.replies) {
+      const { verb, items, resolve } = this.#pending.get(no) as Sent
+      this.#pending.delete(no)
+      resolve(unpackAnswers(verb, wire, items) as never)
+    }
     if (this.#pending.size === 0 && !this.#isClosing) this.#worker.unref()
     for (const [queue, count] of message.ready) this.#onReady(queue, count)
   }
@@ -128,13 +144,6 @@ export class InOwnThread implements Port {
     )
     for (const { reject } of this.#pending.values()) reject(this.#isOver)
     this.#pending.clear()
-  }
-}
-
-function settleAll(pending: Map<number, Pending>, replies: readonly Reply[]): void {
-  for (const { no, answers } of replies) {
-    pending.get(no)?.resolve(answers as never)
-    pending.delete(no)
   }
 }
 

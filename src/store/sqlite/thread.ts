@@ -6,6 +6,7 @@ import { HoldfastError, refuse } from '../../errors.ts'
 import { type Call, Engine } from './engine.ts'
 import type { FromThread, ThreadData, ToThread } from './port.ts'
 import { ForeignCommits } from './wake.ts'
+import { packAnswers, unpackItems } from './wire.ts'
 
 const { path, clock } = workerData as ThreadData
 const port = parentPort as NonNullable<typeof parentPort>
@@ -27,9 +28,13 @@ function serve(engine: Engine): void {
     let isClosing = false
     for (let message: ToThread | undefined = first; message; message = receiveMessageOnPort(port)?.message) {
       if (message === 'close') isClosing = true
-      else calls.push(message)
+      else calls.push({ no: message.no, verb: message.verb, items: unpackItems(message.verb, message.wire) })
     }
-    if (calls.length > 0) engine.run(calls, (replies, ready) => send({ replies, ready }))
+    if (calls.length > 0) {
+      engine.run(calls, (replies, ready) => {
+        send({ replies: replies.map(({ no, verb, answers }) => ({ no, wire: packAnswers(verb, answers) })), ready })
+      })
+    }
     if (!isClosing) return
     foreign.close()
     engine.close()

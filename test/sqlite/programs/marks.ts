@@ -1,5 +1,5 @@
 // Does one thing after the other and says a mark as soon as it was answered, for whoever watches the disk meanwhile.
-//   marks.ts durable | quick | first <path> | restarted <path>
+//   marks.ts durable | quick | first <path> | restarted
 import { writeSync } from 'node:fs'
 import { open } from '../../../src/open.ts'
 import { VirtualClock } from '../../../src/testing/index.ts'
@@ -83,13 +83,16 @@ const programs: Record<string, () => Promise<void>> = {
     mark('claim')
   },
 
-  /** A claim that is the first thing written after the log was moved into the file. */
+  /** Claims now and again between so many enqueues that the log is moved into the file and starts anew. */
   async restarted() {
-    for (let n = 0; n < 6; n++) await mail.enqueueMany(numbers(1_000))
-    await holdfast.queues() // what comes after an answer is over now
     mark('start')
-    await mail.claim()
-    mark('claim')
+    for (let n = 1; n <= 6; n++) {
+      await mail.enqueueMany(numbers(1_000))
+      await holdfast.queues() // what the store does after an answer is over now
+      mark(`enqueue ${n}`)
+      await mail.claim()
+      mark(`claim ${n}`)
+    }
   },
 }
 

@@ -1,5 +1,5 @@
 // Works at full speed until it is killed. Every answer it got is in its log before it goes on: one line each,
-//   enqueued <id> | settled <id> | put <key>
+//   enqueued <id> | settled <id> | put <key> | held <id> <attempt>
 // so that what the file holds afterwards can be compared with what was promised.
 //   reckless.ts <path> <log> <life>
 import { openSync, writeSync } from 'node:fs'
@@ -17,6 +17,7 @@ const lanes = [enqueueOne, enqueueOne, enqueueMany, settle, settle, put]
 lanes.map(async (lane, n) => {
   for (let round = 0; ; round++) await lane(`${life}-${n}-${round}`)
 })
+hold()
 say('working')
 
 async function enqueueOne(label: string): Promise<void> {
@@ -48,4 +49,10 @@ async function settle(): Promise<void> {
 async function put(label: string): Promise<void> {
   await holdfast.kv.put(`put ${label}`, label)
   note(`put ${label}`)
+}
+
+/** Takes one job and never gives it back. */
+async function hold(): Promise<void> {
+  const [lease] = await work.claim({ lease: '1m', wait: '10s' })
+  note(`held ${lease?.job.id} ${lease?.job.attempt}`)
 }

@@ -165,7 +165,10 @@ function movesOf(swarm: Swarm) {
       delayMs: fc.constantFrom(0, 1_000, 5_000),
       ending: fc.constantFrom('failed' as const, 'timeout' as const, 'crashed' as const),
     }),
-    fc.record({ hold, as: fc.constant('dead' as const), error: fc.constantFrom('boom', 'bang'), effects }),
+    {
+      weight: 2,
+      arbitrary: fc.record({ hold, as: fc.constant('dead' as const), error: fc.constantFrom('boom', 'bang'), effects }),
+    },
     fc.record({ hold, as: fc.constant('release' as const) }),
     fc.record({ hold, as: fc.constant('snooze' as const), delayMs: fc.constantFrom(0, 1_000, 5_000) }),
     fc.record({ hold, as: fc.constant('cancelled' as const), effects }),
@@ -180,7 +183,10 @@ function movesOf(swarm: Swarm) {
   )
 
   const enqueue = (max: number): fc.Arbitrary<Move> =>
-    fc.record({ do: fc.constant('enqueue' as const), requests: few(few(job, 4), max) })
+    fc.record({
+      do: fc.constant('enqueue' as const),
+      requests: few(fc.oneof({ weight: 3, arbitrary: few(job, 1) }, { weight: 2, arbitrary: few(job, 4) }), max),
+    })
 
   const claim: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('claim' as const),
@@ -212,10 +218,10 @@ function movesOf(swarm: Swarm) {
 
   const requeueAll: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('requeueAll' as const),
-    queue: rarely(2, queue),
-    sinceIn: rarely(3, fc.constantFrom(-5_000, 0)),
-    beforeIn: rarely(3, fc.constantFrom(0, 1, -2_000)),
-    error: rarely(3, fc.constantFrom('boom', 'lease')),
+    queue: rarely(3, queue),
+    sinceIn: rarely(5, fc.constantFrom(-5_000, 0)),
+    beforeIn: rarely(5, fc.constantFrom(0, 1, -2_000)),
+    error: rarely(5, fc.constantFrom('boom', 'lease')),
     dryRun: fc.boolean(),
   })
 

@@ -97,6 +97,30 @@ describe('as many are woken as there is work for', () => {
     assert.ok(performance.now() - startedAt < 5 * backstopMs)
   })
 
+  test('a waiter served by another queue leaves no job of the queue it was woken for waiting', async () => {
+    await using file = await jobsFile()
+    const holdfast = await file.open()
+    await holdfast.queue('first').enqueue(1)
+    const [first] = await holdfast.claim(['first'])
+    const abort = new AbortController()
+    const waits: ReturnType<typeof holdfast.claim>[] = []
+    for (const queues of [['mail', 'post'], ['post'], ['mail']]) {
+      waits.push(holdfast.claim(queues, { wait, signal: abort.signal }))
+      await holdfast.queues() // it waits by now, behind the one before
+    }
+    const startedAt = performance.now()
+    await first?.done(null, { enqueue: [{ queue: 'mail' }, { queue: 'post', priority: 0 }] })
+    const [either, mail] = await Promise.all([waits[0], waits[2]])
+    const tookMs = performance.now() - startedAt
+    assert.deepEqual(
+      [either, mail].map((leases) => leases?.map(({ job }) => job.queue)),
+      [['post'], ['mail']],
+    )
+    assert.ok(tookMs < backstopMs / 2, `both were taken after ${tookMs} ms`)
+    abort.abort()
+    assert.deepEqual(await waits[1], [])
+  })
+
   test('a waiter that loses the race waits out its full time, and ends with nothing', async () => {
     await using file = await jobsFile()
     const clients = [await file.open(), await file.open()]

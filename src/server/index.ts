@@ -1,0 +1,79 @@
+// Holdfast over HTTP: a fetch-style handler, `(Request) => Promise<Response>`, to mount in any framework. It reads and
+// changes nothing; who may reach it is for whoever mounts it to decide.
+
+import { HoldfastError, isHoldfastError } from '../errors.ts'
+import type { Holdfast, JobsFilter } from '../holdfast.ts'
+
+export interface HandlerOptions {
+  /** Where it is mounted, such as `/holdfast`; the root unless given. */
+  readonly basePath?: string
+}
+
+export type Handler = (request: Request) => Promise<Response>
+
+export function createHandler(holdfast: Holdfast, { basePath = '' }: HandlerOptions = {}): Handler {
+  const base = basePath.replace(/\/+$/, '')
+  return async (request) => {
+    if (request.method !== 'GET' && request.method !== 'HEAD') return answer(405, failure('Only GET is answered here.'))
+    const { pathname, searchParams } = new URL(request.url)
+    if (!pathname.startsWith(`${base}/`)) return answer(404, failure(`Nothing is at ${pathname}.`))
+    try {
+      return await route(holdfast, pathname.slice(base.length), searchParams)
+    } catch (error) {
+      if (isHoldfastError(error)) return answer(statusOf(error), failure(error.message, error.code))
+      throw error
+    }
+  }
+}
+
+async function route(holdfast: Holdfast, path: string, query: URLSearchParams): Promise<Response> {
+  const [, area, name, id, ...rest] = path.split('/')
+  if (rest.length > 0) return answer(404, failure(`Nothing is at ${path}.`))
+  if (area === 'health' && id === undefined) return health(holdfast, name)
+  if (area === 'api' && name === 'queues' && id === undefined) return answer(200, await holdfast.queues())
+  if (area === 'api' && name === 'jobs' && id === undefined) return answer(200, await holdfast.jobs(toFilter(query)))
+  if (area === 'api' && name === 'jobs' && id !== undefined) {
+    const job = await holdfast.job(decodeURIComponent(id))
+    return job ? answer(200, job) : answer(404, failure(`There is no job ${id}.`, 'JOB_NOT_FOUND'))
+  }
+  return answer(404, failure(`Nothing is at ${path}.`))
+}
+
+/** `live`: this process answers. `ready`: the store does too. */
+async function health(holdfast: Holdfast, name: string | undefined): Promise<Response> {
+  if (name === 'live') return answer(200, { live: true })
+  if (name !== 'ready') return answer(404, failure('There is /health/live and /health/ready.'))
+  try {
+    await holdfast.queues()
+    return answer(200, { ready: true })
+  } catch (error) {
+    if (isHoldfastError(error)) return answer(503, { ready: false, ...failure(error.message, error.code) })
+    throw error
+  }
+}
+
+function toFilter(query: URLSearchParams): JobsFilter {
+  const known = ['queue', 'state', 'limit', 'after']
+  for (const name of query.keys()) {
+    if (known.includes(name)) continue
+    throw new HoldfastError('INVALID_OPTION', `There is no filter "${name}"; there are ${known.join(', ')}.`, {
+      option: name,
+    })
+  }
+  const limit = query.get('limit')
+  const texts = ['queue', 'state', 'after'].flatMap((name) => (query.has(name) ? [[name, query.get(name)]] : []))
+  return { ...Object.fromEntries(texts), ...(limit !== null && { limit: Number(limit) }) }
+}
+
+function statusOf({ code }: HoldfastError): number {
+  if (code === 'JOB_NOT_FOUND') return 404
+  return code === 'STORE_UNAVAILABLE' || code === 'CLOSED' ? 503 : 400
+}
+
+function failure(message: string, code?: string) {
+  return { error: { message, ...(code !== undefined && { code }) } }
+}
+
+function answer(status: number, body: unknown): Response {
+  return Response.json(body, { status, headers: { 'cache-control': 'no-store' } })
+}

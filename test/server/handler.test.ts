@@ -1,0 +1,72 @@
+import assert from 'node:assert/strict'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { test } from 'node:test'
+import { open } from '../../src/index.ts'
+import { createHandler } from '../../src/server/index.ts'
+
+async function setup(basePath?: string) {
+  const holdfast = await open('sqlite::memory:')
+  const handler = createHandler(holdfast, basePath === undefined ? {} : { basePath })
+  const get = async (path: string, method = 'GET') => {
+    const response = await handler(new Request(`http://localhost${path}`, { method }))
+    return { status: response.status, body: await response.json() }
+  }
+  return { holdfast, handler, get, [Symbol.asyncDispose]: () => holdfast.close() }
+}
+
+test('queues and jobs are read as the client reads them', async () => {
+  await using world = await setup()
+  const { id } = await world.holdfast.queue('mail').enqueue({ to: 'a' })
+  const queues = await world.get('/api/queues')
+  assert.partialDeepStrictEqual(queues, { status: 200, body: [{ name: 'mail', ready: 1 }] })
+  const page = await world.get('/api/jobs?queue=mail&state=ready&limit=1')
+  assert.partialDeepStrictEqual(page, { status: 200, body: { jobs: [{ id }], next: null } })
+  const job = await world.get(`/api/jobs/${id}`)
+  assert.partialDeepStrictEqual(job, { status: 200, body: { payload: { to: 'a' } } })
+})
+
+test('a mistake gets the status and the code that say which', async () => {
+  await using world = await setup()
+  const cases: [path: string, method: string, status: number, code: string | undefined][] = [
+    ['/api/jobs?state=lost', 'GET', 400, 'INVALID_OPTION'],
+    ['/api/jobs?limit=many', 'GET', 400, 'INVALID_OPTION'],
+    ['/api/jobs?colour=red', 'GET', 400, 'INVALID_OPTION'],
+    ['/api/jobs/nonsense', 'GET', 400, 'INVALID_ID'],
+    ['/api/jobs/01a1e15d-1f43-7000-aa1d-1fba58c70098', 'GET', 404, 'JOB_NOT_FOUND'],
+    ['/api/else', 'GET', 404, undefined],
+    ['/api/queues', 'POST', 405, undefined],
+  ]
+  for (const [path, method, status, code] of cases) {
+    const answer = await world.get(path, method)
+    assert.partialDeepStrictEqual(answer, { status, body: { error: code === undefined ? {} : { code } } }, path)
+  }
+})
+
+test('it is live while the process answers, and ready while the store does', async () => {
+  await using world = await setup('/ops/')
+  assert.deepEqual(await world.get('/ops/health/ready'), { status: 200, body: { ready: true } })
+  assert.equal((await world.get('/health/ready')).status, 404)
+  await world.holdfast.close()
+  assert.deepEqual(await world.get('/ops/health/live'), { status: 200, body: { live: true } })
+  const ready = await world.get('/ops/health/ready')
+  assert.partialDeepStrictEqual(ready, { status: 503, body: { ready: false, error: { code: 'CLOSED' } } })
+})
+
+test('it answers through a plain node server', async () => {
+  await using world = await setup()
+  await world.holdfast.queue('mail').enqueue(1)
+  const server = createServer(async (request, response) => {
+    const answer = await world.handler(new Request(`http://localhost${request.url}`))
+    response.writeHead(answer.status, Object.fromEntries(answer.headers)).end(await answer.text())
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    const { port } = server.address() as AddressInfo
+    const response = await fetch(`http://127.0.0.1:${port}/api/queues`)
+    assert.equal(response.headers.get('content-type'), 'application/json')
+    assert.partialDeepStrictEqual(await response.json(), [{ name: 'mail', ready: 1 }])
+  } finally {
+    server.close()
+  }
+})

@@ -60,6 +60,7 @@ export class Lease<Payload = unknown, Result = unknown> {
   readonly fence: string
   readonly #desk: LeaseDesk
   readonly #definition: AnyDefinition
+  readonly #leaseMs: number
   #expiresAt: number
   #cancelRequested = false
 
@@ -67,6 +68,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     this.#desk = desk
     this.#definition = definition
     this.fence = claimed.fence
+    this.#leaseMs = claimed.expiresAt - claimed.startedAt
     this.#expiresAt = claimed.expiresAt
     this.job = {
       id: claimed.id,
@@ -91,8 +93,8 @@ export class Lease<Payload = unknown, Result = unknown> {
     return this.#cancelRequested
   }
 
-  /** Holds the job for another while, counted from now. Costs no attempt. */
-  renew(lease: Duration = this.#definition.leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
+  /** Holds the job for another while, counted from now: as long as it was claimed for unless given. Costs no attempt. */
+  renew(lease: Duration = this.#leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
     return this.#desk.run(async () => {
       const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
       const answer = await this.#desk.renew({ id: this.job.id, fence: this.fence, leaseMs })

@@ -26,6 +26,8 @@ export interface Scene {
 export interface Answered {
   text(): string
   readonly claimed: readonly ClaimedJob[]
+  /** What kinds of answer these were. */
+  readonly kinds: readonly string[]
   /** Applies the call to the model; says how the answers differ, or null. */
   judge(model: Model, oracle: Oracle): string | null
 }
@@ -168,6 +170,7 @@ function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
     return {
       text: () => `${name}(${show(request)}) → ${show(answer)}`,
       claimed: name === 'claim' ? (answer as ClaimedJob[]) : [],
+      kinds: kindsOf(answer).map((kind) => `${name}: ${kind}`),
       judge(model, oracle) {
         const expected = expect(model, oracle)
         const agreed = agrees ? agrees(expected, answer, model) : isDeepStrictEqual(plain(expected), plain(answer))
@@ -178,6 +181,25 @@ function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
     }
   }
 }
+
+/** The words by which answers differ in kind, to see that a suite has met them all. */
+function kindsOf(answer: unknown): string[] {
+  if (typeof answer === 'string') return [answer]
+  if (Array.isArray(answer)) return answer.flatMap(kindsOf)
+  if (typeof answer !== 'object' || answer === null) return []
+  if (isRefused(answer)) return ['heldBy' in answer.facts ? `${answer.refused} heldBy` : answer.refused]
+  if (isDeepStrictEqual(Object.keys(answer), ['id'])) return ['requeued']
+  return Object.entries(answer).flatMap(([key, part]) => {
+    if (key === 'state' || key === 'status') return [String(part)]
+    if (key === 'failed') return ['failed', ...kindsOf(part)]
+    if (key === 'skipped') return part.length > 0 ? ['skipped'] : []
+    if (key === 'enqueued') return kindsOf(part).map((kind) => `follow-up ${kind}`)
+    if (typeof part === 'number') return sweepParts.includes(key) && part > 0 ? [key] : []
+    return typeof part === 'boolean' ? [part ? key : `not ${key}`] : []
+  })
+}
+
+const sweepParts = ['rescued', 'promoted', 'overdue', 'pruned', 'requeued']
 
 // Picks
 

@@ -31,6 +31,10 @@ interface Swarm {
   readonly dedupKeys: number
   readonly givenIdOneIn: number
   readonly dedupOneIn: number
+  /** Numbers are windows. */
+  readonly scopes: readonly ('live' | 'waiting' | number)[]
+  /** How much more often a settlement is a death. */
+  readonly deaths: number
   /** How often each kind of move comes, on top of its usual share: 0 is never. */
   readonly factors: Readonly<Record<Exclude<Step['do'], 'enqueue' | 'claim' | 'settle'>, number>>
 }
@@ -42,7 +46,9 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
   givenIds: fc.constantFrom(3, 1),
   dedupKeys: fc.constantFrom(2, 1),
   givenIdOneIn: fc.constantFrom(4, 2, 12),
-  dedupOneIn: fc.constantFrom(3, 2, 12),
+  dedupOneIn: fc.constantFrom(3, 1, 12),
+  scopes: fc.constantFrom<Swarm['scopes'][]>(['live', 'waiting', 2_000, 40_000], ['live']),
+  deaths: fc.constantFrom(1, 8),
   factors: fc.record({
     ...{
       advance: factor,
@@ -133,7 +139,7 @@ function movesOf(swarm: Swarm) {
       swarm.dedupOneIn,
       fc.record({
         key: dedupKey,
-        scope: fc.constantFrom<('live' | 'waiting' | number)[]>('live', 'waiting', 2_000, 40_000),
+        scope: fc.constantFrom(...swarm.scopes),
         replace: fc.boolean(),
       }),
     ),
@@ -166,7 +172,7 @@ function movesOf(swarm: Swarm) {
       ending: fc.constantFrom('failed' as const, 'timeout' as const, 'crashed' as const),
     }),
     {
-      weight: 2,
+      weight: swarm.deaths,
       arbitrary: fc.record({ hold, as: fc.constant('dead' as const), error: fc.constantFrom('boom', 'bang'), effects }),
     },
     fc.record({ hold, as: fc.constant('release' as const) }),

@@ -1,13 +1,31 @@
-// The judge judged: it catches every store with a known fault, and what it found once it finds again.
+// The judge judged: it catches every store with a known fault, what it found once it finds again, and nothing that a store
+// can answer escapes its notice.
 import assert from 'node:assert/strict'
 import test from 'node:test'
+import fc from 'fast-check'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
+import { runs } from './draw.ts'
 import { type Break, faults, withFault } from './faults.ts'
-import { findDisagreement } from './run.ts'
+import { findDisagreement, live } from './run.ts'
 
 const seed = 20_300_101
 const runsMax = 200
+const coverageRuns = 100
+
+const kinds = [
+  ...['created', 'duplicate', 'replaced', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `enqueue: ${kind}`),
+  ...['not cancelRequested', 'cancelRequested', 'lost'].map((kind) => `renew: ${kind}`),
+  ...['done', 'dead', 'cancelled', 'ready', 'scheduled', 'lost', 'failed'].map((kind) => `settle: ${kind}`),
+  ...['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((why) => `settle: ${why}`),
+  ...['created', 'duplicate', 'replaced'].map((kind) => `settle: follow-up ${kind}`),
+  ...['rescued', 'promoted', 'overdue', 'pruned', 'more', 'not more'].map((kind) => `sweep: ${kind}`),
+  ...['cancelled', 'requested', 'INVALID_STATE', 'JOB_NOT_FOUND', 'DUPLICATE_JOB_ID'].map((kind) => `cancel: ${kind}`),
+  ...['created', 'duplicate', 'replaced'].map((kind) => `cancel: follow-up ${kind}`),
+  ...['requeued', 'INVALID_STATE', 'INVALID_STATE heldBy', 'JOB_NOT_FOUND'].map((kind) => `requeue: ${kind}`),
+  ...['requeued', 'skipped'].map((kind) => `requeueAll: ${kind}`),
+  ...['applied', 'not applied'].map((kind) => `kvWrite: ${kind}`),
+]
 
 for (const [name, fault] of Object.entries(faults)) {
   test(`the model catches ${name}`, async () => {
@@ -28,6 +46,17 @@ test('the same seed finds the same counterexample, shrunk, and seed and path rep
   assert.deepEqual(replayed.steps, first.steps)
 })
 
+test('the runs meet every kind of answer that the contract knows', async () => {
+  const met = new Set<string>()
+  for (const steps of fc.sample(runs, { numRuns: coverageRuns, seed })) await live(inMemory, steps, met)
+  const missed = kinds.filter((kind) => !met.has(kind))
+  assert.deepEqual(missed, [])
+})
+
+function inMemory(clock: VirtualClock) {
+  return sqlite({ path: ':memory:' })({ clock })
+}
+
 function opener(fault: Break) {
-  return async (clock: VirtualClock) => withFault(await sqlite({ path: ':memory:' })({ clock }), fault)
+  return async (clock: VirtualClock) => withFault(await inMemory(clock), fault)
 }

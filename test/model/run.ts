@@ -14,6 +14,7 @@ import { runs as drawnRuns } from './draw.ts'
 import { finish } from './finish.ts'
 import { shrink } from './shrink.ts'
 import type { Step } from './steps.ts'
+import { stories } from './stories.ts'
 import { Disagreement, World } from './world.ts'
 
 /** Opens a store of its own, empty, on this clock. */
@@ -50,6 +51,18 @@ export async function runModel(t: TestContext, open: OpenStore, { runs }: { read
   if (finding) assert.fail(report(finding))
 }
 
+/** Store and model go through every story together. */
+export async function tellStories(t: TestContext, open: OpenStore): Promise<void> {
+  for (const [title, story] of Object.entries(stories)) {
+    await t.test(title, async () => {
+      const end = await live(open, story)
+      if (end) assert.fail(`${end.message}\n${end.trace.slice(-tailMax).join('\n')}`)
+    })
+  }
+}
+
+const tailMax = 30
+
 /** The first disagreement, shrunk; null where all runs agree. */
 export async function findDisagreement(
   open: OpenStore,
@@ -71,7 +84,7 @@ export async function findDisagreement(
 }
 
 /** One run: a fresh store, the steps, the end. Null, or how it went wrong. */
-export async function live(open: OpenStore, drawn: readonly Step[]): Promise<Disagreement | null> {
+export async function live(open: OpenStore, drawn: readonly Step[], met?: Set<string>): Promise<Disagreement | null> {
   const clock = new VirtualClock()
   const store = await open(clock)
   const world = new World(store, clock)
@@ -80,6 +93,7 @@ export async function live(open: OpenStore, drawn: readonly Step[]): Promise<Dis
       await world.make(step)
       if (i % compareEvery === compareEvery - 1) await world.compare()
     }
+    for (const kind of world.kinds) met?.add(kind)
     await finish(world, store)
     return null
   } catch (error) {

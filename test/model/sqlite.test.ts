@@ -2,11 +2,15 @@
 import { join } from 'node:path'
 import test from 'node:test'
 import { sqlite } from '../../src/store/sqlite/index.ts'
+import type { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
-import { runModel } from './run.ts'
+import { runModel, tellStories } from './run.ts'
 
-test('in memory, the store does what the model says', (t) =>
-  runModel(t, (clock) => sqlite({ path: ':memory:' })({ clock }), { runs: 150 }))
+const inMemory = (clock: VirtualClock) => sqlite({ path: ':memory:' })({ clock })
+
+test('in memory, the store does what the model says', (t) => runModel(t, inMemory, { runs: 150 }))
+
+test('the store does what the model says when', (t) => tellStories(t, inMemory))
 
 test('in a file, the store does what the model says', async (t) => {
   await using scratch = await scratchDirectory()

@@ -28,6 +28,8 @@ export class World {
   readonly #holds: HoldName[] = []
   readonly #fences = new Set<string>()
   readonly #ids = new Set<string>()
+  /** Every kind of answer that was met. */
+  readonly kinds = new Set<string>()
   readonly #trace: (() => string)[] = []
   #models: Model[]
   #lastId = 0
@@ -65,6 +67,7 @@ export class World {
   async call(...calls: Call[]): Promise<void> {
     const answered = await Promise.all(calls.map((call) => call(this.#store)))
     this.#trace.push(() => answered.map((each) => each.text()).join('\n  while '))
+    for (const kind of answered.flatMap(({ kinds }) => kinds)) this.kinds.add(kind)
     this.#checkFences(answered)
     const oracle = await this.oracle(answered)
     const orders = permutations(answered)

@@ -55,6 +55,7 @@ test('processes that come and go disturb nobody', async () => {
   const gone = visitors.hear().finally(() => {
     areGone = true
   })
+  gone.catch(() => {}) // is told below, when this process is done
   for (let n = 0; !areGone; n++) {
     await holdfast.queue('mail').enqueue(n)
     const [lease] = await holdfast.claim(['mail'])

@@ -1,3 +1,4 @@
+import { bounds } from '../../job/bounds.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
 import type { Transaction } from './transaction.ts'
 
@@ -36,12 +37,11 @@ export function applyKv(tx: Transaction, write: KvWrite): Exclude<KvAnswer, { re
 export function kvScan(tx: Transaction, { prefix, limit, after }: KvScanQuery): KvPage {
   const rows = tx.db.all<KvRow>(
     `select * from holdfast_kv
-      where key > ? and key >= ? and substr(key, 1, length(?)) = ? and ${alive}
+      where key > ? and key >= ? and key < ? and ${alive}
       order by key limit ?`,
     after ?? '',
     prefix,
-    prefix,
-    prefix,
+    afterPrefix(prefix),
     tx.now,
     limit + 1,
   )
@@ -54,4 +54,13 @@ export function kvScan(tx: Transaction, { prefix, limit, after }: KvScanQuery): 
 
 function toEntry({ value, version, expires_at }: KvRow): KvEntry {
   return { value, version, expiresAt: expires_at }
+}
+
+/** The first text after all that start so. Keys sort by code point, and none holds half a character. */
+function afterPrefix(prefix: string): string {
+  const points = Array.from(prefix, (character) => character.codePointAt(0) as number)
+  while (points.at(-1) === 0x10ffff) points.pop()
+  const last = points.pop()
+  if (last === undefined) return '\u{10ffff}'.repeat(bounds.keyBytes)
+  return String.fromCodePoint(...points, last + 1 === 0xd800 ? 0xe000 : last + 1)
 }

@@ -1,45 +1,61 @@
-// Wake-ups from other processes on the same file. Every commit writes the log, so a watch on it tells that something was
-// committed; `data_version` tells that it was somebody else; the counts tell where there is work. Where the platform
-// cannot watch a file, a short poll of `data_version` does (a few microseconds each).
+// Wake-ups from other processes on the same file. Every commit writes the log, so a watch on it tells that something is
+// being committed; `data_version` tells that it was somebody else; the counts tell where there is work.
+//
+// A commit is written before it can be seen (it waits for the disk in between, and becoming visible happens in mapped
+// memory, which nobody can watch). So each write is followed by a few looks, further and further apart. Where the
+// platform cannot watch a file, a short poll does; a look takes some microseconds.
 
 import { type FSWatcher, watch } from 'node:fs'
 import type { Database } from './database.ts'
 
+const looksAfterMs = [0, 1, 2, 4, 8, 16, 32, 64]
 const pollMs = 20
+
+export type Ready = readonly (readonly [queue: string, count: number])[]
 
 export class ForeignCommits {
   readonly #db: Database
-  readonly #onReady: (ready: readonly (readonly [queue: string, count: number])[]) => void
-  readonly #watcher: FSWatcher | undefined
-  readonly #poll: NodeJS.Timeout | undefined
+  readonly #onReady: (ready: Ready) => void
+  #watcher: FSWatcher | undefined
+  #timer: NodeJS.Timeout | undefined
+  #look = 0
   #seen: number
-  #checking = false
 
-  constructor(db: Database, onReady: (ready: readonly (readonly [queue: string, count: number])[]) => void) {
+  constructor(db: Database, onReady: (ready: Ready) => void) {
     this.#db = db
     this.#onReady = onReady
     this.#seen = db.dataVersion()
     try {
-      this.#watcher = watch(`${db.path}-wal`, { persistent: false }, () => this.#checkSoon())
-      this.#watcher.on('error', () => this.#watcher?.close())
+      this.#watcher = watch(`${db.path}-wal`, { persistent: false }, () => this.#lookSoon())
+      this.#watcher.on('error', () => this.#poll())
     } catch {
-      this.#poll = setInterval(() => this.#check(), pollMs).unref()
+      this.#poll()
     }
   }
 
   close(): void {
     this.#watcher?.close()
-    clearInterval(this.#poll)
+    clearTimeout(this.#timer)
+    this.#timer = undefined
   }
 
-  /** One look for all the writes of one commit. */
-  #checkSoon(): void {
-    if (this.#checking) return
-    this.#checking = true
-    setImmediate(() => {
-      this.#checking = false
+  #poll(): void {
+    this.close()
+    this.#timer = setInterval(() => this.#check(), pollMs).unref()
+  }
+
+  #lookSoon(): void {
+    this.#look = 0
+    if (this.#timer === undefined) this.#nextLook()
+  }
+
+  #nextLook(): void {
+    this.#timer = setTimeout(() => {
       this.#check()
-    })
+      this.#look += 1
+      this.#timer = undefined
+      if (this.#look < looksAfterMs.length) this.#nextLook()
+    }, looksAfterMs[this.#look]).unref()
   }
 
   #check(): void {

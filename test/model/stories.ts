@@ -1,0 +1,111 @@
+// Runs that were worth keeping: each is a list of steps that a store once got wrong, or that chance would take too long to
+// come by. They are told to store and model like any other run.
+
+import { bounds } from '../../src/job/bounds.ts'
+import { givenIds, type JobSpec, type Move, type SettleSpec, type Step } from './steps.ts'
+
+const givenId = givenIds[0] ?? ''
+const otherId = givenIds[1] ?? ''
+
+const claim: Move = { do: 'claim', queues: null, max: 1, leaseMs: 5_000, worker: 'w1' }
+const release: Move = settle({ hold: { among: 'current', nth: 0 }, as: 'release' })
+const die: readonly Move[] = [
+  claim,
+  settle({ hold: { among: 'current', nth: 0 }, as: 'dead', error: 'boom', effects: null }),
+]
+const cancel: Move = { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 0 }, effects: null }] }
+
+export const stories: Readonly<Record<string, readonly Step[]>> = {
+  'the id of a window holder that has ended is used again, in another queue; a replace leaves that job alone': [
+    enqueue({ givenId, dedup: { key: 'k1', scope: 40_000, replace: false } }),
+    cancel,
+    enqueue({ givenId, queue: 'b' }),
+    enqueue({ dedup: { key: 'k1', scope: 'live', replace: true }, payload: '{"n":2}' }),
+  ],
+
+  'requeueAll brings back a dead job although a younger one of its id has ended since; the id names the live one': [
+    enqueue({ givenId }),
+    ...die,
+    enqueue({ givenId }),
+    cancel,
+    requeueAll(false),
+    { do: 'read', job: { among: 'waiting', nth: 0 }, key: 'x' },
+    enqueue({ givenId }),
+    cancel,
+  ],
+
+  'of two dead jobs of one id requeueAll brings back the younger, and a dry run says so': [
+    enqueue({ givenId }),
+    ...die,
+    enqueue({ givenId }),
+    ...die,
+    requeueAll(true),
+    requeueAll(false),
+  ],
+
+  'newest is who died last, whatever retention says': [
+    define(Number.POSITIVE_INFINITY),
+    enqueue({ dedup: { key: 'k1', scope: 'live', replace: false } }),
+    ...die,
+    { do: 'advance', ms: 1_000 },
+    define(20_000),
+    enqueue({ dedup: { key: 'k1', scope: 'live', replace: false } }),
+    ...die,
+    requeueAll(true),
+    requeueAll(false),
+  ],
+
+  'the effects of a cancel request cannot be applied: the job is cancelled all the same': [
+    enqueue({ givenId }),
+    claim,
+    enqueue({ givenId: otherId }),
+    {
+      do: 'cancel',
+      cancels: [
+        {
+          job: { among: 'running', nth: 0 },
+          effects: {
+            ...{ put: [{ key: 'x', value: '1', ttlMs: null }], delete: [], badSql: false },
+            enqueue: [{ ...plainJob(), givenId: otherId }],
+          },
+        },
+      ],
+    },
+    release,
+  ],
+
+  'only the newest attempts are kept': [
+    enqueue({}),
+    ...Array.from({ length: bounds.attemptsKept + 3 }, () => [claim, release]).flat(),
+    ...die,
+    requeueAll(false),
+  ],
+
+  'a job may be released a thousand times, and then is dead': [
+    enqueue({}),
+    ...Array.from({ length: bounds.freeReleases + 1 }, () => [claim, release]).flat(),
+  ],
+}
+
+function enqueue(options: Partial<JobSpec>): Move {
+  return { do: 'enqueue', requests: [[{ ...plainJob(), ...options }]] }
+}
+
+function settle(spec: SettleSpec): Move {
+  return { do: 'settle', settles: [spec] }
+}
+
+function requeueAll(dryRun: boolean): Move {
+  return { do: 'requeueAll', queue: null, sinceIn: null, beforeIn: null, error: null, dryRun }
+}
+
+function define(retainDeadMs: number): Move {
+  return { do: 'define', queue: 'a', retainDoneMs: 10_000, retainDeadMs, onDead: null }
+}
+
+function plainJob(): JobSpec {
+  return {
+    ...{ queue: 'a', payload: '{"n":1}', headers: null, priority: 5, maxAttempts: 3, timeoutMs: null, delayMs: 0 },
+    ...{ runIn: null, startIn: null, dedup: null, idempotencyKey: null, givenId: null },
+  }
+}

@@ -50,7 +50,7 @@ export class Database {
    */
   transaction<T>(durable: boolean, work: () => T): T {
     this.#setSynchronous(durable ? 'full' : 'normal')
-    this.#beginImmediate()
+    patiently(() => this.#exec('begin immediate'))
     try {
       const answer = work()
       this.#exec('commit')
@@ -63,12 +63,14 @@ export class Database {
 
   /** A consistent look at everything, beside any writer. */
   snapshot<T>(work: () => T): T {
-    this.#exec('begin')
-    try {
-      return work()
-    } finally {
-      this.#exec('commit')
-    }
+    return patiently(() => {
+      this.#exec('begin')
+      try {
+        return work()
+      } finally {
+        this.#exec('commit')
+      }
+    })
   }
 
   /** Runs `work`; if it throws, everything it wrote is undone and nothing else. */
@@ -85,14 +87,19 @@ export class Database {
     }
   }
 
-  /** Moves what the log holds into the file, as far as readers allow, without making anyone wait. */
+  /**
+   * Moves what the log holds into the file, as far as readers allow, without making anyone wait. The first commit after
+   * that starts the log anew and waits for the disk even when it need not be durable; so it is made here, for nothing.
+   */
   checkpoint(): void {
+    this.#setSynchronous('full')
     this.get('pragma wal_checkpoint(passive)')
+    this.transaction(true, () => this.run('update holdfast_meta set next = next'))
   }
 
   /** Changes whenever another connection has committed. */
   dataVersion(): number {
-    return this.get<{ data_version: number }>('pragma data_version')?.data_version as number
+    return patiently(() => this.get<{ data_version: number }>('pragma data_version')?.data_version as number)
   }
 
   close(): void {
@@ -125,37 +132,41 @@ export class Database {
     this.#exec(`pragma synchronous = ${mode}`)
     this.#synchronous = mode
   }
+}
 
-  /** Short random sleeps rather than SQLite's own growing ones, so that no process is starved by a busier one. */
-  #beginImmediate(): void {
-    const deadline = performance.now() + busyMaxMs
-    for (;;) {
-      try {
-        this.#exec('begin immediate')
-        return
-      } catch (error) {
-        if (!isBusy(error) || performance.now() > deadline) throw error
-        sleep(0.2 + Math.random() * 1.8)
-      }
+/**
+ * Tries again while another process writes or recovers the log. Short random sleeps rather than SQLite's own growing
+ * ones, so that no process is starved by a busier one.
+ */
+function patiently<T>(work: () => T): T {
+  const deadline = performance.now() + busyMaxMs
+  for (;;) {
+    try {
+      return work()
+    } catch (error) {
+      if (!isBusy(error) || performance.now() > deadline) throw error
+      sleep(0.2 + Math.random() * 1.8)
     }
   }
 }
 
 function openFile(path: string): DatabaseSync {
+  try {
+    return patiently(() => tryOpen(path))
+  } catch (error) {
+    throw error instanceof HoldfastError ? error : unavailable(path, error)
+  }
+}
+
+function tryOpen(path: string): DatabaseSync {
   const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  const deadline = performance.now() + busyMaxMs
-  for (;;) {
-    let db: DatabaseSync | undefined
-    try {
-      db = new DatabaseSync(path)
-      prepare(db)
-      return db
-    } catch (error) {
-      db?.close()
-      if (error instanceof HoldfastError) throw error
-      if (!isBusy(error) || performance.now() > deadline) throw unavailable(path, error)
-      sleep(1 + Math.random() * 9)
-    }
+  const db = new DatabaseSync(path)
+  try {
+    prepare(db)
+    return db
+  } catch (error) {
+    db.close()
+    throw error
   }
 }
 

@@ -62,9 +62,8 @@ export class ForeignCommits {
     const version = this.#db.dataVersion()
     if (version === this.#seen) return
     this.#seen = version
-    const ready = this.#db.all<{ name: string; ready: number }>(
-      'select name, ready from holdfast_queue where ready > 0 and paused = 0',
-    )
+    const select = 'select name, ready from holdfast_queue where ready > 0 and paused = 0'
+    const ready = this.#db.snapshot(() => this.#db.all<{ name: string; ready: number }>(select))
     if (ready.length > 0) this.#onReady(ready.map((queue) => [queue.name, queue.ready] as const))
   }
 }

@@ -71,7 +71,7 @@ export async function* sqliteBench({ directory, jobs, rounds, isQuick, only }: B
 }
 
 function toSizes(jobs: number | null, rounds: number | null, isQuick: boolean): Sizes {
-  const count = roundUp(jobs ?? (isQuick ? 10_000 : 50_000), group)
+  const count = roundUp(jobs ?? (isQuick ? 10_000 : 40_000), group)
   return {
     jobs: count,
     singles: roundUp(count / 4, callers),
@@ -392,11 +392,12 @@ async function smallestSection(files: Files, { jobs, oneByOne, rounds }: Sizes):
 
 async function watched(count: number, work: () => Promise<void>): Promise<Record<string, number>> {
   const delay = monitorEventLoopDelay({ resolution: 1 })
-  const before = process.cpuUsage()
   delay.enable()
+  await pause(5) // it measures from one turn of the loop to the next, so it needs one before the load and one after
+  const before = process.cpuUsage()
   const rate = await perSecond(count, work)
   const { user, system } = process.cpuUsage(before)
-  await pause(5) // a loop that has not turned since the start has not told of its delay yet
+  await pause(5)
   delay.disable()
   return { rate, 'delay p99': delay.percentile(99) / 1e6, 'delay max': delay.max / 1e6, cpu: (user + system) / count }
 }

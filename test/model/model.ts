@@ -543,9 +543,9 @@ export class Model {
     return this.state.ended.toSorted((a, b) => compare(a.queue, b.queue) || diedAt(b) - diedAt(a) || b.born - a.born)
   }
 
-  /** Who has what this dead job would need again: its id, or the dedup key it held while it lived. */
+  /** Who keeps a dead job from coming back: a younger job that took its id, or who holds the key it held while it lived. */
   #heldBy(job: ModelJob): string | undefined {
-    if (this.state.live.some(({ id }) => id === job.id)) return job.id
+    if (this.find(job.id) !== job) return job.id
     return job.scope === 'live' && job.dedupKey !== null ? this.slot(job.queue, job.dedupKey)?.id : undefined
   }
 
@@ -567,9 +567,10 @@ export class Model {
 
   // Reads
 
-  /** The live job of this id, or the one that ended last. */
+  /** An id names the youngest job that has it. */
   find(id: string): ModelJob | undefined {
-    return [...this.state.ended, ...this.state.live].findLast((job) => job.id === id)
+    const named = [...this.state.live, ...this.state.ended].filter((job) => job.id === id)
+    return named.sort((a, b) => b.born - a.born)[0]
   }
 
   job(id: string): JobRecord | null {

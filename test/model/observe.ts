@@ -75,7 +75,7 @@ function recordsDiffer(model: Model, { records }: Observed): string | null {
   return `the store has ${real.length} jobs of ${expected.length}; it shows\n${show(plain(is), true)}\nwhere there should be\n${show(plain(should), true)}`
 }
 
-/** An id names its live job, or the one that ended last. */
+/** An id names the youngest job that has it. */
 function namesDiffer(model: Model, { named }: Observed): string | null {
   for (const [id, real] of named) {
     const expected = model.job(id)

@@ -1,6 +1,6 @@
 // From sixty steps that fail to the few that matter: parts of the list are left out, larger parts first, then parts of each
-// step, for as long as what is left still fails. fast-check shrinks too, but one array element after the other, and its
-// counterexamples of this size stay unreadable (17 steps where this finds 4); it draws the steps, and replays them.
+// step, for as long as what is left still fails. fast-check shrinks too, but element by element: of one disagreement it
+// left 17 steps after 400 tries, where this leaves 5. So fast-check draws the steps and replays them, and this shrinks.
 
 import type { Step } from './steps.ts'
 

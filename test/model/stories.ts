@@ -23,7 +23,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     enqueue({ dedup: { key: 'k1', scope: 'live', replace: true }, payload: '{"n":2}' }),
   ],
 
-  'requeueAll brings back a dead job although a younger one of its id has ended since; the id names the live one': [
+  'an id names its youngest job: requeueAll leaves a dead one whose id was taken since, and says so': [
     enqueue({ givenId }),
     ...die,
     enqueue({ givenId }),
@@ -34,7 +34,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     cancel,
   ],
 
-  'of two dead jobs of one id requeueAll brings back the younger, and a dry run says so': [
+  'of two dead jobs of one id requeueAll brings back the younger, and a dry run says the same': [
     enqueue({ givenId }),
     ...die,
     enqueue({ givenId }),

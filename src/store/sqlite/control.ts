@@ -3,7 +3,7 @@
 import { type Refused, refuse } from '../../errors.ts'
 import type { EffectSet, QueueSettings } from '../../job/record.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
-import { duplicateId, isLive, takeDedup } from './enqueue.ts'
+import { takeDedup } from './enqueue.ts'
 import {
   type EndedPlace,
   encodePast,
@@ -75,7 +75,6 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
     revive(tx, job)
     return { id }
   }
-  if (heldBy === id) return duplicateId(id)
   return refuse(
     'INVALID_STATE',
     `Cannot requeue job ${id}: job ${heldBy} holds its dedup key. Wait for that one to end.`,
@@ -87,9 +86,9 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
   )
 }
 
-/** Who keeps a dead job from coming back: a live job with its id, or the holder of its dedup key. */
+/** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
 function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
-  if (isLive(tx, job.id)) return job.id
+  if (findById(tx, job.id)?.seq !== job.seq) return job.id
   if (job.dedup_scope !== 'live') return undefined
   const slot = tx.db.get<{ id: string; until: number | null }>(
     'select id, until from holdfast_dedup where queue = ? and key = ?',

@@ -10,13 +10,14 @@
 
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
+import type { HoldName } from '../store.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
 import { Database, isBusy } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readJob, readJobs, readStats } from './read.ts'
-import { renew } from './renew.ts'
+import { readAhead, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
@@ -49,7 +50,7 @@ export type Deliver = (replies: readonly Reply[], ready: readonly (readonly [que
 type Apply = (tx: Transaction, item: unknown) => unknown
 
 /** How much may be written before the log is moved into the file: some tens of milliseconds of work. */
-const checkpointEvery = 4_000
+const checkpointEvery = 16_000
 
 export class Engine {
   readonly db: Database
@@ -90,6 +91,7 @@ export class Engine {
       const tx = new Transaction(this.db, this.#clock.now())
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
+        if (verb === 'settle' && items.length > 1) readAhead(tx, items as HoldName[])
         return { no, verb, answers: items.map((item) => apply(tx, item)) }
       })
       tx.finish()

@@ -86,12 +86,12 @@ function dueAt(tx: Transaction, job: NewJob): number {
   return job.runAt ?? tx.now + job.delayMs
 }
 
-export function isLive(tx: Transaction, id: string): boolean {
+function isLive(tx: Transaction, id: string): boolean {
   const newest = findById(tx, id)
   return newest !== undefined && !['done', 'dead', 'cancelled'].includes(newest.state)
 }
 
-export function duplicateId(id: string): Refused {
+function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
 }
 

@@ -39,7 +39,7 @@ export class InThread implements Port {
       const no = this.#no++
       this.#pending.set(no, { resolve, reject })
       this.#calls.push({ no, verb, items })
-      if (this.#calls.length === 1) queueMicrotask(() => this.#run())
+      if (this.#calls.length === 1) setImmediate(() => this.#run()) // so that the event loop turns in between
     })
   }
 

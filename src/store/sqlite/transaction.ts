@@ -5,6 +5,7 @@ import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { EndState, JobState } from '../../job/record.ts'
 import type { Database } from './database.ts'
+import type { HeldTuple } from './renew.ts'
 
 export interface QueueRow {
   readonly no: number
@@ -42,6 +43,8 @@ export class Transaction {
   readonly db: Database
   readonly now: number
   readonly becameReady = new Map<string, number>()
+  /** Held jobs that were read together, by row; see `readAhead`. */
+  readonly ahead = new Map<number, HeldTuple>()
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()

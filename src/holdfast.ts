@@ -157,14 +157,16 @@ export class Holdfast {
     }
     const deadline = performance.now() + toMs(wait, 'wait')
     for (const definition of definitions?.values() ?? []) await this.#define(definition)
+    let wokenFor: string | null = null
     while (!signal?.aborted) {
       const waiter = this.#waiters.join(names)
       try {
         await this.#run(() => this.#sweeper.ifDue())
         const claimed = await this.#run(() => this.#store.claim(request))
         if (claimed.length > 0) {
-          // One wake-up goes on: where one claim found work there may be more.
-          for (const queue of new Set(claimed.map((job) => job.queue))) this.#waiters.wake(queue, 1)
+          // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
+          if (wokenFor !== null && !claimed.some((job) => job.queue === wokenFor)) this.#waiters.wake(wokenFor, 1)
+          wokenFor = null
           const leases = await this.#toLeases(claimed, definitions)
           if (leases.length > 0) return leases
           continue
@@ -175,8 +177,10 @@ export class Holdfast {
         await waiter.wait(Math.min(left, backstopMs, this.#sweeper.dueInMs), signal)
       } finally {
         waiter.leave()
+        wokenFor = waiter.wokenFor ?? wokenFor
       }
     }
+    if (wokenFor !== null) this.#waiters.wake(wokenFor, 1)
     return []
   }
 

@@ -1,6 +1,7 @@
 // Who waits for work in this process. A wake-up for n jobs of a queue wakes at most n waiters, oldest first, so that one
 // job does not wake a herd. A waiter signs up before it looks, so that nothing can slip between look and wait; one that
-// looks, finds nothing and was woken meanwhile looks again at once.
+// looks, finds nothing and was woken meanwhile looks again at once. A wake-up that its waiter could not use (it was served
+// from another queue, or gave up) is passed on to the next who waits for that queue, so that no job is forgotten.
 
 export class Waiters {
   readonly #waiting = new Set<Waiter>()
@@ -16,7 +17,7 @@ export class Waiters {
     for (const waiter of this.#waiting) {
       if (left <= 0) return
       if (waiter.woken || !waiter.wants(queue)) continue
-      waiter.wake()
+      waiter.wake(queue)
       left -= 1
     }
   }
@@ -35,6 +36,8 @@ export class Waiter {
   readonly #leave: () => void
   #wake: (() => void) | null = null
   woken = false
+  /** The queue whose jobs it was woken for. */
+  wokenFor: string | null = null
 
   constructor(queues: readonly string[] | null, leave: () => void) {
     this.#queues = queues && new Set(queues)
@@ -45,8 +48,9 @@ export class Waiter {
     return this.#queues === null || this.#queues.has(queue)
   }
 
-  wake(): void {
+  wake(queue: string | null = null): void {
     this.woken = true
+    this.wokenFor = queue
     this.#wake?.()
   }
 

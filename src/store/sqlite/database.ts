@@ -1,9 +1,10 @@
 // One connection to one file: how it is opened, how a transaction begins beside other processes, and which commits wait
 // for the disk.
 
+import { statSync } from 'node:fs'
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite'
 import { HoldfastError } from '../../errors.ts'
-import { migrate } from './migrations.ts'
+import { migrate, refuseNewer } from './migrations.ts'
 
 /** How long a writer keeps trying while other processes write. */
 const busyMaxMs = 30_000
@@ -17,6 +18,7 @@ export class Database {
   constructor(path: string) {
     this.path = path
     this.#db = openFile(path)
+    if (!this.isInMemory && (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0) this.startLog()
   }
 
   get isInMemory(): boolean {
@@ -81,8 +83,11 @@ export class Database {
       this.#exec('release one')
       return answer
     } catch (error) {
-      this.#exec('rollback to one')
-      this.#exec('release one')
+      if (this.#db.isTransaction) {
+        // SQLite may have rolled back everything: disk full, raise(rollback)
+        this.#exec('rollback to one')
+        this.#exec('release one')
+      }
       throw error
     }
   }
@@ -94,7 +99,12 @@ export class Database {
   checkpoint(): void {
     this.#setSynchronous('full')
     this.get('pragma wal_checkpoint(passive)')
-    this.transaction(true, () => this.run('update holdfast_meta set next = next'))
+    this.startLog()
+  }
+
+  /** Whoever commits first to a new log syncs its header. A value that stays the same would write nothing at all. */
+  startLog(): void {
+    this.transaction(true, () => this.run('update holdfast_meta set next = next + 1'))
   }
 
   /** Changes whenever another connection has committed. */
@@ -172,6 +182,7 @@ function tryOpen(path: string): DatabaseSync {
 
 function prepare(db: DatabaseSync): void {
   db.exec('pragma busy_timeout = 0')
+  refuseNewer(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
   db.exec('pragma wal_autocheckpoint = 0') // ours to time: a claim must not pay for a checkpoint

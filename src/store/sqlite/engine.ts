@@ -145,7 +145,11 @@ export class Engine {
     }
     if (this.#writtenSinceCheckpoint < checkpointEvery) return
     this.#writtenSinceCheckpoint = 0
-    this.db.checkpoint()
+    try {
+      this.db.checkpoint()
+    } catch {
+      // Nothing is lost: the log stays as it is until the next one. A disk that is full says so to the next durable call.
+    }
   }
 }
 

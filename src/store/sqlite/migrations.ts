@@ -164,6 +164,11 @@ export function migrate(db: DatabaseSync): void {
   }
 }
 
+export function refuseNewer(db: DatabaseSync): void {
+  const found = schemaVersion(db)
+  if (found > migrations.length) throw ahead(found)
+}
+
 function schemaVersion(db: DatabaseSync): number {
   const table = db.prepare(`select 1 from sqlite_schema where type = 'table' and name = 'holdfast_meta'`).get()
   if (!table) return 0

@@ -58,12 +58,17 @@ export class ForeignCommits {
     }, looksAfterMs[this.#look]).unref()
   }
 
+  /** Only a hint: what cannot be read now is read after the next commit, and whoever calls meanwhile is told why. */
   #check(): void {
-    const version = this.#db.dataVersion()
-    if (version === this.#seen) return
-    this.#seen = version
-    const select = 'select name, ready from holdfast_queue where ready > 0 and paused = 0'
-    const ready = this.#db.snapshot(() => this.#db.all<{ name: string; ready: number }>(select))
-    if (ready.length > 0) this.#onReady(ready.map((queue) => [queue.name, queue.ready] as const))
+    try {
+      const version = this.#db.dataVersion()
+      if (version === this.#seen) return
+      const select = 'select name, ready from holdfast_queue where ready > 0 and paused = 0'
+      const ready = this.#db.snapshot(() => this.#db.all<{ name: string; ready: number }>(select))
+      this.#seen = version
+      if (ready.length > 0) this.#onReady(ready.map((queue) => [queue.name, queue.ready] as const))
+    } catch {
+      // the next look or call meets the same
+    }
   }
 }

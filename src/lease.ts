@@ -169,12 +169,9 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   async #settle(settlement: Settlement): Promise<Settled> {
     const { id } = this.job
-    const answer = await this.#desk.settle({
-      id,
-      fence: this.fence,
-      settlement,
-      retryDelayMs: this.#delayMs(undefined),
-    })
+    const mayFail = 'effects' in settlement && settlement.effects !== null
+    const retryDelayMs = mayFail ? this.#delayMs(undefined) : 0
+    const answer = await this.#desk.settle({ id, fence: this.fence, settlement, retryDelayMs })
     if (answer === 'lost') throw this.#lost(settlement.as)
     if (isRefused(answer)) throw toError(answer)
     if ('failed' in answer) throw toError(answer.failed)

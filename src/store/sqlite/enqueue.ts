@@ -100,7 +100,7 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
   const runAt = dueAt(tx, job)
   const isReady = runAt <= tx.now
   const { dedup, idempotency } = job
-  tx.db.run(
+  tx.bare.run(
     `insert into holdfast_job
        (seq, id, queue, priority, ord, run_at, attempts, max_attempts, freed, created_at, start_before, timeout_ms,
         dedup_key, dedup_scope, idempotency_key, headers, payload)
@@ -121,7 +121,7 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
     job.headers,
     job.payload,
   )
-  if (isReady) listReady(tx, queue, job.priority, seq, seq)
+  if (isReady) tx.listNewReady(queue, seq)
   else listScheduled(tx, queue, runAt, seq)
   if (dedup)
     takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)

@@ -61,6 +61,10 @@ interface Matter {
 
 function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effects }: Matter): Landed {
   const queue = tx.queueByNo(held.queue)
+  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(held) && queue.retain_done_ms !== 0) {
+    tx.endPlainly(queue, held.seq, result)
+    return plainlyDone
+  }
   dropLease(tx, queue, held.seq)
   if (verdict.to === 'ready' || verdict.to === 'scheduled') {
     const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
@@ -84,6 +88,13 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effect
     run: { attempt: held.attempt, worker: held.worker, startedAt: held.started_at, ending },
   })
   return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
+}
+
+const plainlyDone: Landed = { state: 'done', runAt: null, enqueued: [] }
+
+/** No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. */
+function leavesNothing({ dedup_scope }: HeldRow): boolean {
+  return dedup_scope === null || dedup_scope === 'window'
 }
 
 function core(held: HeldRow) {

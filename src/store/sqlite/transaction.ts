@@ -1,5 +1,9 @@
 // What one transaction knows and owes: the time (one for all its work), the queues it touched with the counts they will
 // have, the numbers it gave out, and whom to wake once it has committed. Counts and numbers are written once, at the end.
+//
+// The two writes that come by the thousand, listing a new job as ready and ending a job that is plainly done, are gathered
+// and written as one set each (0.4 against 1.0 µs, 0.8 against 2.7 µs a job). Nobody can tell: whoever asks for `db` to
+// read or write anything else gets it with all that was gathered already in place.
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -40,7 +44,8 @@ export class Refusal extends Error {
 }
 
 export class Transaction {
-  readonly db: Database
+  /** The connection itself, for writes that have nothing to do with what is gathered. */
+  readonly bare: Database
   readonly now: number
   readonly becameReady = new Map<string, number>()
   /** Held jobs that were read together, by row; see `readAhead`. */
@@ -50,10 +55,35 @@ export class Transaction {
   #touched = new Set<QueueRow>()
   readonly #shelves = new Map<string, readonly ShelfRow[]>()
   #next: number | null = null
+  #newReady: { from: number; to: number } | null = null
+  readonly #plainDone = new Map<number, (readonly [seq: number, result: string | null])[]>()
 
   constructor(db: Database, now: number) {
-    this.db = db
+    this.bare = db
     this.now = now
+  }
+
+  get db(): Database {
+    if (this.#newReady !== null) this.#writeNewReady(this.#newReady)
+    if (this.#plainDone.size > 0) this.#writePlainDone()
+    return this.bare
+  }
+
+  /** Lists a job that was inserted as ready just now, in the place of its own number. */
+  listNewReady(queue: QueueRow, seq: number): void {
+    if (this.#newReady === null) this.#newReady = { from: seq, to: seq }
+    else this.#newReady.to = seq
+    this.count(queue, 'ready', 1)
+  }
+
+  /** Ends a held job that is done and leaves nothing to tidy up. */
+  endPlainly(queue: QueueRow, seq: number, result: string | null): void {
+    const shelf = this.shelf(queue, 'done', queue.retain_done_ms)
+    const ended = this.#plainDone.get(shelf)
+    if (ended) ended.push([seq, result])
+    else this.#plainDone.set(shelf, [[seq, result]])
+    this.count(queue, 'running', -1)
+    this.count(queue, 'done', 1)
   }
 
   /** The queue's row, made where there is none. */
@@ -130,6 +160,8 @@ export class Transaction {
       this.#byNo = new Map(queues.map((row) => [row.no, row]))
       this.#touched = new Set(queues.filter(({ no }) => touched.has(no)))
       this.#shelves.clear()
+      this.#newReady = null
+      this.#plainDone.clear()
       this.becameReady.clear()
       for (const [queue, count] of becameReady) this.becameReady.set(queue, count)
       return error.refused
@@ -153,6 +185,35 @@ export class Transaction {
       )
     }
     if (this.#next !== null) this.db.run('update holdfast_meta set next = ?', this.#next)
+  }
+
+  /** Every job in the range whose place is its own number was inserted in this transaction, and since the last time. */
+  #writeNewReady({ from, to }: { from: number; to: number }): void {
+    this.#newReady = null
+    this.bare.run(
+      `insert into holdfast_ready (queue, priority, ord, seq)
+       select queue, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq`,
+      from,
+      to,
+    )
+  }
+
+  #writePlainDone(): void {
+    for (const [shelf, results] of this.#plainDone) {
+      const json = JSON.stringify(Object.fromEntries(results))
+      this.bare.run(
+        `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result)
+         select l.seq, ?1, l.attempt, l.attempt, c.worker, c.started_at, 'done', ?2, v.atom
+           from json_each(?3) v
+           cross join holdfast_lease l on l.seq = cast(v.key as integer)
+           cross join holdfast_claim c on c.no = l.claim`,
+        shelf,
+        this.now,
+        json,
+      )
+      this.bare.run('delete from holdfast_lease where seq in (select cast(key as integer) from json_each(?))', json)
+    }
+    this.#plainDone.clear()
   }
 
   #createQueue(name: string): QueueRow {

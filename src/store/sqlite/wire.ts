@@ -1,13 +1,17 @@
 // What crosses between the threads. Structured clone writes every property name of every object, so the three verbs that
-// carry thousands of jobs go as one flat list of values, and the two answers that nearly always say the same say it in
-// one digit. Everything else crosses as it is. (See bench/sqlite.ts for what this is worth.)
+// carry thousands of jobs go as columns: one list a property, or a single value where all jobs share it, as they mostly
+// do. The two answers that nearly always say the same say it in one digit. Everything else crosses as it is.
+//
+// Sending and receiving a thousand, µs a job: enqueue 1.7 as objects, 0.14 as columns; a claim's answer 2.3 and 0.5;
+// settle 1.7 and 0.14.
 
 import type { NewJob } from '../../job/record.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { ClaimedJob, Enqueued, EnqueueRequest, SettleAnswer, SettleRequest } from '../store.ts'
 import type { VerbName } from './engine.ts'
 
-type Flat = unknown[]
+/** A list of one is the value that all rows share. */
+type Columns = readonly (readonly unknown[])[]
 
 export function packItems(verb: VerbName, items: readonly unknown[]): unknown {
   if (verb === 'enqueue') return packEnqueues(items as EnqueueRequest[])
@@ -16,13 +20,14 @@ export function packItems(verb: VerbName, items: readonly unknown[]): unknown {
 }
 
 export function unpackItems(verb: VerbName, wire: unknown): readonly unknown[] {
-  if (verb === 'enqueue') return unpackEnqueues(wire as Flat)
-  if (verb === 'settle') return unpackSettles(wire as Flat)
+  if (verb === 'enqueue') return unpackEnqueues(wire as PackedEnqueues)
+  if (verb === 'settle') return unpackSettles(wire as Columns)
   return wire as unknown[]
 }
 
 export function packAnswers(verb: VerbName, answers: readonly unknown[]): unknown {
-  if (verb === 'claim') return answers.map((answer) => (Array.isArray(answer) ? packClaimed(answer) : answer))
+  if (verb === 'claim')
+    return answers.map((answer) => (Array.isArray(answer) ? pack(answer as ClaimedJob[], claimedKeys) : answer))
   if (verb === 'enqueue') return answers.map((answer) => (isAllCreated(answer) ? 0 : answer))
   if (verb === 'settle') return answers.map((answer) => (isPlainDone(answer as SettleAnswer) ? 0 : answer))
   return answers
@@ -37,100 +42,127 @@ export function unpackAnswers(verb: VerbName, wire: unknown, items: readonly unk
   return answers
 }
 
-/** A request is its number of jobs, then thirteen values a job. */
-function packEnqueues(requests: readonly EnqueueRequest[]): Flat {
-  const flat: Flat = []
-  for (const { jobs } of requests) {
-    flat.push(jobs.length)
-    for (const j of jobs) {
-      flat.push(j.id, j.idGiven, j.queue, j.payload, j.headers, j.priority, j.maxAttempts)
-      flat.push(j.timeoutMs, j.delayMs, j.runAt, j.startBefore, j.dedup, j.idempotency)
-    }
-  }
-  return flat
+function pack<Row>(rows: readonly Row[], keys: readonly (keyof Row)[]): Columns {
+  if (rows.length === 0) return []
+  return keys.map((key) => {
+    const first = rows[0]?.[key]
+    return rows.every((row) => row[key] === first) ? [first] : rows.map((row) => row[key])
+  })
 }
 
-function unpackEnqueues(flat: Flat): EnqueueRequest[] {
-  const requests: EnqueueRequest[] = []
-  for (let at = 0; at < flat.length; ) {
-    const jobs: NewJob[] = []
-    const end = at + 1 + 13 * (flat[at] as number)
-    for (at += 1; at < end; at += 13) {
-      jobs.push({
-        id: flat[at],
-        idGiven: flat[at + 1],
-        queue: flat[at + 2],
-        payload: flat[at + 3],
-        headers: flat[at + 4],
-        priority: flat[at + 5],
-        maxAttempts: flat[at + 6],
-        timeoutMs: flat[at + 7],
-        delayMs: flat[at + 8],
-        runAt: flat[at + 9],
-        startBefore: flat[at + 10],
-        dedup: flat[at + 11],
-        idempotency: flat[at + 12],
-      } as NewJob)
-    }
-    requests.push({ jobs })
+/** Makes each row from a reader of its columns. */
+function unpack<Row>(columns: Columns, make: (at: (column: number) => never) => Row): Row[] {
+  const count = columns.reduce((most, column) => Math.max(most, column.length), 0)
+  let index = 0
+  const at = (column: number) => {
+    const values = columns[column] as unknown[]
+    return (values.length === 1 ? values[0] : values[index]) as never
   }
-  return requests
+  const rows: Row[] = []
+  for (; index < count; index++) rows.push(make(at))
+  return rows
 }
 
-/** Four values a settlement; one that is done without effects is only its result. */
-function packSettles(requests: readonly SettleRequest[]): Flat {
-  const flat: Flat = []
-  for (const { id, fence, retryDelayMs, settlement } of requests) {
+/** How many jobs each request has, and the jobs of all of them. */
+type PackedEnqueues = readonly [sizes: readonly number[], jobs: Columns]
+
+const jobKeys: readonly (keyof NewJob)[] = [
+  'id',
+  'payload',
+  'queue',
+  'idGiven',
+  'headers',
+  'priority',
+  'maxAttempts',
+  'timeoutMs',
+  'delayMs',
+  'runAt',
+  'startBefore',
+  'dedup',
+  'idempotency',
+]
+
+function packEnqueues(requests: readonly EnqueueRequest[]): PackedEnqueues {
+  return [
+    requests.map(({ jobs }) => jobs.length),
+    pack(requests.length === 1 ? (requests[0]?.jobs ?? []) : requests.flatMap(({ jobs }) => jobs), jobKeys),
+  ]
+}
+
+function unpackEnqueues([sizes, columns]: PackedEnqueues): EnqueueRequest[] {
+  const jobs = unpack(columns, toNewJob)
+  let from = 0
+  return sizes.map((size) => {
+    from += size
+    return { jobs: jobs.slice(from - size, from) }
+  })
+}
+
+function toNewJob(at: (column: number) => never): NewJob {
+  return {
+    id: at(0),
+    payload: at(1),
+    queue: at(2),
+    idGiven: at(3),
+    headers: at(4),
+    priority: at(5),
+    maxAttempts: at(6),
+    timeoutMs: at(7),
+    delayMs: at(8),
+    runAt: at(9),
+    startBefore: at(10),
+    dedup: at(11),
+    idempotency: at(12),
+  }
+}
+
+/** One that is done without effects is only its result. */
+function packSettles(requests: readonly SettleRequest[]): Columns {
+  const rows = requests.map(({ id, fence, retryDelayMs, settlement }) => {
     const isPlain = settlement.as === 'done' && settlement.effects === null
-    flat.push(id, fence, retryDelayMs, isPlain ? settlement.result : settlement)
-  }
-  return flat
+    return { id, fence, retryDelayMs, what: isPlain ? settlement.result : settlement }
+  })
+  return pack(rows, ['id', 'fence', 'retryDelayMs', 'what'])
 }
 
-function unpackSettles(flat: Flat): SettleRequest[] {
-  const requests: SettleRequest[] = []
-  for (let at = 0; at < flat.length; at += 4) {
-    const last = flat[at + 3] as Settlement | string | null
-    const settlement: Settlement =
-      typeof last === 'object' && last !== null ? last : { as: 'done', result: last, effects: null }
-    requests.push({
-      id: flat[at] as string,
-      fence: flat[at + 1] as string,
-      retryDelayMs: flat[at + 2] as number,
-      settlement,
-    })
-  }
-  return requests
+function unpackSettles(columns: Columns): SettleRequest[] {
+  return unpack(columns, (at) => ({ id: at(0), fence: at(1), retryDelayMs: at(2), settlement: toSettlement(at(3)) }))
 }
 
-function packClaimed(jobs: readonly ClaimedJob[]): Flat {
-  const flat: Flat = []
-  for (const j of jobs) {
-    flat.push(j.id, j.queue, j.fence, j.attempt, j.maxAttempts, j.priority)
-    flat.push(j.timeoutMs, j.createdAt, j.startedAt, j.expiresAt, j.headers, j.payload)
-  }
-  return flat
+function toSettlement(what: Settlement | string | null): Settlement {
+  return typeof what === 'object' && what !== null ? what : { as: 'done', result: what, effects: null }
 }
 
-function unpackClaimed(flat: Flat): ClaimedJob[] {
-  const jobs: ClaimedJob[] = []
-  for (let at = 0; at < flat.length; at += 12) {
-    jobs.push({
-      id: flat[at],
-      queue: flat[at + 1],
-      fence: flat[at + 2],
-      attempt: flat[at + 3],
-      maxAttempts: flat[at + 4],
-      priority: flat[at + 5],
-      timeoutMs: flat[at + 6],
-      createdAt: flat[at + 7],
-      startedAt: flat[at + 8],
-      expiresAt: flat[at + 9],
-      headers: flat[at + 10],
-      payload: flat[at + 11],
-    } as ClaimedJob)
-  }
-  return jobs
+const claimedKeys: readonly (keyof ClaimedJob)[] = [
+  'id',
+  'queue',
+  'fence',
+  'attempt',
+  'maxAttempts',
+  'priority',
+  'timeoutMs',
+  'createdAt',
+  'startedAt',
+  'expiresAt',
+  'headers',
+  'payload',
+]
+
+function unpackClaimed(columns: Columns): ClaimedJob[] {
+  return unpack(columns, (at) => ({
+    id: at(0),
+    queue: at(1),
+    fence: at(2),
+    attempt: at(3),
+    maxAttempts: at(4),
+    priority: at(5),
+    timeoutMs: at(6),
+    createdAt: at(7),
+    startedAt: at(8),
+    expiresAt: at(9),
+    headers: at(10),
+    payload: at(11),
+  }))
 }
 
 function isAllCreated(answer: unknown): boolean {

@@ -89,7 +89,11 @@ export class Holdfast {
     this.#store = store
     this.#sweeper = new Sweeper(store)
     this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
-    this.#enqueues = new Group({ flush: (r) => store.enqueue(r), weigh: (r) => r.jobs.length, weightMax: groupMax })
+    this.#enqueues = new Group({
+      flush: (r) => this.#flushEnqueues(r),
+      weigh: (r) => r.jobs.length,
+      weightMax: groupMax,
+    })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
     this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: () => 1, weightMax: groupMax })
@@ -328,6 +332,23 @@ export class Holdfast {
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
     return answer
+  }
+
+  /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
+  async #flushEnqueues(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+    const answered = this.#store.enqueue(requests)
+    if (this.#waiters.size === 0) return answered
+    const due = new Map<string, number>()
+    for (const { jobs } of requests) {
+      for (const { queue, delayMs, runAt } of jobs)
+        if (delayMs === 0 && runAt === null) due.set(queue, (due.get(queue) ?? 0) + 1)
+    }
+    const early = [...due].map(([queue, count]) => [queue, this.#waiters.wakeEarly(queue, count)] as const)
+    try {
+      return await answered
+    } finally {
+      for (const [queue, woken] of early) this.#waiters.forgetEarly(queue, woken)
+    }
   }
 
   /** Makes sure that the store knows what this definition asks of it, once per definition. */

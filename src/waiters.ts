@@ -5,6 +5,7 @@
 
 export class Waiters {
   readonly #waiting = new Set<Waiter>()
+  readonly #early = new Map<string, number>()
 
   join(queues: readonly string[] | null): Waiter {
     const waiter = new Waiter(queues, () => this.#waiting.delete(waiter))
@@ -12,14 +13,38 @@ export class Waiters {
     return waiter
   }
 
+  /** Jobs became ready. Who was woken early for some of them is not woken again. */
   wake(queue: string, count: number): void {
-    let left = count
+    const early = Math.min(count, this.#early.get(queue) ?? 0)
+    this.forgetEarly(queue, early)
+    this.#wake(queue, count - early)
+  }
+
+  /**
+   * Jobs are on their way to the store: their waiters set out behind them and save a round trip. Answers how many did;
+   * hand that to `forgetEarly` once the store has answered.
+   */
+  wakeEarly(queue: string, count: number): number {
+    const woken = this.#wake(queue, count)
+    if (woken > 0) this.#early.set(queue, (this.#early.get(queue) ?? 0) + woken)
+    return woken
+  }
+
+  forgetEarly(queue: string, count: number): void {
+    const left = (this.#early.get(queue) ?? 0) - count
+    if (left > 0) this.#early.set(queue, left)
+    else this.#early.delete(queue)
+  }
+
+  #wake(queue: string, count: number): number {
+    let woken = 0
     for (const waiter of this.#waiting) {
-      if (left <= 0) return
+      if (woken >= count) break
       if (waiter.woken || !waiter.wants(queue)) continue
       waiter.wake(queue)
-      left -= 1
+      woken += 1
     }
+    return woken
   }
 
   wakeAll(): void {

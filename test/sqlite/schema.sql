@@ -84,7 +84,7 @@ CREATE TABLE holdfast_lease (
 CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
-  next integer not null -- the next number for job.seq, job.ord, claim.no, queue.no and kv.version: one sequence for all
+  next integer not null -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
 ) strict;
 
 CREATE TABLE holdfast_overdue ( -- jobs never claimed yet that must start before a time

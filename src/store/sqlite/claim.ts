@@ -40,7 +40,7 @@ const exceptOverdue = listOf(
 )
 
 function listOf(isTaken: string, remove: string): List {
-  const chosen = `where r.queue = ?1 and ${isTaken} order by r.priority, r.ord limit ?3`
+  const chosen = `where r.queue = ?1 and ${isTaken} order by r.priority, r.ord limit +?3`
   const ready = 'holdfast_ready r join holdfast_job j on j.seq = r.seq'
   return {
     priorities: `select r.priority from holdfast_ready r ${chosen}`,
@@ -85,11 +85,10 @@ function take(tx: Transaction, queue: QueueRow, max: number, list: List, request
   if (max === 0) return []
   const rows = tx.db.allTuples<ReadyTuple>(list.jobs, queue.no, tx.now, max)
   if (rows.length === 0) return []
-  const no = tx.nextNumber()
   const token = randomBytes(16).toString('hex')
   const expiresAt = tx.now + request.leaseMs
-  const insertClaim = 'insert into holdfast_claim (no, token, worker, started_at) values (?, ?, ?, ?)'
-  tx.db.run(insertClaim, no, token, request.worker, tx.now)
+  const insertClaim = 'insert into holdfast_claim (token, worker, started_at) values (?, ?, ?) returning no'
+  const no = tx.db.get<{ no: number }>(insertClaim, token, request.worker, tx.now)?.no as number
   tx.db.run(list.lease, queue.no, tx.now, rows.length, no, request.leaseMs, expiresAt)
   rows.forEach(([priority, ord], i) => {
     const isLastOfRange = rows[i + 1]?.[0] !== priority

@@ -186,7 +186,7 @@ const selectDead = `select ${idleColumns}, q.name, e.finished_at
     join holdfast_queue q on q.no = j.queue
    where e.shelf = ? and (e.finished_at, e.seq) < (?, ?)
      and e.finished_at >= ? and e.finished_at < ? and instr(coalesce(e.error ->> 'message', ''), ?) > 0
-   order by e.finished_at desc, e.seq desc limit ?`
+   order by e.finished_at desc, e.seq desc limit +?`
 
 function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
   const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter

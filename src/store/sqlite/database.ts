@@ -25,6 +25,9 @@ export class Database {
     return this.path === ':memory:'
   }
 
+  // A statement says `limit +?`, not `limit ?`: SQLite looks at a bare bound limit when it plans, and so plans anew each
+  // time one is bound (20 against 2.5 µs for a claim of one).
+
   run(sql: string, ...values: SQLInputValue[]): number {
     return Number(this.#statement(sql).run(...values).changes)
   }

@@ -1,8 +1,11 @@
 // The engine: verbs on one connection, all synchronous. Calls that arrive together share a transaction (group commit):
 //
-// - first those that need not wait for the disk (claim, renew, sweep), in one commit without fsync, answered at once;
-// - then the durable ones, in one commit with one fsync for all of them;
-// - then reads.
+// - those that need not wait for the disk (claim, renew, sweep) in one commit without fsync, answered at once;
+// - the durable ones in one commit with one fsync for all of them;
+// - of these two the kind that came first goes first; reads come last.
+//
+// (Lost: committing everything without fsync and answering the durable calls after an fdatasync in the thread pool, so
+// that claims pass by. An idle enqueue took 1.4 to 1.7 ms instead of 0.9 to 1.1, and nothing got faster.)
 //
 // A request that is refused answers in its own place; it looked before it wrote, or was undone to a savepoint. Anything
 // unforeseen (a full disk, a corrupt page) rolls the group back, and each of its requests is tried alone, so that only
@@ -64,8 +67,9 @@ export class Engine {
 
   run(calls: readonly Call[], deliver: Deliver): void {
     const of = (kind: object) => calls.filter(({ verb }) => verb in kind)
-    this.#commit(false, of(quick), deliver)
-    this.#commit(true, of(durable), deliver)
+    const first = calls.find(({ verb }) => !(verb in read))
+    const kinds = first && first.verb in durable ? [durable, quick] : [quick, durable]
+    for (const kind of kinds) this.#commit(kind === durable, of(kind), deliver)
     for (const call of of(read))
       deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], [])
     this.#checkpointIfDue(calls)

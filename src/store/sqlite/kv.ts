@@ -38,7 +38,7 @@ export function kvScan(tx: Transaction, { prefix, limit, after }: KvScanQuery): 
   const rows = tx.db.all<KvRow>(
     `select * from holdfast_kv
       where key > ? and key >= ? and key < ? and ${alive}
-      order by key limit ?`,
+      order by key limit +?`,
     after ?? '',
     prefix,
     afterPrefix(prefix),

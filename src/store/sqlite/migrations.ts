@@ -18,7 +18,7 @@ export const migrations: readonly string[] = [
   create table holdfast_meta (
     only_row integer primary key check (only_row = 1),
     schema integer not null,
-    next integer not null -- the next number for job.seq, job.ord, claim.no, queue.no and kv.version: one sequence for all
+    next integer not null -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
   ) strict;
 
   create table holdfast_queue (

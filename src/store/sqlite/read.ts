@@ -127,17 +127,17 @@ function list(tx: Transaction, queue: QueueRow, state: JobState, a: number, b: n
     case 'running':
       return rows(
         `select l.seq, l.seq as x, 0 as y from holdfast_lease l join holdfast_job j on j.seq = l.seq
-          where j.queue = ? and (l.seq, 0) > (?, ?) order by l.seq limit ?`,
+          where j.queue = ? and (l.seq, 0) > (?, ?) order by l.seq limit +?`,
       )
     case 'ready':
       return rows(
         `select seq, priority as x, ord as y from holdfast_ready
-          where queue = ? and (priority, ord) > (?, ?) order by priority, ord limit ?`,
+          where queue = ? and (priority, ord) > (?, ?) order by priority, ord limit +?`,
       )
     case 'scheduled':
       return rows(
         `select seq, run_at as x, seq as y from holdfast_scheduled
-          where queue = ? and (run_at, seq) > (?, ?) order by run_at, seq limit ?`,
+          where queue = ? and (run_at, seq) > (?, ?) order by run_at, seq limit +?`,
       )
     case 'done':
     case 'dead':
@@ -149,7 +149,7 @@ function list(tx: Transaction, queue: QueueRow, state: JobState, a: number, b: n
 }
 
 const selectEnded = `select seq, finished_at from holdfast_ended
-   where shelf = ? and (finished_at, seq) < (?, ?) order by finished_at desc, seq desc limit ?`
+   where shelf = ? and (finished_at, seq) < (?, ?) order by finished_at desc, seq desc limit +?`
 
 function listEnded(tx: Transaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
   return tx

@@ -23,7 +23,7 @@ function shortenLeases(tx: Transaction): void {
   tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
 }
 
-const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit ?`
+const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
 function rescueExpired(tx: Transaction, max: number): number {
   const expired = allHeld(tx, selectExpired, tx.now, max)
@@ -37,7 +37,7 @@ function cancelOverdue(tx: Transaction, max: number): number {
     `select ${idleColumns}
        from holdfast_overdue o join holdfast_job j on j.seq = o.seq
       where o.start_before <= ?
-      order by o.start_before, o.seq limit ?`,
+      order by o.start_before, o.seq limit +?`,
     tx.now,
     max,
   )
@@ -64,7 +64,7 @@ function promoteDue(tx: Transaction, max: number): number {
       `select ${idleColumns}
          from holdfast_scheduled s join holdfast_job j on j.seq = s.seq
         where s.queue = ? and s.run_at <= ?
-        order by s.run_at, s.seq limit ?`,
+        order by s.run_at, s.seq limit +?`,
       queue.no,
       tx.now,
       max - promoted,
@@ -90,13 +90,13 @@ function prune(tx: Transaction, max: number): number {
     }
   }
   pruned += tx.db.run(
-    'delete from holdfast_kv where key in (select key from holdfast_kv where expires_at <= ? limit ?)',
+    'delete from holdfast_kv where key in (select key from holdfast_kv where expires_at <= ? limit +?)',
     tx.now,
     Math.max(0, max - pruned),
   )
   pruned += tx.db.run(
     `delete from holdfast_dedup
-      where (queue, key) in (select queue, key from holdfast_dedup where until <= ? limit ?)`,
+      where (queue, key) in (select queue, key from holdfast_dedup where until <= ? limit +?)`,
     tx.now,
     Math.max(0, max - pruned),
   )
@@ -111,7 +111,7 @@ function pruneEnded(tx: Transaction, queue: QueueRow, state: EndState, max: numb
       `select j.seq, j.queue, j.idempotency_key
          from holdfast_ended e join holdfast_job j on j.seq = e.seq
         where e.shelf = ? and e.finished_at <= ?
-        order by e.finished_at limit ?`,
+        order by e.finished_at limit +?`,
       no,
       tx.now - retain_ms,
       max - pruned,

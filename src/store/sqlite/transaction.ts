@@ -28,6 +28,42 @@ export interface QueueRow {
   cancelled: number
 }
 
+type QueueTuple = readonly [number, string, number, number | null, number | null, string | null, ...counts: number[]]
+
+const selectQueue = `select no, name, paused, retain_done_ms, retain_dead_ms, on_dead,
+    held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
+const selectQueueByName = `${selectQueue} where name = ?`
+const selectQueueByNo = `${selectQueue} where no = ?`
+
+function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
+  if (!tuple) return undefined
+  const [no, name, paused, retain_done_ms, retain_dead_ms, on_dead, ...counts] = tuple
+  const [held, scheduled, ready, running, done, dead, cancelled] = counts as [
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+  ]
+  return {
+    no,
+    name,
+    paused,
+    retain_done_ms,
+    retain_dead_ms,
+    on_dead,
+    held,
+    scheduled,
+    ready,
+    running,
+    done,
+    dead,
+    cancelled,
+  }
+}
+
 export interface ShelfRow {
   readonly no: number
   readonly retain_ms: number | null
@@ -94,13 +130,13 @@ export class Transaction {
   findQueue(name: string): QueueRow | undefined {
     const known = this.#byName.get(name)
     if (known) return known
-    return this.#keep(this.db.get<QueueRow>('select * from holdfast_queue where name = ?', name))
+    return this.#keep(toQueueRow(this.db.getTuple<QueueTuple>(selectQueueByName, name)))
   }
 
   queueByNo(no: number): QueueRow {
     const known = this.#byNo.get(no)
     if (known) return known
-    return this.#keep(this.db.get<QueueRow>('select * from holdfast_queue where no = ?', no)) as QueueRow
+    return this.#keep(toQueueRow(this.db.getTuple<QueueTuple>(selectQueueByNo, no))) as QueueRow
   }
 
   queues(): QueueRow[] {

@@ -8,7 +8,7 @@
 import { type FSWatcher, watch } from 'node:fs'
 import type { Database } from './database.ts'
 
-const looksAfterMs = [0, 1, 2, 4, 8, 16, 32, 64]
+const looksAfterMs = [1, 2, 4, 8, 16, 32, 64]
 const pollMs = 20
 
 export type Ready = readonly (readonly [queue: string, count: number])[]

@@ -310,15 +310,18 @@ export class Holdfast {
   }
 
   /** Every call goes through here: refused once closed, and waited for by `close` when it began before. */
-  async #run<T>(action: () => Promise<T>): Promise<T> {
-    if (this.#closing) throw new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.')
+  #run<T>(action: () => Promise<T>): Promise<T> {
+    if (this.#closing)
+      return Promise.reject(new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.'))
     this.#running += 1
-    try {
-      return await action()
-    } finally {
-      this.#running -= 1
-      if (this.#running === 0 && this.#closing) this.#idle.resolve()
-    }
+    const promise = action()
+    promise.then(this.#leave, this.#leave)
+    return promise
+  }
+
+  readonly #leave = (): void => {
+    this.#running -= 1
+    if (this.#running === 0 && this.#closing) this.#idle.resolve()
   }
 
   async #enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {
@@ -363,12 +366,10 @@ export class Holdfast {
     return stored
   }
 
-  async #settleOne(request: SettleRequest): Promise<SettleAnswer> {
-    const answer = await this.#settles.add(request)
-    if (answer !== 'lost' && 'runAt' in answer && answer.runAt !== null && 'delayMs' in request.settlement) {
-      this.#sweeper.expect(request.settlement.delayMs)
-    }
-    return answer
+  #settleOne(request: SettleRequest): Promise<SettleAnswer> {
+    const { settlement } = request
+    if ('delayMs' in settlement) this.#sweeper.expect(settlement.delayMs)
+    return this.#settles.add(request)
   }
 
   async #toLeases(claimed: readonly ClaimedJob[], definitions: Map<string, AnyDefinition> | null): Promise<Lease[]> {

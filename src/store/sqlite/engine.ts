@@ -52,13 +52,19 @@ export type Deliver = (replies: readonly Reply[], ready: readonly (readonly [que
 
 type Apply = (tx: Transaction, item: unknown) => unknown
 
-/** How much may be written before the log is moved into the file: some tens of milliseconds of work. */
-const checkpointEvery = 16_000
+/**
+ * How many pages the log may hold, by estimate, before it is moved into the file and begun anew: 8 MiB. A log that is
+ * written over syncs faster than one that grows (0.39 against 0.65 ms here), so it should come round soon; a larger one
+ * would save a bulk load 0.3 µs a job.
+ */
+const checkpointEveryPages = 2_000
+const pagesACommit = 6
+const pagesAJob = 0.25
 
 export class Engine {
   readonly db: Database
   readonly #clock: Clock
-  #writtenSinceCheckpoint = 0
+  #pagesInLog = 0
 
   constructor(path: string, clock: Clock) {
     this.db = new Database(path)
@@ -72,7 +78,7 @@ export class Engine {
     for (const kind of kinds) this.#commit(kind === durable, of(kind), deliver)
     for (const call of of(read))
       deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], [])
-    this.#checkpointIfDue(calls)
+    this.#checkpointIfDue()
   }
 
   close(): void {
@@ -99,6 +105,8 @@ export class Engine {
         return { no, verb, answers: items.map((item) => apply(tx, item)) }
       })
       tx.finish()
+      this.#pagesInLog += pagesACommit
+      for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
       return { replies, ready: [...tx.becameReady] }
     })
   }
@@ -141,14 +149,10 @@ export class Engine {
     return refuse('STORE_UNAVAILABLE', `SQLite could not do this on ${this.db.path}: ${why}. Nothing was changed.`, {})
   }
 
-  /** After everyone has been answered, and never on account of a claim. */
-  #checkpointIfDue(calls: readonly Call[]): void {
-    if (this.db.isInMemory) return
-    for (const { verb, items } of calls) {
-      if (verb in durable) for (const item of items) this.#writtenSinceCheckpoint += weight(item)
-    }
-    if (this.#writtenSinceCheckpoint < checkpointEvery) return
-    this.#writtenSinceCheckpoint = 0
+  /** After everyone has been answered. */
+  #checkpointIfDue(): void {
+    if (this.db.isInMemory || this.#pagesInLog < checkpointEveryPages) return
+    this.#pagesInLog = 0
     try {
       this.db.checkpoint()
     } catch {
@@ -157,8 +161,8 @@ export class Engine {
   }
 }
 
-function weight(item: unknown): number {
-  const jobs = (item as { jobs?: readonly { payload: string }[] }).jobs
-  if (!jobs) return 1
-  return jobs.reduce((sum, { payload }) => sum + 1 + payload.length / 4096, 0)
+function pagesOf(item: unknown): number {
+  const jobs = (item as { jobs?: readonly { payload: string }[] } | null)?.jobs
+  if (!jobs) return pagesAJob
+  return jobs.reduce((sum, { payload }) => sum + pagesAJob + payload.length / 4096, 0)
 }

@@ -313,8 +313,8 @@ export class Holdfast {
   #run<T>(action: () => Promise<T>): Promise<T> {
     if (this.#closing)
       return Promise.reject(new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.'))
+    const promise = Promise.try(action) // what throws at once is refused like what throws later
     this.#running += 1
-    const promise = action()
     promise.then(this.#leave, this.#leave)
     return promise
   }

@@ -18,7 +18,7 @@ const { status } = spawnSync(
   [
     '--test',
     `--test-concurrency=${availableParallelism()}`,
-    '--test-timeout=600000',
+    '--test-timeout=300000',
     ...(flags.some((flag) => flag.startsWith('--test-reporter')) ? [] : [`--test-reporter=${quiet}`]),
     ...flags,
     ...files,

@@ -31,17 +31,10 @@ Names: ${Object.keys(benches).join(', ')}`
 await main()
 
 async function main(): Promise<void> {
-  const { values, positionals } = parseArgs({
-    allowPositionals: true,
-    options: {
-      jobs: { type: 'string' },
-      rounds: { type: 'string' },
-      quick: { type: 'boolean', default: false },
-      only: { type: 'string', default: '' },
-      json: { type: 'string' },
-      dir: { type: 'string', default: tmpdir() },
-    },
-  })
+  const args = readArgs()
+  if (args === null) return
+  const { values, positionals } = args
+  if (values.help) return console.log(usage)
   const bench = Object.hasOwn(benches, positionals[0] ?? '') ? benches[positionals[0] as string] : undefined
   if (!bench) return refuse(positionals[0] === undefined ? usage : `There is no benchmark ${positionals[0]}.\n${usage}`)
   const { jobs, rounds } = { jobs: toCount(values.jobs), rounds: toCount(values.rounds) }
@@ -62,9 +55,30 @@ async function main(): Promise<void> {
     console.log(`${sectionText(section)}\n`)
     sections.push(section)
   }
+  if (sections.length === 0) return refuse(`No section's title contains "${values.only}".`)
   console.log(`Took ${((performance.now() - startedAt) / 1_000).toFixed(0)} s.`)
   if (values.json)
     writeFileSync(values.json, `${JSON.stringify({ machine, sections: sections.map(sectionData) }, null, 2)}\n`)
+}
+
+function readArgs() {
+  try {
+    return parseArgs({
+      allowPositionals: true,
+      options: {
+        jobs: { type: 'string' },
+        rounds: { type: 'string' },
+        quick: { type: 'boolean', default: false },
+        only: { type: 'string', default: '' },
+        json: { type: 'string' },
+        dir: { type: 'string', default: tmpdir() },
+        help: { type: 'boolean', default: false },
+      },
+    })
+  } catch (error) {
+    refuse(`${(error as Error).message}\n${usage}`)
+    return null
+  }
 }
 
 function toCount(text: string | undefined): number | null {

@@ -56,6 +56,6 @@ export async function prepareEffects(
   }
 }
 
-function toNewJob({ queue, payload, ...options }: FollowUp): NewJob | Promise<NewJob> {
+async function toNewJob({ queue, payload, ...options }: FollowUp): Promise<NewJob> {
   return prepareJob(typeof queue === 'string' ? defineQueue(queue) : queue, payload, options)
 }

@@ -54,6 +54,7 @@ export class Group<Request, Answer> {
     const group = this.#take()
     try {
       const answers = await this.#options.flush(group.map(({ request }) => request))
+      if (answers.length !== group.length) throw new Error(`${group.length} requests got ${answers.length} answers.`)
       group.forEach(({ resolve }, i) => {
         resolve(answers[i] as Answer)
       })

@@ -144,8 +144,8 @@ export class Holdfast {
   ): Promise<LeaseOf<Queues[number]>[]>
   claim(queues: '*' | readonly (string | AnyDefinition)[], options?: ClaimOptions): Promise<Lease[]>
   async claim(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions = {}): Promise<Lease[]> {
-    if (queues.length === 0) {
-      throw new HoldfastError('INVALID_OPTION', "Name at least one queue to claim from, or '*' for all.", {
+    if (queues !== '*' && (!Array.isArray(queues) || queues.length === 0)) {
+      throw new HoldfastError('INVALID_OPTION', "Give an array of the queues to claim from, or '*' for all.", {
         option: 'queues',
       })
     }
@@ -160,7 +160,7 @@ export class Holdfast {
       worker: checkWorkerName(worker),
     }
     const deadline = performance.now() + toMs(wait, 'wait')
-    for (const definition of definitions?.values() ?? []) await this.#define(definition)
+    for (const definition of definitions?.values() ?? []) await this.#run(async () => this.#define(definition))
     let wokenFor: string | null = null
     while (!signal?.aborted) {
       const waiter = this.#waiters.join(names)
@@ -168,9 +168,12 @@ export class Holdfast {
         await this.#run(() => this.#sweeper.ifDue())
         const claimed = await this.#run(() => this.#store.claim(request))
         if (claimed.length > 0) {
+          waiter.leave()
           // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
           if (wokenFor !== null && !claimed.some((job) => job.queue === wokenFor)) this.#waiters.wake(wokenFor, 1)
           wokenFor = null
+          // Woken while it was being served: that wake-up was not for what it got.
+          waiter.passOn(this.#waiters)
           const leases = await this.#toLeases(claimed, definitions)
           if (leases.length > 0) return leases
           continue
@@ -179,6 +182,9 @@ export class Holdfast {
         const left = deadline - performance.now()
         if (left <= 0) break
         await waiter.wait(Math.min(left, backstopMs, this.#sweeper.dueInMs), signal)
+      } catch (error) {
+        waiter.passOn(this.#waiters)
+        throw error
       } finally {
         waiter.leave()
         wokenFor = waiter.wokenFor ?? wokenFor
@@ -202,6 +208,9 @@ export class Holdfast {
         option: 'state',
         value: state,
       })
+    }
+    if (after !== undefined && typeof after !== 'string') {
+      throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })
     }
     const query = {
       queue: queue === undefined ? null : checkQueueName(queue),

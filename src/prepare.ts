@@ -116,6 +116,11 @@ function toDedup(options: DedupOptions): Dedup {
     })
   }
   const { key, scope = 'live', replace = false } = options
+  if (typeof replace !== 'boolean') {
+    throw new HoldfastError('INVALID_OPTION', `dedup.replace is true or false; got ${show(replace)}.`, {
+      option: 'dedup.replace',
+    })
+  }
   if (typeof scope === 'object' && scope !== null && 'window' in scope) {
     const windowMs = toMs(scope.window, 'dedup.scope.window', { min: 1 })
     return { key: checkKey(key, 'dedup.key'), scope: { windowMs }, replace }

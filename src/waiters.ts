@@ -94,6 +94,13 @@ export class Waiter {
     })
   }
 
+  /** Hands a wake-up that it cannot use to the next who waits for that queue. */
+  passOn(waiters: Waiters): void {
+    const queue = this.wokenFor
+    this.wokenFor = null
+    if (queue !== null) waiters.wake(queue, 1)
+  }
+
   leave(): void {
     this.#leave()
   }

@@ -4,7 +4,16 @@ import type { JobError } from './record.ts'
 
 /** Whatever was thrown, as data that fits the history. */
 export function jobError(thrown: unknown): JobError {
-  if (!(thrown instanceof Error)) return { message: clip(describe(thrown), bounds.errorTextBytes / 4) }
+  try {
+    return thrown instanceof Error
+      ? describeError(thrown)
+      : { message: clip(describe(thrown), bounds.errorTextBytes / 4) }
+  } catch {
+    return { message: 'Something was thrown that cannot be described.' }
+  }
+}
+
+function describeError(thrown: Error): JobError {
   const { name, message, stack } = thrown
   const code = (thrown as { code?: unknown }).code
   return {

@@ -22,7 +22,7 @@ export class Sweeper {
   readonly #store: Store
   #lastAt = Number.NEGATIVE_INFINITY
   #nextAt = 0
-  #running: Promise<SweepTotals> | null = null
+  #running: Promise<SweepReport> | null = null
 
   constructor(store: Store) {
     this.#store = store
@@ -30,25 +30,22 @@ export class Sweeper {
 
   /** Sweeps until nothing more is due. */
   async sweep(): Promise<SweepTotals> {
-    this.#lastAt = performance.now()
-    this.#nextAt = this.#lastAt + everyMs
     const totals = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
     let report: SweepReport
     do {
-      report = await this.#store.sweep({ max: chunkMax })
+      report = await this.#sweepOnce()
       totals.rescued += report.rescued
       totals.promoted += report.promoted
       totals.overdue += report.overdue
       totals.pruned += report.pruned
     } while (report.more)
-    if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
     return totals
   }
 
-  /** Sweeps if it is time to, once for all who ask meanwhile. */
+  /** If it is time to, takes one bounded step, once for all who ask meanwhile: who looks for work must not wait long. */
   async ifDue(): Promise<void> {
     if (!this.#running && performance.now() < this.#nextAt) return
-    this.#running ??= this.sweep().finally(() => {
+    this.#running ??= this.#sweepOnce().finally(() => {
       this.#running = null
     })
     await this.#running
@@ -62,5 +59,14 @@ export class Sweeper {
   /** Something enqueued here becomes due after this delay. */
   expect(delayMs: number): void {
     this.#nextAt = Math.max(this.#lastAt + pauseMs, Math.min(this.#nextAt, performance.now() + delayMs))
+  }
+
+  async #sweepOnce(): Promise<SweepReport> {
+    this.#lastAt = performance.now()
+    this.#nextAt = this.#lastAt + everyMs
+    const report = await this.#store.sweep({ max: chunkMax })
+    if (report.more) this.expect(0)
+    else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
+    return report
   }
 }

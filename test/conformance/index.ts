@@ -25,6 +25,7 @@ import { requeueAllTests } from './requeue-all.ts'
 import { rescueTests } from './rescue.ts'
 import { retentionTests } from './retention.ts'
 import { retryTests } from './retry.ts'
+import { sameMomentTests } from './same-moment.ts'
 import { schedulingTests } from './scheduling.ts'
 import { settleTests } from './settle.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
@@ -36,6 +37,7 @@ const topics: readonly ((inWorld: InWorld) => void)[] = [
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
+  sameMomentTests,
 ]
 
 export function conformance(store: StoreUnderTest): void {

@@ -31,7 +31,7 @@ interface List {
   readonly remove: string
 }
 
-const everything = listOf('?2 > 0', 'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?')
+const everything = listOf('?2 is not null', 'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?')
 
 /** While some jobs have missed their start: they are passed over, and the sweep cancels them. */
 const exceptOverdue = listOf(
@@ -65,6 +65,8 @@ function share(tx: Transaction, queues: readonly QueueRow[], max: number, list: 
   return shares
 }
 
+const claimMaxBytes = 32 * 1024 * 1024
+
 type ReadyTuple = readonly [
   priority: number,
   ord: number,
@@ -83,7 +85,7 @@ type ReadyTuple = readonly [
 
 function take(tx: Transaction, queue: QueueRow, max: number, list: List, request: ClaimRequest): ClaimedJob[] {
   if (max === 0) return []
-  const rows = tx.db.allTuples<ReadyTuple>(list.jobs, queue.no, tx.now, max)
+  const rows = takeRows(tx, queue, max, list)
   if (rows.length === 0) return []
   const token = randomBytes(16).toString('hex')
   const expiresAt = tx.now + request.leaseMs
@@ -97,6 +99,18 @@ function take(tx: Transaction, queue: QueueRow, max: number, list: List, request
   tx.count(queue, 'ready', -rows.length)
   tx.count(queue, 'running', rows.length)
   return rows.map((row) => toClaimed(tx, queue, row, token, expiresAt))
+}
+
+/** As many as may be taken, but not more than fit a message: fewer than asked for is always allowed. */
+function takeRows(tx: Transaction, queue: QueueRow, max: number, list: List): ReadyTuple[] {
+  const rows: ReadyTuple[] = []
+  let bytes = 0
+  for (const row of tx.db.eachTuple<ReadyTuple>(list.jobs, queue.no, tx.now, max)) {
+    rows.push(row)
+    bytes += row[12].length
+    if (bytes > claimMaxBytes) break
+  }
+  return rows
 }
 
 function toClaimed(tx: Transaction, queue: QueueRow, row: ReadyTuple, token: string, expiresAt: number): ClaimedJob {

@@ -1,10 +1,12 @@
 // What people do to jobs and queues from outside: define, pause, cancel, requeue.
 
 import { type Refused, refuse } from '../../errors.ts'
-import type { EffectSet, QueueSettings } from '../../job/record.ts'
+import type { QueueSettings } from '../../job/record.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { takeDedup } from './enqueue.ts'
 import {
+  decodeCancel,
+  decodeError,
   type EndedPlace,
   encodePast,
   end,
@@ -52,7 +54,7 @@ export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelA
   if (!job) return notFound(id)
   const queue = tx.queueByNo(job.queue)
   if (job.state === 'running') {
-    const requested: EffectSet[] = job.cancel === null ? [] : JSON.parse(job.cancel)
+    const requested = decodeCancel(job.cancel)
     const all = effects ? [...requested, effects] : requested
     tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
     return { status: 'requested', enqueued: [] }
@@ -127,13 +129,14 @@ function revive(tx: Transaction, job: IdleRow): void {
 }
 
 export function lastAttempt(ended: EndedRow) {
+  const error = decodeError(ended.error)
   return {
     attempt: ended.attempt as number,
     worker: ended.worker,
     startedAt: ended.started_at,
     endedAt: ended.finished_at,
     ending: ended.ending,
-    ...(ended.error !== null && { error: JSON.parse(ended.error) }),
+    ...(error && { error }),
   }
 }
 
@@ -185,7 +188,7 @@ const selectDead = `select ${idleColumns}, q.name, e.finished_at
     join holdfast_job j on j.seq = e.seq
     join holdfast_queue q on q.no = j.queue
    where e.shelf = ? and (e.finished_at, e.seq) < (?, ?)
-     and e.finished_at >= ? and e.finished_at < ? and instr(coalesce(e.error ->> 'message', ''), ?) > 0
+     and e.finished_at >= ? and e.finished_at < ? and instr(iif(json_valid(e.error), e.error ->> 'message', coalesce(e.error, '')), ?) > 0
    order by e.finished_at desc, e.seq desc limit +?`
 
 function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {

@@ -45,6 +45,11 @@ export class Database {
     return this.#tuples(sql).all(...values) as unknown as Tuple[]
   }
 
+  /** One at a time, for who may stop early. */
+  eachTuple<Tuple extends readonly unknown[]>(sql: string, ...values: SQLInputValue[]): Iterable<Tuple> {
+    return this.#tuples(sql).iterate(...values) as unknown as Iterable<Tuple>
+  }
+
   all<Row>(sql: string, ...values: SQLInputValue[]): Row[] {
     return this.#statement(sql).all(...values) as Row[]
   }

@@ -1,7 +1,7 @@
 // A job's row and the small tables that say which state it is in. Everything that moves a job between them goes through
 // here, so that row, list and count change together.
 
-import type { Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
+import type { Attempt, EffectSet, Ending, EndState, JobError, JobState } from '../../job/record.ts'
 import { remember } from '../../job/transition.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
@@ -208,5 +208,24 @@ export function encodePast(past: string | null, attempt: Attempt): string {
 }
 
 export function decodePast(past: string | null): Attempt[] {
-  return past === null ? [] : JSON.parse(past)
+  return past === null ? [] : (decode<Attempt[]>(past) ?? [])
+}
+
+/** The effects of every cancel that was requested. */
+export function decodeCancel(cancel: string | null): EffectSet[] {
+  return cancel === null ? [] : (decode<EffectSet[]>(cancel) ?? [])
+}
+
+export function decodeError(error: string | null): JobError | null {
+  if (error === null) return null
+  return decode<JobError>(error) ?? { message: error }
+}
+
+/** What was corrupted behind our back must not keep its neighbours from being swept, so it reads as nothing. */
+function decode<T>(text: string): T | undefined {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }

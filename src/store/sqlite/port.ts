@@ -109,9 +109,9 @@ export class InOwnThread implements Port {
     return new Promise((resolve, reject) => {
       if (this.#isOver) return reject(this.#isOver)
       const no = this.#no++
+      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) } satisfies ToThread) // throws what cannot cross
       if (this.#pending.size === 0) this.#worker.ref()
       this.#pending.set(no, { verb, items, resolve, reject })
-      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) } satisfies ToThread)
     })
   }
 

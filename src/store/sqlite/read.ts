@@ -6,7 +6,7 @@ import type { Attempt, EndState, JobRecord, JobState } from '../../job/record.ts
 import { remember } from '../../job/transition.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
-import { decodePast, type EndedPlace, findById, newestFirst } from './job.ts'
+import { decodeError, decodePast, type EndedPlace, findById, newestFirst } from './job.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 interface RecordRow {
@@ -82,7 +82,7 @@ function record(tx: Transaction, seq: number): JobRecord {
     cancelRequested: row.cancel !== null,
     finishedAt: row.state ? row.finished_at : null,
     result: row.result,
-    error: row.error === null ? null : JSON.parse(row.error),
+    error: decodeError(row.error),
     history: historyOf(row),
   }
 }

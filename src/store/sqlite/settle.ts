@@ -8,7 +8,7 @@ import type { Attempt, EffectSet, Ending, JobError, NewJob } from '../../job/rec
 import { type DeathNotice, expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueJob } from './enqueue.ts'
-import { dropLease, end, type JobRow, waitAgain } from './job.ts'
+import { decodeCancel, dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import { findHeld, type HeldRow } from './renew.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
@@ -49,7 +49,7 @@ function stagedEffects(settlement: Settlement): EffectSet[] {
 
 /** What was handed over with a cancel request lands when the job becomes cancelled. */
 function requestedEffects(held: HeldRow, verdict: Verdict): EffectSet[] {
-  return verdict.to === 'cancelled' && held.cancel !== null ? JSON.parse(held.cancel) : []
+  return verdict.to === 'cancelled' ? decodeCancel(held.cancel) : []
 }
 
 type Landed = Extract<SettleAnswer, { enqueued: unknown }>

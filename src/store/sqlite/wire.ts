@@ -10,7 +10,7 @@ import type { Settlement } from '../../job/transition.ts'
 import type { ClaimedJob, Enqueued, EnqueueRequest, SettleAnswer, SettleRequest } from '../store.ts'
 import type { VerbName } from './engine.ts'
 
-/** A list of one is the value that all rows share. */
+/** The first column tells how many rows there are. In any other a list of one is the value that all rows share. */
 type Columns = readonly (readonly unknown[])[]
 
 export function packItems(verb: VerbName, items: readonly unknown[]): unknown {
@@ -44,15 +44,16 @@ export function unpackAnswers(verb: VerbName, wire: unknown, items: readonly unk
 
 function pack<Row>(rows: readonly Row[], keys: readonly (keyof Row)[]): Columns {
   if (rows.length === 0) return []
-  return keys.map((key) => {
+  return keys.map((key, column) => {
     const first = rows[0]?.[key]
-    return rows.every((row) => row[key] === first) ? [first] : rows.map((row) => row[key])
+    const isShared = column > 0 && rows.every((row) => row[key] === first)
+    return isShared ? [first] : rows.map((row) => row[key])
   })
 }
 
 /** Makes each row from a reader of its columns. */
 function unpack<Row>(columns: Columns, make: (at: (column: number) => never) => Row): Row[] {
-  const count = columns.reduce((most, column) => Math.max(most, column.length), 0)
+  const count = columns[0]?.length ?? 0
   let index = 0
   const at = (column: number) => {
     const values = columns[column] as unknown[]

@@ -1,12 +1,14 @@
 // Calls that meet in one moment share a commit; nobody may be able to tell.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { z } from 'zod'
+import { defineQueue } from '../../src/definition.ts'
 import type { EnqueueOptions } from '../../src/prepare.ts'
 import { claimOne, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 const id = '0198c5a0-0000-7000-8000-000000000001'
-/** Half of what a poll would take; the median is judged, so that a slow moment does not matter. */
+/** Half of what a poll would take. */
 const promptMs = 500
 
 export function sameMomentTests(inWorld: InWorld): void {
@@ -38,6 +40,17 @@ export function sameMomentTests(inWorld: InWorld): void {
           ['done', 'LEASE_LOST', 'LEASE_LOST', 'LEASE_LOST'],
         )
         assert.equal((await holdfast.stats('mail')).done, 1)
+      }),
+    )
+
+    test(
+      'one hold settled twice in the same words is settled once',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        const [first, second] = [lease.done(1), lease.done(1)]
+        assert.equal((await first).state, 'done')
+        await rejects(second, 'LEASE_LOST')
       }),
     )
 
@@ -97,9 +110,10 @@ export function sameMomentTests(inWorld: InWorld): void {
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
+        const picky = defineQueue('picky', { payload: z.number().refine(async () => false) })
         const enqueue = [
+          { queue: picky, payload: 1 },
           { queue: 'bad name!', payload: 1 },
-          { queue: 'mail', payload: 1n },
         ]
         await rejects(lease.done(null, { enqueue }), 'INVALID_NAME')
         assert.equal((await holdfast.stats('mail')).scheduled, 1)
@@ -108,9 +122,10 @@ export function sameMomentTests(inWorld: InWorld): void {
   })
 }
 
+/** One slow moment is the machine's; more are a lost wake-up that the poll made good. */
 async function judgePrompt(once: () => Promise<number>): Promise<void> {
   const tookMs: number[] = []
-  for (let n = 0; n < 5; n++) tookMs.push(await once())
-  const median = tookMs.toSorted((a, b) => a - b)[2] as number
-  assert.ok(median < promptMs, `took ${tookMs.map((ms) => ms.toFixed(0)).join(', ')} ms`)
+  for (let n = 0; n < 10; n++) tookMs.push(await once())
+  const late = tookMs.filter((ms) => ms > promptMs)
+  assert.ok(late.length <= 1, `took ${tookMs.map((ms) => ms.toFixed(0)).join(', ')} ms`)
 }

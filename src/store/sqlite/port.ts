@@ -1,7 +1,10 @@
 // Between the store and its engine. In its own thread, so that the application's event loop never waits for the disk, or
 // in this one, where there is no disk to wait for (`:memory:`) or time must not pass by itself (simulation).
 //
-// Measured on two cores, 100,000 jobs of 100 bytes in groups of 1,000, file on disk: see bench/sqlite.ts, which runs both.
+// Measured on two cores (`npm run bench -- sqlite` runs both; own thread against this one, medians): a producer beside a
+// consumer in groups of 1,000, 48k against 45k full cycles a second, the application's timers late by 8 against 33 ms
+// (p99), 26 against 22 µs of processor time a job; single enqueues by 32 callers 27k against 41k a second, because each
+// crosses over and back alone. The thread is kept for the event loop's sake.
 
 import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'

@@ -59,11 +59,3 @@ export function isRefused(answer: unknown): answer is Refused {
 export function toError({ refused, message, facts }: Refused): HoldfastError {
   return new HoldfastError(refused, message, facts)
 }
-
-/** Thrown by a handler to say that no later attempt can succeed: the job is dead at once. */
-export class Permanent extends Error {
-  constructor(message: string, options?: ErrorOptions) {
-    super(message, options)
-    this.name = 'Permanent'
-  }
-}

@@ -12,6 +12,7 @@ import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
 import type { EffectSet, JobState } from './job/record.ts'
 import type { Settlement } from './job/transition.ts'
+import { Permanent } from './permanent.ts'
 import { validate } from './prepare.ts'
 import type {
   Capabilities,
@@ -115,8 +116,12 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  /** It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent. */
+  /**
+   * It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent, or at
+   * once when the error is `Permanent`.
+   */
   retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
+    if (error instanceof Permanent) return this.dead(error, error.effects)
     return this.#desk.run(async () => this.#retry(error, this.#delayMs(options.delay)))
   }
 

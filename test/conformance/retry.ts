@@ -1,11 +1,25 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { defineQueue } from '../../src/definition.ts'
+import { Permanent } from '../../src/permanent.ts'
 import { claimOne, hour, readJob } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function retryTests(inWorld: InWorld): void {
   describe('retry', () => {
+    test(
+      'a permanent error is dead at once, whatever attempts are left, with its effects',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        const effects = { put: [{ key: 'gone', value: true }] }
+        assert.equal((await lease.retry(new Permanent('no such user', { effects }))).state, 'dead')
+        const job = await readJob(holdfast, id)
+        assert.deepEqual([job.state, job.attempts, job.error?.message], ['dead', 1, 'no such user'])
+        assert.equal((await holdfast.kv.get('gone'))?.value, true)
+      }),
+    )
+
     test(
       'a failed job is scheduled again, keeps its attempts and says when it is due',
       inWorld(async ({ holdfast, clock }) => {

@@ -13,7 +13,17 @@ const layers: readonly Layer[] = [
   { names: ['store'] },
   {
     names: [
-      ...['definition.ts', 'prepare.ts', 'effects.ts', 'job-info.ts', 'queue.ts', 'lease.ts', 'group.ts', 'waiters.ts'],
+      ...[
+        'definition.ts',
+        'prepare.ts',
+        'effects.ts',
+        'permanent.ts',
+        'job-info.ts',
+        'queue.ts',
+        'lease.ts',
+        'group.ts',
+        'waiters.ts',
+      ],
       ...['worker', 'sweep', 'batch', 'flow', 'schedule', 'kv', 'webhook'],
     ],
   },

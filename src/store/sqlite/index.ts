@@ -25,7 +25,7 @@ import type {
   Store,
   SweepRequest,
 } from '../store.ts'
-import type { RequeueMark } from './control.ts'
+import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { InOwnThread, InThread, type OnReady, type Port } from './port.ts'
 
@@ -101,7 +101,7 @@ class SqliteStore implements Store {
     let requeued = 0
     let after: RequeueMark | null = null
     do {
-      const chunk: Awaited<ReturnType<typeof this.requeueChunk>> = await this.requeueChunk(filter, dryRun, after)
+      const chunk: RequeueChunkAnswer = await this.#one('requeueChunk', { filter, dryRun, max: requeueChunkMax, after })
       for (const { id, heldBy } of chunk.skipped) skipped.push({ id, heldBy })
       for (const { id, slot } of chunk.requeued) {
         const heldBy = dryRun && slot !== null ? taken.get(slot) : undefined
@@ -112,10 +112,6 @@ class SqliteStore implements Store {
       after = chunk.after
     } while (after !== null)
     return { requeued, skipped }
-  }
-
-  private requeueChunk(filter: RequeueAllRequest['filter'], dryRun: boolean, after: RequeueMark | null) {
-    return this.#one('requeueChunk', { filter, dryRun, max: requeueChunkMax, after })
   }
 
   async pause(queue: string, paused: boolean): Promise<void> {

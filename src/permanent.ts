@@ -1,0 +1,12 @@
+import type { Effects } from './effects.ts'
+
+/** An error that no later attempt can mend: the job is dead at once, whatever attempts it has left, with these effects. */
+export class Permanent extends Error {
+  readonly effects: Effects | undefined
+
+  constructor(message: string, options: ErrorOptions & { readonly effects?: Effects } = {}) {
+    super(message, options)
+    this.name = 'Permanent'
+    this.effects = options.effects
+  }
+}

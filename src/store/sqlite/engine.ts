@@ -1,9 +1,10 @@
 // The engine: verbs on one connection, all synchronous. Calls that arrive together share a transaction (group commit):
 //
-// - those that need not wait for the disk (claim, renew, sweep) in one commit without fsync, answered at once;
-// - the durable ones in one commit with one fsync for all of them;
-// - who came before the first durable call goes before it, who came after it goes after: a claim that was sent right
-//   behind an enqueue must find its job. Reads come last.
+// - calls that need not wait for the disk (claim, renew, sweep) and came before any that must, in one commit without
+//   fsync, answered at once;
+// - then the durable ones and whatever came behind the first of them, in order, in one commit with one fsync for all: a
+//   claim that was sent right behind an enqueue finds its job;
+// - reads come last.
 //
 // (Lost: committing everything without fsync and answering the durable calls after an fdatasync in the thread pool, so
 // that claims pass by. An idle enqueue took 1.4 to 1.7 ms instead of 0.9 to 1.1, and nothing got faster.)
@@ -73,13 +74,13 @@ export class Engine {
   }
 
   run(calls: readonly Call[], deliver: Deliver): void {
-    const of = (kind: object, from = 0, to = calls.length) => calls.slice(from, to).filter(({ verb }) => verb in kind)
-    const firstDurable = calls.findIndex(({ verb }) => verb in durable)
-    const split = firstDurable === -1 ? calls.length : firstDurable
-    this.#commit(false, of(quick, 0, split), deliver)
-    this.#commit(true, of(durable), deliver)
-    this.#commit(false, of(quick, split), deliver)
-    for (const call of of(read)) {
+    const writes = calls.filter(({ verb }) => !(verb in read))
+    const firstDurable = writes.findIndex(({ verb }) => verb in durable)
+    const prompt = firstDurable === -1 ? writes.length : firstDurable
+    this.#commit(false, writes.slice(0, prompt), deliver)
+    this.#commit(true, writes.slice(prompt), deliver)
+    for (const call of calls) {
+      if (!(call.verb in read)) continue
       deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], [])
     }
     this.#checkpointIfDue()

@@ -170,10 +170,10 @@ export class Holdfast {
         if (claimed.length > 0) {
           waiter.leave()
           // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
-          if (wokenFor !== null && !claimed.some((job) => job.queue === wokenFor)) this.#waiters.wake(wokenFor, 1)
+          if (!claimed.some((job) => job.queue === wokenFor)) this.#waiters.passOn(wokenFor)
           wokenFor = null
           // Woken while it was being served: that wake-up was not for what it got.
-          waiter.passOn(this.#waiters)
+          this.#waiters.passOn(waiter.takeWakeUp())
           const leases = await this.#toLeases(claimed, definitions)
           if (leases.length > 0) return leases
           continue
@@ -183,14 +183,14 @@ export class Holdfast {
         if (left <= 0) break
         await waiter.wait(Math.min(left, backstopMs, this.#sweeper.dueInMs), signal)
       } catch (error) {
-        waiter.passOn(this.#waiters)
+        this.#waiters.passOn(waiter.takeWakeUp())
         throw error
       } finally {
         waiter.leave()
         wokenFor = waiter.wokenFor ?? wokenFor
       }
     }
-    if (wokenFor !== null) this.#waiters.wake(wokenFor, 1)
+    this.#waiters.passOn(wokenFor)
     return []
   }
 

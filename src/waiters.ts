@@ -30,6 +30,11 @@ export class Waiters {
     return woken
   }
 
+  /** One who was woken for this queue could not use it; whoever was woken early for other jobs has nothing to do with it. */
+  passOn(queue: string | null): void {
+    if (queue !== null) this.#wake(queue, 1)
+  }
+
   forgetEarly(queue: string, count: number): void {
     const left = (this.#early.get(queue) ?? 0) - count
     if (left > 0) this.#early.set(queue, left)
@@ -94,11 +99,11 @@ export class Waiter {
     })
   }
 
-  /** Hands a wake-up that it cannot use to the next who waits for that queue. */
-  passOn(waiters: Waiters): void {
+  /** What it was woken for, to be passed on; asked again, there is nothing left. */
+  takeWakeUp(): string | null {
     const queue = this.wokenFor
     this.wokenFor = null
-    if (queue !== null) waiters.wake(queue, 1)
+    return queue
   }
 
   leave(): void {

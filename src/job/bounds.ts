@@ -5,7 +5,6 @@ export const bounds = {
   resultBytes: 1024 * 1024,
   headersBytes: 16 * 1024,
   kvValueBytes: 256 * 1024,
-  kvKeyBytes: 512,
   errorTextBytes: 8 * 1024,
   keyBytes: 512,
   nameLength: 255,

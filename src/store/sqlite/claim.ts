@@ -1,6 +1,6 @@
 // Claim. SQLite has one writer, so "the first n of the list" is all the exclusion there is to it: a claim takes a prefix
 // of each queue's ready list. Three statements a queue, whatever n is: read the jobs, write their leases, remove the
-// range. (One insert a lease cost 1.0 µs a job more.)
+// range. (Leases one by one: 1.1 against 0.5 µs a job.)
 
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'

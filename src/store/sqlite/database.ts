@@ -204,7 +204,7 @@ export function isBusy(error: unknown): boolean {
   return typeof code === 'number' && ((code & 0xff) === 5 || (code & 0xff) === 6) // SQLITE_BUSY, SQLITE_LOCKED
 }
 
-export function unavailable(path: string, cause: unknown): HoldfastError {
+function unavailable(path: string, cause: unknown): HoldfastError {
   const why = cause instanceof Error ? cause.message : String(cause)
   return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}.`, { path }, { cause })
 }

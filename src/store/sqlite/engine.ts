@@ -7,7 +7,7 @@
 // - reads come last.
 //
 // (Lost: committing everything without fsync and answering the durable calls after an fdatasync in the thread pool, so
-// that claims pass by. An idle enqueue took 1.4 to 1.7 ms instead of 0.9 to 1.1, and nothing got faster.)
+// that claims pass by. An idle enqueue took 1.4 to 1.7 ms instead of 0.9 to 1.1, and full cycles did not get faster.)
 //
 // A request that is refused answers in its own place; it looked before it wrote, or was undone to a savepoint. Anything
 // unforeseen (a full disk, a corrupt page) rolls the group back, and each of its requests is tried alone, so that only

@@ -46,7 +46,7 @@ const selectHeldBySeqs = `select ${heldColumns}
   cross join holdfast_claim c on c.no = l.claim
   cross join holdfast_job j on j.seq = l.seq`
 
-/** Reads all at once what the settlements of one call will ask for one by one: 1.0 against 2.3 µs each. */
+/** Reads all at once what the settlements of one call will ask for one by one: 1.9 against 2.5 µs each. */
 export function readAhead(tx: Transaction, names: readonly HoldName[]): void {
   const seqs = names.map(({ fence }) => parseFence(fence).seq)
   for (const tuple of tx.db.allTuples<HeldTuple>(selectHeldBySeqs, JSON.stringify(seqs))) tx.ahead.set(tuple[0], tuple)

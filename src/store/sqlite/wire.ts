@@ -2,8 +2,8 @@
 // carry thousands of jobs go as columns: one list a property, or a single value where all jobs share it, as they mostly
 // do. The two answers that nearly always say the same say it in one digit. Everything else crosses as it is.
 //
-// Sending and receiving a thousand, µs a job: enqueue 1.7 as objects, 0.14 as columns; a claim's answer 2.3 and 0.5;
-// settle 1.7 and 0.14.
+// Packing, cloning and unpacking a thousand, µs a job, as objects and as columns: enqueue 2.0 and 0.6, a claim's answer
+// 3.5 and 0.5, settle 1.3 and 0.5.
 
 import type { NewJob } from '../../job/record.ts'
 import type { Settlement } from '../../job/transition.ts'

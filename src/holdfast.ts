@@ -340,16 +340,32 @@ export class Holdfast {
       })
     }
     await this.#define(definition)
-    const answer = await this.#enqueues.add({ jobs })
+    const answer = await (tx === undefined ? this.#enqueues.add({ jobs }) : this.#enqueueIn(tx, { jobs }))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
     return answer
   }
 
+  #enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
+    if (typeof (tx as { query?: unknown } | null)?.query !== 'function') {
+      throw new HoldfastError('INVALID_OPTION', 'tx is your open transaction: anything with query(text, values).', {
+        option: 'tx',
+      })
+    }
+    if (request.jobs.some(({ dedup }) => dedup?.replace)) {
+      throw new HoldfastError(
+        'UNSUPPORTED',
+        'dedup.replace cannot be part of your own transaction: it would keep the queue from being claimed until you commit. Leave out tx or replace.',
+        { option: 'dedup.replace' },
+      )
+    }
+    return (this.#store as Required<Store>).enqueueIn(tx, request)
+  }
+
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
   async #flushEnqueues(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
     const answered = this.#store.enqueue(requests)
-    if (this.#waiters.size === 0) return answered
+    if (this.#waiters.size === 0 || !this.#store.claimsFollowEnqueues) return answered
     const due = new Map<string, number>()
     for (const { jobs } of requests) {
       for (const { queue, delayMs, runAt } of jobs)

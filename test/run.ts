@@ -1,9 +1,11 @@
 // `npm test` runs every test file, `npm test -- test/house test/package/pack.test.ts` only those, and `npm run
 // test:system` the ones that need a Debian package; flags go to `node --test`. A path that matches nothing is an error,
-// not a green run.
-import { spawnSync } from 'node:child_process'
-import { globSync, statSync } from 'node:fs'
-import { availableParallelism } from 'node:os'
+// not a green run. Files about PostgreSQL get one server for all of them, unless HOLDFAST_TEST_POSTGRES names one.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { globSync, readFileSync, statSync } from 'node:fs'
+import { availableParallelism, constants } from 'node:os'
+import { startServer } from './support/postgres-server.ts'
 
 const quiet = './test/support/quiet-reporter.ts'
 const args = process.argv.slice(2)
@@ -13,19 +15,40 @@ const wanted = args.filter((arg) => !arg.startsWith('--'))
 
 const files = (wanted.length > 0 ? wanted : [system ? 'test/system' : 'test']).flatMap(testFilesIn)
 
-const { status } = spawnSync(
-  process.execPath,
-  [
-    '--test',
-    `--test-concurrency=${availableParallelism()}`,
-    '--test-timeout=300000',
-    ...(flags.some((flag) => flag.startsWith('--test-reporter')) ? [] : [`--test-reporter=${quiet}`]),
-    ...flags,
-    ...files,
-  ],
-  { stdio: 'inherit', env: { ...process.env, ...(system && { HOLDFAST_TEST_SYSTEM: '1' }) } },
-)
-process.exitCode = status ?? 1
+process.exitCode = await runTests()
+
+async function runTests(): Promise<number> {
+  const given = process.env['HOLDFAST_TEST_POSTGRES']
+  await using server = given || !files.some(needsPostgres) ? undefined : await startServer()
+  const postgres = given || server?.url()
+  const child = spawn(
+    process.execPath,
+    [
+      '--test',
+      `--test-concurrency=${availableParallelism()}`,
+      '--test-timeout=300000',
+      ...(flags.some((flag) => flag.startsWith('--test-reporter')) ? [] : [`--test-reporter=${quiet}`]),
+      ...flags,
+      ...files,
+    ],
+    {
+      stdio: 'inherit',
+      env: {
+        ...process.env,
+        ...(system && { HOLDFAST_TEST_SYSTEM: '1' }),
+        ...(postgres && { HOLDFAST_TEST_POSTGRES: postgres }),
+      },
+    },
+  )
+  // Asked to end, the run lets its tests end first, and then its server.
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => child.kill(signal))
+  const [code, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
+  return code ?? 128 + (signal ? constants.signals[signal] : 0)
+}
+
+function needsPostgres(file: string): boolean {
+  return file.includes('postgres') || readFileSync(file, 'utf8').includes('support/postgres')
+}
 
 function testFilesIn(path: string): string[] {
   const found = statSync(path, { throwIfNoEntry: false })?.isDirectory()

@@ -66,9 +66,13 @@ export interface Capabilities {
 
 export interface Store {
   readonly capabilities: Capabilities
+  /** A claim that is sent behind an enqueue, without waiting for its answer, sees the jobs. */
+  readonly claimsFollowEnqueues: boolean
 
   define(queues: readonly QueueSettings[]): Promise<void>
   enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]>
+  /** In the caller's own transaction; only where `callerTransaction`. What fails in it is the caller's to see. */
+  enqueueIn?(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer>
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]>

@@ -13,6 +13,8 @@ export interface RunOptions {
   readonly cwd?: string
   readonly env?: NodeJS.ProcessEnv
   readonly timeoutMs?: number
+  readonly uid?: number
+  readonly gid?: number
 }
 
 export async function run(command: string, args: readonly string[], options: RunOptions = {}): Promise<Ended> {

@@ -1,14 +1,12 @@
 // What people do to jobs and queues from outside: define, pause, cancel, requeue.
 
-import { type Refused, refuse } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
+import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
+import { cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { takeDedup } from './enqueue.ts'
 import {
-  decodeCancel,
-  decodeError,
   type EndedPlace,
-  encodePast,
   end,
   findById,
   type IdleRow,
@@ -59,8 +57,7 @@ export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelA
     tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
     return { status: 'requested', enqueued: [] }
   }
-  if (job.state !== 'ready' && job.state !== 'scheduled')
-    return wrongState(id, job.state, 'cancel', 'a job that has not ended')
+  if (job.state !== 'ready' && job.state !== 'scheduled') return cannotCancel(id, job.state)
   return tx.attempt(() => {
     unlist(tx, queue, job)
     end(tx, queue, job, { state: 'cancelled', attempts: job.attempts, result: null, error: null, run: null })
@@ -71,21 +68,13 @@ export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelA
 export function requeue(tx: Transaction, id: string): RequeueAnswer {
   const job = findById(tx, id)
   if (!job) return notFound(id)
-  if (job.state !== 'dead') return wrongState(id, job.state, 'requeue', 'a dead job')
+  if (job.state !== 'dead') return cannotRequeue(id, job.state)
   const heldBy = blockedBy(tx, job)
   if (heldBy === undefined) {
     revive(tx, job)
     return { id }
   }
-  return refuse(
-    'INVALID_STATE',
-    `Cannot requeue job ${id}: job ${heldBy} holds its dedup key. Wait for that one to end.`,
-    {
-      id,
-      state: 'dead',
-      heldBy,
-    },
-  )
+  return requeueBlocked(id, heldBy)
 }
 
 /** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
@@ -212,12 +201,4 @@ function filteredQueues(tx: Transaction, { queue }: RequeueFilter): QueueRow[] {
   if (queue === undefined) return tx.queues()
   const row = tx.findQueue(queue)
   return row ? [row] : []
-}
-
-function notFound(id: string): Refused {
-  return refuse('JOB_NOT_FOUND', `There is no job ${id}; it never was, or its retention is over.`, { id })
-}
-
-function wrongState(id: string, state: string, verb: string, wanted: string): Refused {
-  return refuse('INVALID_STATE', `Cannot ${verb} job ${id}: it is ${state}, and only ${wanted} can be.`, { id, state })
 }

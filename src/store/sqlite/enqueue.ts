@@ -1,11 +1,11 @@
 // Enqueue. A request's jobs land together or not at all. Looking and writing are one transaction and SQLite has one
 // writer, so of two producers racing for a key exactly one finds it free.
 
-import { type Refused, refuse } from '../../errors.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
+import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
 import { findById, findBySeq, listReady, listScheduled, place, unlist } from './job.ts'
-import { type QueueRow, Refusal, type Transaction } from './transaction.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
 
 export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
   if (!jobs.some(mayBeRefused)) return jobs.map((job) => enqueueJob(tx, job))
@@ -40,13 +40,7 @@ function findIdempotent(
     key,
   )
   if (!known || known.hash === hash) return known?.id
-  throw new Refusal(
-    refuse(
-      'IDEMPOTENCY_MISMATCH',
-      `Idempotency key ${JSON.stringify(key)} was used for job ${known.id} with another payload. Use a new key for new work.`,
-      { key, id: known.id, queue: queue.name },
-    ),
-  )
+  throw new Refusal(idempotencyMismatch({ key, id: known.id, queue: queue.name }))
 }
 
 interface Holder {
@@ -89,10 +83,6 @@ function dueAt(tx: Transaction, job: NewJob): number {
 function isLive(tx: Transaction, id: string): boolean {
   const newest = findById(tx, id)
   return newest !== undefined && !['done', 'dead', 'cancelled'].includes(newest.state)
-}
-
-function duplicateId(id: string): Refused {
-  return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
 }
 
 function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {

@@ -52,6 +52,7 @@ export function sqlite({ path, inThread }: SqliteOptions) {
 
 class SqliteStore implements Store {
   readonly capabilities: Capabilities
+  readonly claimsFollowEnqueues = true
   readonly #port: Port
   readonly #listeners: Set<OnReady>
   #closing: Promise<void> | null = null

@@ -1,8 +1,8 @@
 // A job's row and the small tables that say which state it is in. Everything that moves a job between them goes through
 // here, so that row, list and count change together.
 
-import type { Attempt, EffectSet, Ending, EndState, JobError, JobState } from '../../job/record.ts'
-import { remember } from '../../job/transition.ts'
+import type { Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
+import { encodeError, encodePast } from '../../job/stored.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 /** What every transition needs of a job's row. */
@@ -186,7 +186,7 @@ export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, atte
     run?.ending ?? null,
     tx.now,
     result,
-    error && JSON.stringify(error),
+    encodeError(error),
   )
   tx.count(queue, state, 1)
 }
@@ -200,32 +200,5 @@ export function removeJob(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | '
       job.idempotency_key,
       job.seq,
     )
-  }
-}
-
-export function encodePast(past: string | null, attempt: Attempt): string {
-  return JSON.stringify(remember(decodePast(past), attempt))
-}
-
-export function decodePast(past: string | null): Attempt[] {
-  return past === null ? [] : (decode<Attempt[]>(past) ?? [])
-}
-
-/** The effects of every cancel that was requested. */
-export function decodeCancel(cancel: string | null): EffectSet[] {
-  return cancel === null ? [] : (decode<EffectSet[]>(cancel) ?? [])
-}
-
-export function decodeError(error: string | null): JobError | null {
-  if (error === null) return null
-  return decode<JobError>(error) ?? { message: error }
-}
-
-/** What was corrupted behind our back must not keep its neighbours from being swept, so it reads as nothing. */
-function decode<T>(text: string): T | undefined {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
   }
 }

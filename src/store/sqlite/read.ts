@@ -1,12 +1,14 @@
 // Reads. Pages follow the indexes that the hot path keeps anyway: by queue, then by state; waiting jobs in the order they
 // will run, running ones in the order they were enqueued, finished ones newest first.
 
-import { HoldfastError } from '../../errors.ts'
+import { toError } from '../../errors.ts'
 import type { Attempt, EndState, JobRecord, JobState } from '../../job/record.ts'
+import { decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
+import { unknownMark } from '../refusals.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
-import { decodeError, decodePast, type EndedPlace, findById, newestFirst } from './job.ts'
+import { type EndedPlace, findById, newestFirst } from './job.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 interface RecordRow {
@@ -174,9 +176,7 @@ function decodeMark(text: string): Mark {
   } catch {
     // falls through: not one of ours
   }
-  throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page; this is none.', {
-    option: 'after',
-  })
+  throw toError(unknownMark())
 }
 
 export function readStats(tx: Transaction): QueueStats[] {

@@ -1,14 +1,15 @@
 // Settle. Everything a settlement does is one transaction; what cannot be applied is undone to a savepoint and the job
 // fails instead, so that the settlements beside it never notice.
 
-import { isRefused, type Refused } from '../../errors.ts'
+import { isRefused } from '../../errors.ts'
 import { newId } from '../../id.ts'
-import { defaults } from '../../job/bounds.ts'
-import type { Attempt, EffectSet, Ending, JobError, NewJob } from '../../job/record.ts'
-import { type DeathNotice, expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import { deathNotice, effectError } from '../../job/death.ts'
+import type { Attempt, EffectSet, Ending, JobError } from '../../job/record.ts'
+import { decodeCancel } from '../../job/stored.ts'
+import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueJob } from './enqueue.ts'
-import { decodeCancel, dropLease, end, type JobRow, waitAgain } from './job.ts'
+import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import { findHeld, type HeldRow } from './renew.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
@@ -118,39 +119,10 @@ export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
   return effects.enqueue.map((job) => enqueueJob(tx, job))
 }
 
-function effectError({ refused, message }: Refused): JobError {
-  return { name: 'EffectFailed', code: refused, message: `An effect of the settlement failed: ${message}` }
-}
-
 function tellOfDeath(tx: Transaction, queue: QueueRow, job: JobRow, attempts: number, error: JobError | null): void {
   if (queue.on_dead === null) return
-  const text =
+  const payload =
     tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
-  const notice: Omit<DeathNotice, 'payload'> = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now }
-  const follow: NewJob = {
-    id: newId(),
-    idGiven: false,
-    queue: queue.on_dead,
-    payload: `${JSON.stringify(notice).slice(0, -1)},"payload":${isJson(text) ? text : JSON.stringify(text)}}`,
-    headers: null,
-    priority: defaults.priority,
-    maxAttempts: defaults.attempts,
-    timeoutMs: null,
-    delayMs: 0,
-    runAt: null,
-    startBefore: null,
-    dedup: null,
-    idempotency: null,
-  }
-  enqueueJob(tx, follow)
-}
-
-/** A job may die because its payload cannot be read; the notice must be readable all the same. */
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
-  }
+  const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, told: queue.on_dead, payload }
+  enqueueJob(tx, deathNotice(death, newId()))
 }

@@ -8,6 +8,7 @@
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { EndState, JobState } from '../../job/record.ts'
+import { Refusal } from '../refusals.ts'
 import type { Database } from './database.ts'
 import type { HeldTuple } from './renew.ts'
 
@@ -67,16 +68,6 @@ function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
 export interface ShelfRow {
   readonly no: number
   readonly retain_ms: number | null
-}
-
-/** Thrown to undo the request at hand and answer with this instead. */
-export class Refusal extends Error {
-  readonly refused: Refused
-
-  constructor(refused: Refused) {
-    super(refused.message)
-    this.refused = refused
-  }
 }
 
 export class Transaction {

@@ -1,0 +1,35 @@
+// Parts of a job that stores keep as JSON text. What was corrupted behind our back must not keep its neighbours from being
+// swept, so it reads as nothing.
+
+import type { Attempt, EffectSet, JobError } from './record.ts'
+import { remember } from './transition.ts'
+
+export function encodePast(past: string | null, attempt: Attempt): string {
+  return JSON.stringify(remember(decodePast(past), attempt))
+}
+
+export function decodePast(past: string | null): Attempt[] {
+  return decode<Attempt[]>(past) ?? []
+}
+
+/** The effects of every cancel that was requested. */
+export function decodeCancel(cancel: string | null): EffectSet[] {
+  return decode<EffectSet[]>(cancel) ?? []
+}
+
+export function encodeError(error: JobError | null): string | null {
+  return error && JSON.stringify(error)
+}
+
+export function decodeError(error: string | null): JobError | null {
+  if (error === null) return null
+  return decode<JobError>(error) ?? { message: error }
+}
+
+function decode<T>(text: string | null): T | undefined {
+  try {
+    return text === null ? undefined : JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,118 @@
+// Claim. The statement and why it hides nothing are in `migrations/0002-claim.ts`.
+//
+// One claim in flight per store and list of queues: claims of one lane wait for each other on the server, where each of them
+// would keep a connection. Leases of claims that were settled to the last job are removed with the next claim.
+
+import { randomBytes } from 'node:crypto'
+import type { ClaimedJob, ClaimRequest } from '../store.ts'
+import { texts, uuids } from './columns.ts'
+import { type Database, patiently, type Row } from './database.ts'
+import { toFence } from './fence.ts'
+import type { Lanes } from './lanes.ts'
+
+export class Claims {
+  readonly #db: Database
+  readonly #lanes: Lanes
+  readonly #inFlight = new Map<string, Promise<unknown>>()
+  /** How many jobs of each claim made here are not settled yet. */
+  readonly #open = new Map<string, number>()
+  #finished: string[] = []
+
+  constructor(db: Database, lanes: Lanes) {
+    this.#db = db
+    this.#lanes = lanes
+  }
+
+  claim(request: ClaimRequest): Promise<ClaimedJob[]> {
+    const key = request.queues?.toSorted().join(' ') ?? '*'
+    const claimed = (this.#inFlight.get(key) ?? Promise.resolve()).then(() => this.#claim(request))
+    const ended: Promise<void> = claimed.then(
+      () => this.#leave(key, ended),
+      () => this.#leave(key, ended),
+    )
+    this.#inFlight.set(key, ended)
+    return claimed
+  }
+
+  #leave(key: string, ended: Promise<unknown>): void {
+    if (this.#inFlight.get(key) === ended) this.#inFlight.delete(key)
+  }
+
+  async #claim({ queues, max, leaseMs, worker }: ClaimRequest): Promise<ClaimedJob[]> {
+    const token = randomBytes(16).toString('hex')
+    const finished = this.#finished.splice(0, finishedMax)
+    const values = [token, worker, leaseMs, max, queues && texts(queues), uuids(finished), this.#db.now]
+    const rows = await patiently(() => this.#healing(() => this.#db.once(select, values)))
+    if (rows.length > 0) this.#open.set(token, rows.length)
+    const jobs: ClaimedJob[] = []
+    for (const row of rows) jobs.push(await this.#toClaimed(token, row))
+    return jobs
+  }
+
+  /** A cursor ahead of the cluster's own numbers was restored from another one. */
+  async #healing<T>(action: () => Promise<T>): Promise<T> {
+    try {
+      return await action()
+    } catch (error) {
+      if ((error as { code?: unknown }).code !== 'HF003') throw error
+      await heal(this.#db)
+      return action()
+    }
+  }
+
+  /**
+   * These holds have ended by a settlement that landed. A hold ends so at most once, so a claim all of whose holds have
+   * ended holds nothing; one of which some were lost is left to the sweep.
+   */
+  forget(fences: readonly string[]): void {
+    for (const fence of fences) {
+      const token = fence.slice(0, 32)
+      const left = (this.#open.get(token) ?? 0) - 1
+      if (left > 0) this.#open.set(token, left)
+      else if (this.#open.delete(token)) this.#finished.push(token)
+    }
+  }
+
+  async #toClaimed(token: string, row: Row): Promise<ClaimedJob> {
+    const [lane, xid, ord, id, attempts, maxAttempts, timeoutMs, createdAt, startedAt, expiresAt, headers, payload] =
+      row
+    const place = { lane: Number(lane), xid: Number(xid), ord: Number(ord) }
+    const known = this.#lanes.known(place.lane) ?? (await this.#lanes.byNo(place.lane))
+    return {
+      id: id as string,
+      queue: known.name,
+      fence: toFence(token, place),
+      attempt: Number(attempts) + 1,
+      maxAttempts: Number(maxAttempts),
+      priority: known.priority,
+      timeoutMs: timeoutMs === null ? null : Number(timeoutMs),
+      createdAt: Number(createdAt),
+      startedAt: Number(startedAt),
+      expiresAt: Number(expiresAt),
+      headers: headers as string | null,
+      payload: payload as string,
+    }
+  }
+}
+
+const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7)'
+const finishedMax = 1_000
+
+/** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
+export async function heal(db: Database): Promise<void> {
+  await db.transactLightly(async (tx) => {
+    await tx.query('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)', [])
+    await tx.query('select holdfast.heal($1)', [await systemIdentifier(db)])
+  })
+}
+
+/** Null where the role may not ask. */
+export async function systemIdentifier(db: Database): Promise<string | null> {
+  try {
+    const [row] = await db.once('select system_identifier::text from pg_control_system()', [])
+    return row?.[0] ?? null
+  } catch (error) {
+    if ((error as { code?: unknown }).code === '42501') return null
+    throw error
+  }
+}

@@ -1,0 +1,252 @@
+// What people do to jobs and queues from outside: define, pause, cancel, requeue.
+//
+// Cancel must know whether a job waits or runs, and claims leave no mark on it. So it takes the job's lane lock, which keeps
+// claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
+// is looked for once more.
+
+import { isRefused, type Refused } from '../../errors.ts'
+import { defaults } from '../../job/bounds.ts'
+import type { JobState, QueueSettings } from '../../job/record.ts'
+import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
+import { cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
+import type {
+  CancelAnswer,
+  CancelRequest,
+  RequeueAllAnswer,
+  RequeueAllRequest,
+  RequeueAnswer,
+  RequeueFilter,
+} from '../store.ts'
+import { ints, uuids } from './columns.ts'
+import type { Row, Transaction } from './database.ts'
+import type { Desk } from './enqueue.ts'
+import { readReady } from './read.ts'
+import { Clerk } from './settle.ts'
+
+export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
+  for (const { name, retainDoneMs, retainDeadMs, onDead } of queues) {
+    await db.query(
+      `insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead)
+       values ($1, true, $2, $3, $4)
+       on conflict (name) do update
+          set is_named = true, retain_done_ms = excluded.retain_done_ms, retain_dead_ms = excluded.retain_dead_ms, on_dead = excluded.on_dead
+        where (q.is_named, q.retain_done_ms, q.retain_dead_ms, q.on_dead)
+              is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead)`,
+      [name, finite(retainDoneMs), finite(retainDeadMs), onDead],
+    )
+  }
+}
+
+/** Answers which queue has ready jobs now that may be claimed again. */
+export async function pause({ db }: Desk, queue: string, paused: boolean): Promise<Map<string, number>> {
+  await db.query(
+    `insert into holdfast.queue as q (name, is_named, paused, retain_done_ms, retain_dead_ms) values ($1, true, $2, $3, $4)
+     on conflict (name) do update set is_named = true, paused = excluded.paused`,
+    [queue, paused, defaults.retainDoneMs, defaults.retainDeadMs],
+  )
+  const ready = paused ? undefined : (await readReady(db)).get(queue)
+  return new Map(ready === undefined ? [] : [[queue, ready]])
+}
+
+function finite(ms: number): number | null {
+  return Number.isFinite(ms) ? ms : null
+}
+
+export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
+  const { db, lanes } = desk
+  await lanes.open(requests.flatMap(({ effects }) => effects?.enqueue ?? []))
+  let ready = new Map<string, number>()
+  const answers = await db.transact(async (tx) => {
+    const found = await lockJobs(
+      tx,
+      requests.map(({ id }) => id),
+    )
+    await tx.readClock()
+    const clerk = new Clerk(tx, lanes)
+    const answered: CancelAnswer[] = []
+    for (const request of requests) answered.push(await cancelOne(tx, clerk, request, found))
+    ready = clerk.becameReady
+    return answered
+  })
+  desk.announce(ready)
+  return answers
+}
+
+interface LockedJob {
+  readonly state: JobState
+  readonly attempts: number
+  readonly cancel: string | null
+}
+
+/** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
+async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
+  const locked = new Set<string>()
+  for (;;) {
+    const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [uuids(ids)])
+    const fresh = places.map(([lane]) => lane as string).filter((lane) => !locked.has(lane))
+    if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [ints(fresh.map(Number))])
+    for (const lane of fresh) locked.add(lane)
+    const rows = await tx.query(
+      `select id, lane, attempts, cancel,
+              case when ready_xid is null then 'scheduled'
+                   when holdfast.is_waiting(lane, ready_xid, ord, start_before, seq) then 'ready'
+                   else 'running' end
+         from holdfast.job where id = any ($1::uuid[]) order by id for update`,
+      [uuids(ids)],
+    )
+    if (rows.some(([, lane]) => !locked.has(lane as string))) continue
+    return new Map(
+      rows.map(([id, , attempts, requested, state]) => [
+        id as string,
+        { state: state as JobState, attempts: Number(attempts), cancel: requested ?? null },
+      ]),
+    )
+  }
+}
+
+async function cancelOne(
+  tx: Transaction,
+  clerk: Clerk,
+  { id, effects }: CancelRequest,
+  found: Map<string, LockedJob>,
+): Promise<CancelAnswer> {
+  const job = found.get(id)
+  if (!job) return cannotCancelEnded(tx, id)
+  if (job.state === 'running') {
+    const all = JSON.stringify([...decodeCancel(job.cancel), ...(effects ? [effects] : [])])
+    await tx.query('update holdfast.job set cancel = $2 where id = $1', [id, all])
+    found.set(id, { ...job, cancel: all })
+    return { status: 'requested', enqueued: [] }
+  }
+  const answer = await tx.attempt(async () => {
+    const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
+    await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+    return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
+  })
+  if (!isRefused(answer)) found.delete(id)
+  return answer
+}
+
+async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused> {
+  const [ended] = await tx.query(selectNewestEnded, [id])
+  return ended ? cannotCancel(id, ended[0] as JobState) : notFound(id)
+}
+
+const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
+
+const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
+  e.dedup_scope, e.dedup_key`
+
+export async function requeue(desk: Desk, ids: readonly string[]): Promise<RequeueAnswer[]> {
+  const ready = new Map<string, number>()
+  const answers = await desk.db.transact(async (tx) => {
+    const answered: RequeueAnswer[] = []
+    for (const id of ids) answered.push(await requeueOne(tx, id, ready))
+    return answered
+  })
+  desk.announce(ready)
+  return answers
+}
+
+async function requeueOne(tx: Transaction, id: string, ready: Map<string, number>): Promise<RequeueAnswer> {
+  const [live] = await lockJobs(tx, [id])
+  if (live) return cannotRequeue(id, live[1].state)
+  await tx.readClock()
+  const [dead] = await tx.query(
+    `select ${deadColumns}, e.state from holdfast.ended e join holdfast.queue q on q.no = e.queue
+      where e.id = $1 order by e.seq desc limit 1 for update of e`,
+    [id],
+  )
+  if (!dead) return notFound(id)
+  if (dead[12] !== 'dead') return cannotRequeue(id, dead[12] as JobState)
+  const [heldBy] = await revive(tx, [dead], false)
+  if (heldBy != null) return requeueBlocked(id, heldBy)
+  ready.set(dead[9] as string, (ready.get(dead[9] as string) ?? 0) + 1)
+  return { id }
+}
+
+async function revive(tx: Transaction, dead: readonly Row[], dryRun: boolean): Promise<(string | null)[]> {
+  const jobs = dead.map((row) => ({ id: row[0], seq: row[1], past: pastOf(row) }))
+  const text = 'select holdfast.revive($1::jsonb, $2, $3)::text'
+  const [row] = await tx.query(text, [JSON.stringify(jobs), dryRun, tx.now])
+  return JSON.parse(row?.[0] ?? '[]')
+}
+
+function pastOf(row: Row): string | null {
+  const [, , past, attempt, worker, startedAt, finishedAt, ending, error] = row
+  if (attempt == null) return past ?? null
+  const told = decodeError(error ?? null)
+  return encodePast(past ?? null, {
+    attempt: Number(attempt),
+    worker: worker as string,
+    startedAt: Number(startedAt),
+    endedAt: Number(finishedAt),
+    ending: ending as 'failed',
+    ...(told && { error: told }),
+  })
+}
+
+const chunkMax = 1_000
+
+/** A place among the dead: by queue, newest first. */
+interface Mark {
+  readonly queue: string
+  readonly finishedAt: number
+  readonly seq: string
+}
+
+const begin: Mark = { queue: '', finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
+
+/** In chunks, newest first. A dry run frees nothing, so it remembers which keys the chunks before would have taken. */
+export async function requeueAll(desk: Desk, { filter, dryRun }: RequeueAllRequest): Promise<RequeueAllAnswer> {
+  const taken = new Map<string, string>()
+  const skipped: { id: string; heldBy: string }[] = []
+  let requeued = 0
+  let mark: Mark | null = begin
+  while (mark !== null) {
+    const chunk = await requeueChunk(desk, filter, dryRun, mark)
+    for (const { id, slot, heldBy } of chunk.jobs) {
+      const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
+      if (blocker != null) skipped.push({ id, heldBy: blocker })
+      else requeued += 1
+      if (slot !== null && blocker == null) taken.set(slot, id)
+    }
+    mark = chunk.next
+  }
+  return { requeued, skipped }
+}
+
+interface Chunk {
+  readonly jobs: readonly { readonly id: string; readonly slot: string | null; readonly heldBy: string | null }[]
+  readonly next: Mark | null
+}
+
+async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, mark: Mark): Promise<Chunk> {
+  const { queue = null, diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
+  const ready = new Map<string, number>()
+  const chunk = await desk.db.transact(async (tx): Promise<Chunk> => {
+    await tx.readClock()
+    const dead = await tx.query(
+      `select ${deadColumns} from holdfast.ended e join holdfast.queue q on q.no = e.queue
+        where e.state = 'dead' and ($1::text is null or q.name = $1)
+          and (q.name > $2 or (q.name = $2 and (e.finished_at, e.seq) < ($3, $4)))
+          and e.finished_at >= $5 and e.finished_at < $6 and strpos(holdfast.error_text(e.error), $7) > 0
+        order by q.name, e.finished_at desc, e.seq desc limit ${chunkMax}${dryRun ? '' : ' for update of e'}`,
+      [queue, mark.queue, mark.finishedAt, mark.seq, diedSince, diedBefore, error],
+    )
+    const heldBy = await revive(tx, dead, dryRun)
+    const jobs = dead.map((row, i) => ({
+      id: row[0] as string,
+      slot: row[10] === 'live' ? `${row[9]} ${row[11]}` : null,
+      heldBy: heldBy[i] ?? null,
+    }))
+    dead.forEach((row, i) => {
+      if (!dryRun && heldBy[i] == null) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
+    })
+    const last = dead.length < chunkMax ? undefined : dead.at(-1)
+    const next = last && { queue: last[9] as string, finishedAt: Number(last[6]), seq: last[1] as string }
+    return { jobs, next: next ?? null }
+  })
+  desk.announce(ready)
+  return chunk
+}

@@ -1,0 +1,189 @@
+// Enqueue. Where nothing can refuse any of the jobs and none holds a key they go in as one set of columns; else all of them
+// as JSON, one after the other on the server, so that they stay in order. Either way one call is one commit.
+
+import { isRefused, type Refused } from '../../errors.ts'
+import type { NewJob } from '../../job/record.ts'
+import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
+import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
+import { bigints, ints, optionalBigints, optionalTexts, smallints, texts, uuids } from './columns.ts'
+import { type Database, isCollision, type Transaction, type Value } from './database.ts'
+import type { Lanes } from './lanes.ts'
+
+export interface Desk {
+  readonly db: Database
+  readonly lanes: Lanes
+  /** Tells that jobs of a queue became ready. */
+  announce(ready: ReadonlyMap<string, number>): void
+}
+
+export async function enqueue(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+  await desk.lanes.open(requests.flatMap(({ jobs }) => jobs))
+  if (requests.every(isPlain)) return enqueuePlain(desk, requests)
+  if (requests.length === 1) return enqueueTogether(desk, requests, { isHasty: false })
+  try {
+    return await enqueueTogether(desk, requests, { isHasty: true })
+  } catch (error) {
+    if (!isCollision(error)) throw error
+  }
+  // Somebody waits for a stranger's transaction over a key. Each goes on alone, so that this one delays only itself.
+  const answers = requests.map((request) => enqueue(desk, [request]).then(([answer]) => answer as EnqueueAnswer))
+  return Promise.all(answers)
+}
+
+/** Nothing about these jobs has to be looked up. */
+export function isPlain({ jobs }: EnqueueRequest): boolean {
+  return jobs.every((job) => !job.idGiven && job.dedup === null && job.idempotency === null && job.startBefore === null)
+}
+
+async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+  const jobs = requests.flatMap((request) => request.jobs)
+  const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now] }
+  const nothing = () => undefined
+  await desk.db.land(call, nothing, nothing)
+  desk.announce(countReady(jobs.filter(mayBeReady)))
+  return requests.map((request) => request.jobs.map(created))
+}
+
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
+
+function plainColumns(lanes: Lanes, jobs: readonly NewJob[]): Value[] {
+  const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
+  return [
+    uuids(jobs.map(({ id }) => id)),
+    ints(jobs.map((job) => lanes.of(job).lane)),
+    smallints(jobs.map(({ maxAttempts }) => maxAttempts)),
+    texts(jobs.map(({ payload }) => payload)),
+    optionalTexts(jobs.map(({ headers }) => headers)),
+    optionalBigints(jobs.map(({ timeoutMs }) => timeoutMs)),
+    areDelayed ? bigints(jobs.map(({ delayMs }) => delayMs)) : null,
+    optionalBigints(jobs.map(({ runAt }) => runAt)),
+  ]
+}
+
+/** In a transaction that is under way: follow-up jobs of a settlement. */
+export async function addPlain(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[]): Promise<void> {
+  if (jobs.length > 0) await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs), tx.now])
+}
+
+async function enqueueTogether(
+  desk: Desk,
+  requests: readonly EnqueueRequest[],
+  { isHasty }: { readonly isHasty: boolean },
+): Promise<EnqueueAnswer[]> {
+  const call = {
+    text: `select holdfast.enqueue($2::jsonb, $1, $3, ${isHasty})`,
+    values: [toJson(desk.lanes, requests), desk.db.now],
+  }
+  const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
+  const answers = await desk.db.land(call, ([row]) => read(row?.[0]), read, { isHasty })
+  announceAnswers(desk, requests, answers)
+  return answers
+}
+
+function announceAnswers(desk: Desk, requests: readonly EnqueueRequest[], answers: readonly EnqueueAnswer[]): void {
+  const ready = requests.flatMap(({ jobs }, i) => {
+    const answer = answers[i] as EnqueueAnswer
+    return isRefused(answer) ? [] : jobs.filter((job, j) => mayBeReady(job) && mayRun(answer[j] as Enqueued))
+  })
+  desk.announce(countReady(ready))
+}
+
+function mayRun({ status, replaced }: Enqueued): boolean {
+  return status === 'created' || replaced === true
+}
+
+/** Throws a Refusal when one cannot be enqueued; the caller undoes it to a savepoint. */
+export async function addCarefully(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+  if (jobs.length === 0) return []
+  const values = [toJson(lanes, [{ jobs }]), tx.now]
+  const [row] = await tx.query('select holdfast.enqueue($1::jsonb, null, $2, false)', values)
+  const [answer] = toAnswers(row?.[0] ?? '[]')
+  if (isRefused(answer)) throw new Refusal(answer)
+  return answer as Enqueued[]
+}
+
+/** Anything that runs a statement in the caller's transaction. */
+export interface CallerTransaction {
+  query(text: string, values: unknown[]): PromiseLike<{ readonly rows: readonly unknown[] } | readonly unknown[]>
+}
+
+export async function enqueueIn(
+  desk: Desk,
+  { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string },
+  request: EnqueueRequest,
+): Promise<EnqueueAnswer> {
+  await desk.lanes.open(request.jobs)
+  const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
+  const text = 'select holdfast.enqueue($1::jsonb, null, $2::bigint, false)::text as answer'
+  const result = await run(text, [toJson(desk.lanes, [request]), desk.db.now])
+  const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
+  const [answer] = toAnswers(row?.answer ?? '[]')
+  if (isRefused(answer)) return answer
+  const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun((answer as Enqueued[])[i] as Enqueued))
+  for (const queue of countReady(ready).keys()) {
+    // Heard when the transaction commits; the same text from one transaction is heard once.
+    await run('select pg_notify($1::text, $2::text)', [channel, JSON.stringify({ ready: [[queue, 1]] })])
+  }
+  return answer as EnqueueAnswer
+}
+
+function created({ id }: NewJob): Enqueued {
+  return { id, status: 'created' }
+}
+
+/** By this machine's clock, which is good enough for a hint. */
+function mayBeReady({ delayMs, runAt }: NewJob): boolean {
+  return delayMs === 0 && (runAt === null || runAt <= Date.now() + 1_000)
+}
+
+export function countReady(jobs: readonly { readonly queue: string }[]): Map<string, number> {
+  const counts = new Map<string, number>()
+  for (const { queue } of jobs) counts.set(queue, (counts.get(queue) ?? 0) + 1)
+  return counts
+}
+
+function toJson(lanes: Lanes, requests: readonly EnqueueRequest[]): string {
+  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => jobJson(lanes, job))))
+}
+
+/** What is null or false is left out, and asked for with `?` on the other side. */
+function jobJson(lanes: Lanes, job: NewJob): Record<string, unknown> {
+  const { lane, queue } = lanes.of(job)
+  const { dedup, idempotency } = job
+  const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
+  return {
+    id: job.id,
+    ...(job.idGiven && { given: true }),
+    name: job.queue,
+    queue,
+    lane,
+    payload: job.payload,
+    ...(job.headers !== null && { headers: job.headers }),
+    maxAttempts: job.maxAttempts,
+    ...(job.timeoutMs !== null && { timeoutMs: job.timeoutMs }),
+    ...(job.delayMs > 0 && { delayMs: job.delayMs }),
+    ...(job.runAt !== null && { runAt: job.runAt }),
+    ...(job.startBefore !== null && { startBefore: job.startBefore }),
+    ...(dedup && { dedupKey: dedup.key, dedupScope: scope }),
+    ...(dedup?.replace && { replace: true }),
+    ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
+    ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
+  }
+}
+
+type JsonAnswer =
+  | readonly (Enqueued & { readonly ready?: boolean })[]
+  | { readonly refused: string; readonly id: string; readonly key: string; readonly queue: string }
+
+function toAnswers(json: string): EnqueueAnswer[] {
+  return (JSON.parse(json) as JsonAnswer[]).map((answer) => {
+    if (!('refused' in answer)) {
+      return answer.map(({ id, status, replaced }) => ({ id, status, ...(replaced && { replaced }) }))
+    }
+    return toRefused(answer)
+  })
+}
+
+function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {
+  return refused === 'HF101' ? idempotencyMismatch({ key, id, queue }) : duplicateId(id)
+}

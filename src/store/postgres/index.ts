@@ -1,0 +1,202 @@
+// The PostgreSQL store: many machines, enqueue in your own transaction, SQL effects.
+
+import { Pool } from 'pg'
+import type { Clock } from '../../clock.ts'
+import { HoldfastError, isRefused } from '../../errors.ts'
+import type { QueueSettings } from '../../job/record.ts'
+import type {
+  CancelRequest,
+  Capabilities,
+  ClaimRequest,
+  EnqueueAnswer,
+  EnqueueRequest,
+  JobsQuery,
+  KvScanQuery,
+  KvWrite,
+  RenewRequest,
+  RequeueAllRequest,
+  SettleAnswer,
+  SettleRequest,
+  Store,
+  SweepRequest,
+} from '../store.ts'
+import { Claims, heal, systemIdentifier } from './claim.ts'
+import { cancel, define, pause, requeue, requeueAll } from './control.ts'
+import { Database, patiently } from './database.ts'
+import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue.ts'
+import { kvGet, kvScan, kvWrite } from './kv.ts'
+import { Lanes } from './lanes.ts'
+import { migrate, Schema } from './migrations.ts'
+import { readJob, readJobs, readStats } from './read.ts'
+import { renew } from './renew.ts'
+import { settle } from './settle.ts'
+import { Sweeps } from './sweep.ts'
+import { type OnReady, Wakes } from './wake.ts'
+
+export interface PostgresOptions {
+  /** Your own pool, which stays yours to end; or a URL for one of the store's own. */
+  readonly pool?: Pool
+  readonly url?: string
+  /** The schema that everything lives in; `holdfast` unless given. */
+  readonly schema?: string
+  /** Whether to keep a connection for LISTEN while claiming; true unless given. Without it the store polls. */
+  readonly listen?: boolean
+}
+
+export function postgres(options: PostgresOptions) {
+  return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
+    const schema = new Schema(options.schema ?? 'holdfast')
+    const pool = options.pool ?? new Pool({ connectionString: requireUrl(options.url), max: 10 })
+    // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
+    const ignore = () => undefined
+    if (!options.pool) pool.on('error', ignore)
+    try {
+      const store = new PostgresStore(pool, schema, clock, options)
+      await store.start()
+      return store
+    } catch (error) {
+      if (!options.pool) await pool.end()
+      throw error
+    }
+  }
+}
+
+function requireUrl(url: string | undefined): string {
+  if (url !== undefined) return url
+  throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
+}
+
+/** A pool this small would have no connection left beside the one that listens. */
+const poolMinToListen = 3
+
+class PostgresStore implements Store {
+  readonly capabilities: Capabilities = {
+    manyWriters: true,
+    callerTransaction: true,
+    sqlEffects: true,
+    survivesPowerLoss: true,
+  }
+  readonly claimsFollowEnqueues = false
+  readonly #pool: Pool
+  readonly #ownsPool: boolean
+  readonly #db: Database
+  readonly #wakes: Wakes
+  readonly #claims: Claims
+  readonly #sweeps: Sweeps
+  readonly #desk: Desk
+  #closing: Promise<void> | null = null
+
+  constructor(pool: Pool, schema: Schema, clock: Clock, { pool: given, listen = true }: PostgresOptions) {
+    this.#pool = pool
+    this.#ownsPool = given === undefined
+    this.#db = new Database(pool, schema, clock)
+    const lanes = new Lanes(this.#db)
+    this.#wakes = new Wakes(this.#db, { mayListen: listen && (pool.options.max ?? 10) >= poolMinToListen })
+    this.#desk = { db: this.#db, lanes, announce: (ready) => this.#wakes.announce(ready) }
+    this.#claims = new Claims(this.#db, lanes)
+    this.#sweeps = new Sweeps(this.#desk)
+  }
+
+  async start(): Promise<void> {
+    await patiently(async () => {
+      const client = await this.#pool.connect()
+      try {
+        await migrate(client, this.#db.schema)
+      } finally {
+        client.release()
+      }
+    })
+    await this.#db.learnIsolation()
+    const [row] = await this.#db.query('select system_identifier from holdfast.meta', [])
+    const here = await systemIdentifier(this.#db)
+    if (here !== null && row?.[0] !== here) await heal(this.#db)
+  }
+
+  async define(queues: readonly QueueSettings[]): Promise<void> {
+    await define(this.#desk, queues)
+    this.#sweeps.expectUpkeep()
+  }
+
+  enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+    return enqueue(this.#desk, requests)
+  }
+
+  enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
+    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel: this.#wakes.channel }, request)
+  }
+
+  claim(request: ClaimRequest) {
+    this.#wakes.expectWork()
+    return this.#claims.claim(request)
+  }
+
+  renew(requests: readonly RenewRequest[]) {
+    return renew(this.#db, requests)
+  }
+
+  async settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
+    const answers = await settle(this.#desk, requests)
+    const landed = requests.filter((_, i) => answers[i] !== 'lost' && !isRefused(answers[i]))
+    this.#claims.forget(landed.map(({ fence }) => fence))
+    return answers
+  }
+
+  sweep(request: SweepRequest) {
+    return this.#sweeps.sweep(request)
+  }
+
+  cancel(requests: readonly CancelRequest[]) {
+    return cancel(this.#desk, requests)
+  }
+
+  requeue(ids: readonly string[]) {
+    return requeue(this.#desk, ids)
+  }
+
+  requeueAll(request: RequeueAllRequest) {
+    return requeueAll(this.#desk, request)
+  }
+
+  async pause(queue: string, paused: boolean): Promise<void> {
+    const ready = await pause(this.#desk, queue, paused)
+    this.#desk.announce(ready)
+  }
+
+  job(id: string) {
+    return readJob(this.#db, id)
+  }
+
+  jobs(query: JobsQuery) {
+    return readJobs(this.#db, query)
+  }
+
+  stats() {
+    return readStats(this.#db)
+  }
+
+  kvGet(key: string) {
+    return kvGet(this.#db, key)
+  }
+
+  kvWrite(writes: readonly KvWrite[]) {
+    return kvWrite(this.#db, writes)
+  }
+
+  kvScan(query: KvScanQuery) {
+    return kvScan(this.#db, query)
+  }
+
+  subscribe(onReady: OnReady): () => void {
+    return this.#wakes.subscribe(onReady)
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close()
+    return this.#closing
+  }
+
+  async #close(): Promise<void> {
+    await this.#wakes.close()
+    if (this.#ownsPool) await this.#pool.end()
+  }
+}

@@ -1,0 +1,38 @@
+import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
+import type { Database, Row } from './database.ts'
+
+export async function kvWrite(db: Database, writes: readonly KvWrite[]): Promise<KvAnswer[]> {
+  const call = {
+    text: 'select holdfast.kv_write($2::jsonb, $1, $3)::text',
+    values: [JSON.stringify(writes), db.now],
+  }
+  const read = (json: string | null | undefined): KvAnswer[] => JSON.parse(json ?? '[]')
+  return db.land(call, ([row]) => read(row?.[0]), read)
+}
+
+const alive = '(expires_at is null or expires_at > holdfast.now_ms($1))'
+
+export async function kvGet(db: Database, key: string): Promise<KvEntry | null> {
+  const text = `select key, value, version, expires_at from holdfast.kv where ${alive} and key = $2`
+  const [row] = await db.query(text, [db.now, key])
+  return row ? toEntry(row) : null
+}
+
+export async function kvScan(db: Database, { prefix, limit, after }: KvScanQuery): Promise<KvPage> {
+  const rows = await db.query(
+    `select key, value, version, expires_at from holdfast.kv
+      where ${alive} and key > $2 and key >= $3 and starts_with(key, $3)
+      order by key limit $4`,
+    [db.now, after ?? '', prefix, limit + 1],
+  )
+  const page = rows.slice(0, limit).map((row) => ({ key: row[0] as string, ...toEntry(row) }))
+  return { entries: page, next: rows.length > limit ? (page.at(-1)?.key ?? null) : null }
+}
+
+function toEntry([, value, version, expiresAt]: Row): KvEntry {
+  return {
+    value: value as string,
+    version: Number(version),
+    expiresAt: expiresAt == null ? null : Number(expiresAt),
+  }
+}

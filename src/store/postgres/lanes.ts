@@ -1,0 +1,105 @@
+// Numbers of queues and lanes, remembered. They are made outside of every other transaction, so that a caller's long one
+// does not keep others from using the same queue.
+
+import { defaults } from '../../job/bounds.ts'
+import { smallints, texts } from './columns.ts'
+import type { Database } from './database.ts'
+
+export interface Lane {
+  readonly queue: number
+  readonly name: string
+  readonly priority: number
+  /** Of jobs in their turn; those that came back have the next number. */
+  readonly lane: number
+}
+
+type Wanted = Pick<Lane, 'priority'> & { readonly queue: string }
+
+/** Thrown inside a transaction that needs lanes nobody has opened yet: it is undone, they are opened, and it starts over. */
+export class LanesMissing extends Error {
+  readonly wanted: readonly Wanted[]
+
+  constructor(wanted: readonly Wanted[]) {
+    super('Some lanes are not open yet.')
+    this.wanted = wanted
+  }
+}
+
+export class Lanes {
+  readonly #db: Database
+  readonly #byPlace = new Map<string, Lane>()
+  readonly #byNo = new Map<number, Lane>()
+
+  constructor(db: Database) {
+    this.#db = db
+  }
+
+  /** Makes sure that the lanes of these jobs exist and are known. */
+  async open(jobs: readonly Wanted[]): Promise<void> {
+    const wanted = this.#missing(jobs)
+    if (wanted.length === 0) return
+    const rows = await this.#db.query('select * from holdfast.open_lanes($1, $2, $3, $4)', [
+      texts(wanted.map(({ queue }) => queue)),
+      smallints(wanted.map(({ priority }) => priority)),
+      defaults.retainDoneMs,
+      defaults.retainDeadMs,
+    ])
+    for (const row of rows) this.#remember(row)
+  }
+
+  /** Throws LanesMissing unless all of them are known. */
+  require(jobs: readonly Wanted[]): void {
+    const wanted = this.#missing(jobs)
+    if (wanted.length > 0) throw new LanesMissing(wanted)
+  }
+
+  async withLanes<T>(work: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await work()
+      } catch (error) {
+        if (!(error instanceof LanesMissing)) throw error
+        await this.open(error.wanted)
+      }
+    }
+  }
+
+  #missing(jobs: readonly Wanted[]): Wanted[] {
+    const missing = new Map<string, Wanted>()
+    for (const job of jobs) {
+      const place = placeOf(job.queue, job.priority)
+      if (!this.#byPlace.has(place)) missing.set(place, job)
+    }
+    return [...missing.values()]
+  }
+
+  of(job: Wanted): Lane {
+    const lane = this.#byPlace.get(placeOf(job.queue, job.priority))
+    if (!lane) throw new Error(`The lane of queue ${job.queue} was not opened.`)
+    return lane
+  }
+
+  known(no: number): Lane | undefined {
+    return this.#byNo.get(no & ~1)
+  }
+
+  /** The lane of a number, whichever of its two, from the database. */
+  async byNo(no: number): Promise<Lane> {
+    const rows = await this.#db.query(
+      'select q.name, l.priority, q.no, l.no from holdfast.lane l join holdfast.queue q on q.no = l.queue',
+      [],
+    )
+    for (const row of rows) this.#remember(row)
+    return this.#byNo.get(no & ~1) as Lane
+  }
+
+  #remember([name, priority, queue, lane]: readonly (string | null)[]): void {
+    const known = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(lane) }
+    this.#byPlace.set(placeOf(known.name, known.priority), known)
+    this.#byNo.set(known.lane, known)
+  }
+}
+
+function placeOf(queue: string, priority: number): string {
+  return `${priority} ${queue}`
+}

@@ -1,0 +1,196 @@
+// The tables. `holdfast.` stands for the schema's name; see `../migrations.ts`.
+//
+// LAYOUT. A live job is one row, inserted when it is enqueued and deleted when it ends; a claim writes nothing to it. Its
+// place is (lane, ready_xid, ord): the lane says queue and priority, `ready_xid` which transaction made it ready, `ord`
+// its turn within that transaction. Whether a job at a place waits or runs is told by the lane's cursor; who runs it by the
+// lease that lists its place. Whatever makes a job ready again gives it a new place, so a place names one hold.
+//
+// Rows that every claim or settlement would update in place (cursors, counts) are inserted and deleted instead, in the
+// order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being
+// removed, and nobody ever walks over them.
+//
+// Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back letter for letter.
+
+export const tables = `
+create table holdfast.meta (
+  only_row boolean primary key default true check (only_row),
+  schema int not null,
+  system_identifier text -- of the cluster whose transaction numbers the rows carry; null: not known
+);
+
+create sequence holdfast.number; -- for job.seq, job.ord and kv.version
+
+create table holdfast.queue (
+  no int generated always as identity primary key,
+  name text collate "C" not null unique,
+  is_named boolean not null default false, -- defined or paused; else it is there once it had a job
+  paused boolean not null default false,
+  retain_done_ms bigint, -- null: for ever
+  retain_dead_ms bigint, -- null: for ever
+  on_dead text
+);
+
+create sequence holdfast.lane_no increment 2 start 2;
+create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the one of those that came back: it goes first
+  no int primary key default nextval('holdfast.lane_no'),
+  queue int not null references holdfast.queue,
+  priority smallint not null,
+  constraint lane_once unique (queue, priority)
+);
+
+create table holdfast.lane_cursor ( -- how far claims have come; only the newest row of a lane counts
+  lane int not null,
+  no bigint generated always as identity,
+  xid xid8 not null, -- places up to (xid, ord) have been passed,
+  ord bigint not null,
+  gap_xids xid8[] not null, -- except those of transactions that were open then: of each, places after gap_ord are left
+  gap_ords bigint[] not null,
+  primary key (lane, no)
+);
+
+create table holdfast.job (
+  seq bigint not null, -- in the order of insertion
+  ord bigint not null,
+  ready_xid xid8, -- null while scheduled
+  run_at bigint not null, -- when it is due (scheduled) or became ready
+  created_at bigint not null,
+  id uuid not null,
+  lane int not null,
+  attempts smallint not null default 0, -- without the claim that holds it now
+  max_attempts smallint not null,
+  freed smallint not null default 0,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text, -- live, waiting or window
+  idempotency_key text collate "C",
+  cancel text, -- JSON: effects of every cancel requested while it ran
+  past text, -- JSON: attempts that have ended
+  headers text,
+  payload text not null
+);
+create unique index job_id on holdfast.job (id);
+create index job_place on holdfast.job (lane, ready_xid, ord);
+create index job_due on holdfast.job (run_at, seq) where ready_xid is null;
+create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null;
+
+create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
+  no bigint generated always as identity primary key,
+  token uuid not null,
+  lane int not null,
+  worker text not null,
+  started_at bigint not null,
+  given_at bigint not null,
+  expires_at bigint not null,
+  xids xid8[] not null, -- places of the jobs in the lane
+  ords bigint[] not null
+);
+create index lease_token on holdfast.lease (token);
+create index lease_expiry on holdfast.lease (expires_at);
+create index lease_given on holdfast.lease (given_at);
+
+create table holdfast.ended ( -- until retention is over; keep_until decides which partition is dropped when
+  seq bigint not null,
+  finished_at bigint not null,
+  keep_until bigint not null,
+  keep_class smallint not null,
+  run_at bigint not null,
+  created_at bigint not null,
+  id uuid not null,
+  queue int not null,
+  priority smallint not null,
+  state text not null,
+  attempts smallint not null,
+  max_attempts smallint not null,
+  attempt smallint, -- the last run's number, worker, start and ending; null where it never ran
+  started_at bigint,
+  worker text,
+  ending text,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text,
+  idempotency_key text collate "C",
+  cancel text,
+  past text,
+  headers text,
+  payload text not null,
+  result text,
+  error text
+) partition by range (keep_class, keep_until);
+create index ended_id on holdfast.ended (id);
+create index ended_list on holdfast.ended (queue, state, finished_at, seq);
+create table holdfast.ended_rest partition of holdfast.ended default;
+
+create table holdfast.tally ( -- changes of the counts, added up; low is set on sums: nothing older than it is left
+  xid xid8 not null,
+  queue int not null,
+  low xid8,
+  scheduled bigint not null default 0,
+  ready bigint not null default 0,
+  running bigint not null default 0,
+  done bigint not null default 0,
+  dead bigint not null default 0,
+  cancelled bigint not null default 0
+);
+create index tally_xid on holdfast.tally (xid);
+create index tally_sum on holdfast.tally (xid) where low is not null;
+
+create table holdfast.dedup (
+  queue int not null,
+  key text collate "C" not null,
+  seq bigint not null,
+  id uuid not null,
+  until bigint, -- null: until the holder leaves its scope
+  primary key (queue, key)
+);
+create index dedup_until on holdfast.dedup (until) where until is not null;
+
+create table holdfast.idempotency (
+  queue int not null,
+  key text collate "C" not null,
+  seq bigint not null,
+  id uuid not null,
+  hash text not null,
+  primary key (queue, key)
+);
+
+create table holdfast.overdue ( -- jobs never claimed yet that must start before a time
+  start_before bigint not null,
+  seq bigint not null,
+  lane int not null,
+  id uuid not null,
+  passed boolean not null default false, -- a claim went past it because it was too late
+  primary key (start_before, seq)
+);
+create index overdue_passed on holdfast.overdue (lane) where passed;
+
+create table holdfast.kv (
+  key text collate "C" primary key,
+  value text not null,
+  version bigint not null,
+  expires_at bigint
+);
+create index kv_expiry on holdfast.kv (expires_at) where expires_at is not null;
+
+create table holdfast.flush ( -- what has landed, so that a call whose answer was lost can be asked again
+  id uuid primary key,
+  at bigint not null,
+  answer text
+);
+create index flush_at on holdfast.flush (at);
+
+-- Rows come and go by the thousand a second: vacuum after a fixed number of them, whatever the table's size, and quickly.
+alter table holdfast.job set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 1);
+alter table holdfast.lane_cursor set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.lease set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+  autovacuum_vacuum_cost_delay = 0, toast.autovacuum_vacuum_scale_factor = 0,
+  toast.autovacuum_vacuum_threshold = 5000, toast.autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.flush set (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.dedup set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+`

@@ -1,0 +1,232 @@
+// ENQUEUE. Two ways in. Jobs that nothing can refuse and that hold no key go in as one set. The rest go one after the
+// other, each request as a whole: it is refused with all its jobs, and never fails its neighbours.
+//
+// Races over a key have one winner: the slot is a row with a unique key, and whoever comes second waits for the first to
+// commit or roll back, then looks again. That wait may be long where the first is a caller's own open transaction, so
+// the store sends a request that had to wait once more, alone, where it delays only itself.
+//
+// Replacing a holder that still waits needs its lane's lock: only then is it certain that no claim takes it meanwhile.
+// Lanes are locked before keys, here as everywhere. Because a lane must not stay locked while a stranger's transaction is
+// open, replacing is refused there.
+
+export const enqueue = `
+create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
+  p_retain_dead_ms bigint)
+returns table (name text, priority smallint, queue int, lane int) language plpgsql as $holdfast$
+#variable_conflict use_column
+begin
+  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
+  select distinct u.name, p_retain_done_ms, p_retain_dead_ms from unnest(p_names) u(name)
+   where not exists (select from holdfast.queue q where q.name = u.name)
+   order by 1
+  on conflict do nothing;
+  with opened as (
+    insert into holdfast.lane (queue, priority)
+    select distinct q.no, u.priority
+      from unnest(p_names, p_priorities) u(name, priority) join holdfast.queue q on q.name = u.name
+     where u.priority is not null
+       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority)
+     order by 1, 2
+    on conflict do nothing
+    returning no
+  )
+  insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
+  select o.no + f.front, '0', 0, '{}', '{}' from opened o, (values (0), (1)) f(front);
+  return query
+    select q.name, l.priority, q.no, l.no
+      from unnest(p_names, p_priorities) u(name, priority)
+      join holdfast.queue q on q.name = u.name
+      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority;
+end $holdfast$;
+
+-- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
+create function holdfast.land(p_flush uuid, p_now bigint, p_answer text) returns void language plpgsql as $holdfast$
+begin
+  insert into holdfast.flush (id, at, answer) values (p_flush, p_now, p_answer) on conflict do nothing;
+  if not found then
+    raise exception 'this call has landed before' using errcode = 'HF004';
+  end if;
+end $holdfast$;
+
+create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint)
+returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $holdfast$
+declare
+  v_now bigint := holdfast.now_ms(p_now);
+begin
+  if p_flush is not null then
+    perform holdfast.land(p_flush, v_now, null);
+  end if;
+  if p_delays is null and p_run_ats is null then
+    insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
+    select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, u.lane, u.max_attempts, u.timeout_ms, u.headers,
+           u.payload
+      from (select nextval('holdfast.number') as number, j.*
+              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts)
+                     j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
+    insert into holdfast.tally (xid, queue, ready)
+    select pg_current_xact_id(), l.queue, c.jobs
+      from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
+      join holdfast.lane l on l.no = c.lane;
+    return;
+  end if;
+  with added as (
+    insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
+    select u.number, u.number, case when u.due_at <= v_now then pg_current_xact_id() end, greatest(u.due_at, v_now), v_now,
+           u.id, u.lane, u.max_attempts, u.timeout_ms, u.headers, u.payload
+      from (select nextval('holdfast.number') as number, coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at, j.*
+              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats)
+                     j(id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at)) u
+    returning lane, ready_xid
+  )
+  insert into holdfast.tally (xid, queue, ready, scheduled)
+  select pg_current_xact_id(), l.queue, count(a.ready_xid), count(*) - count(a.ready_xid)
+    from added a join holdfast.lane l on l.no = a.lane
+   group by l.queue;
+end $holdfast$;
+
+-- One job, with all its conditions. A refusal is raised (HF1xx) and undone by whoever called.
+create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $holdfast$
+declare
+  v_id uuid := (p_job ->> 'id')::uuid;
+  v_queue int := (p_job ->> 'queue')::int;
+  v_lane int := (p_job ->> 'lane')::int;
+  v_key text := p_job ->> 'dedupKey';
+  v_scope text := p_job ->> 'dedupScope';
+  v_seq bigint := nextval('holdfast.number');
+  v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
+  v_start_before bigint := (p_job ->> 'startBefore')::bigint;
+  v_first holdfast.idempotency%rowtype;
+  v_slot holdfast.dedup%rowtype;
+begin
+  if p_job ? 'idempotencyKey' then
+    loop
+      insert into holdfast.idempotency (queue, key, seq, id, hash)
+      values (v_queue, p_job ->> 'idempotencyKey', v_seq, v_id, p_job ->> 'hash') on conflict do nothing;
+      exit when found;
+      select * into v_first from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey';
+      continue when not found; -- gone meanwhile
+      if v_first.hash = p_job ->> 'hash' then
+        return jsonb_build_object('id', v_first.id, 'status', 'duplicate');
+      end if;
+      raise exception '%', v_first.id using errcode = 'HF101';
+    end loop;
+  end if;
+  if v_key is not null then
+    loop
+      insert into holdfast.dedup as d (queue, key, seq, id, until)
+      values (v_queue, v_key, v_seq, v_id, case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end)
+      on conflict (queue, key) do update set seq = excluded.seq, id = excluded.id, until = excluded.until
+       where d.until <= p_now;
+      exit when found;
+      select * into v_slot from holdfast.dedup d where d.queue = v_queue and d.key = v_key;
+      continue when not found;
+      if p_job ? 'idempotencyKey' then
+        delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
+      end if;
+      if p_job ? 'replace' and holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_due_at, p_now) then
+        return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true);
+      end if;
+      return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
+    end loop;
+  end if;
+  insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, start_before,
+    dedup_key, dedup_scope, idempotency_key, headers, payload)
+  values (v_seq, v_seq, case when v_due_at <= p_now then pg_current_xact_id() end, greatest(v_due_at, p_now), p_now, v_id,
+    v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint, v_start_before, v_key, v_scope,
+    p_job ->> 'idempotencyKey', p_job ->> 'headers', p_job ->> 'payload')
+  on conflict (id) do nothing;
+  if not found then
+    raise exception '%', v_id using errcode = 'HF102';
+  end if;
+  if v_start_before is not null then
+    insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, v_seq, v_lane, v_id);
+  end if;
+  insert into holdfast.tally (xid, queue, ready, scheduled)
+  values (pg_current_xact_id(), v_queue, (v_due_at <= p_now)::int, (v_due_at > p_now)::int);
+  return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_due_at <= p_now);
+end $holdfast$;
+
+-- The holder of a dedup key takes over payload and time, if it still waits.
+create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint)
+returns boolean language plpgsql as $holdfast$
+declare
+  v_holder holdfast.job%rowtype;
+  v_queue int;
+begin
+  select * into v_holder from holdfast.job j where j.id = p_id and j.seq = p_seq for update;
+  if not found then
+    return false;
+  end if;
+  if v_holder.ready_xid is not null then
+    perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);
+    if not holdfast.is_waiting(v_holder.lane, v_holder.ready_xid, v_holder.ord, v_holder.start_before, v_holder.seq) then
+      return false;
+    end if;
+  end if;
+  update holdfast.job j
+     set payload = p_job ->> 'payload', headers = p_job ->> 'headers', run_at = greatest(p_due_at, p_now),
+         ready_xid = case when p_due_at <= p_now then pg_current_xact_id() end, ord = nextval('holdfast.number'),
+         lane = j.lane & ~1
+   where j.id = p_id;
+  update holdfast.overdue o set passed = false, lane = v_holder.lane & ~1
+   where o.start_before = v_holder.start_before and o.seq = p_seq;
+  select l.queue into v_queue from holdfast.lane l where l.no = v_holder.lane & ~1;
+  insert into holdfast.tally (xid, queue, ready, scheduled)
+  values (pg_current_xact_id(), v_queue, (p_due_at <= p_now)::int - (v_holder.ready_xid is not null)::int,
+    (p_due_at > p_now)::int - (v_holder.ready_xid is null)::int);
+  return true;
+end $holdfast$;
+
+-- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. In haste it gives up
+-- (lock_not_available) rather than wait for a stranger.
+create function holdfast.enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb
+language plpgsql as $holdfast$
+declare
+  v_now bigint;
+  v_request jsonb;
+  v_job jsonb;
+  v_answer jsonb;
+  v_answers jsonb[] := '{}';
+  v_code text;
+  v_text text;
+begin
+  if p_hasty then
+    perform set_config('lock_timeout', '20ms', true);
+  end if;
+  perform holdfast.lock_lanes(array(
+    select j.lane
+      from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+      join holdfast.dedup d on d.queue = (u.job ->> 'queue')::int and d.key = u.job ->> 'dedupKey'
+      join holdfast.job j on j.id = d.id and j.seq = d.seq
+     where u.job ? 'replace'));
+  v_now := holdfast.now_ms(p_now);
+  for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
+    if not jsonb_path_exists(v_request, '$[*] ? (exists (@.given) || exists (@.idempotencyKey))') then
+      v_answer := '[]';
+      for v_job in select job from jsonb_array_elements(v_request) u(job) loop
+        v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+      end loop;
+    else
+      begin
+        v_answer := '[]';
+        for v_job in select job from jsonb_array_elements(v_request) u(job) loop
+          v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+        end loop;
+      exception when sqlstate 'HF101' or sqlstate 'HF102' then
+        get stacked diagnostics v_code = returned_sqlstate, v_text = message_text;
+        v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
+          'queue', v_job ->> 'name');
+      end;
+    end if;
+    v_answers := array_append(v_answers, v_answer);
+  end loop;
+  if p_flush is not null then
+    perform holdfast.land(p_flush, v_now, to_jsonb(v_answers)::text);
+  end if;
+  return to_jsonb(v_answers);
+end $holdfast$;
+`

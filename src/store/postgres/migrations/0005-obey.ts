@@ -1,0 +1,218 @@
+// What decides a job's fate is pure code (`src/job/transition.ts`): it is handed the rows of `held` or `expired`, which stay
+// locked, and its verdicts come back as sets to `wait_again` and `finish`.
+
+export const obey = `
+create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
+  attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
+  on_dead text, payload text);
+
+-- The jobs that these holds hold, locked until the transaction ends.
+create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_ords bigint[])
+returns setof holdfast.held_job language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_workers text[];
+  v_started bigint[];
+begin
+  select array_agg(l.worker order by t.turn), array_agg(l.started_at order by t.turn) into v_workers, v_started
+    from unnest(p_tokens) with ordinality t(token, turn)
+    left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
+  return query
+    select u.turn::int, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts,
+           j.freed, j.cancel, j.past, v_workers[u.claim], v_started[u.claim], q.on_dead,
+           case when q.on_dead is not null then j.payload end
+      from unnest(p_claims, p_lanes, p_xids, p_ords) with ordinality u(claim, lane, xid, ord, turn)
+      join holdfast.job j on j.lane = u.lane and j.ready_xid = u.xid and j.ord = u.ord
+      join holdfast.lane l on l.no = j.lane & ~1
+      join holdfast.queue q on q.no = l.queue
+     where v_workers[u.claim] is not null
+       for update of j;
+end $holdfast$;
+
+-- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
+-- renews or sweeps at this moment are left to them.
+create function holdfast.expired(p_max int, p_now bigint) returns setof holdfast.held_job language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_leases bigint[];
+  v_tokens uuid[];
+  v_left int := p_max;
+  v_found int;
+begin
+  -- One that ends later than its full length from now was given before the clock was set back.
+  update holdfast.lease l set given_at = p_now, expires_at = p_now + l.expires_at - l.given_at where l.given_at > p_now;
+  loop
+    select array_agg(l.no), array_agg(distinct l.token) into v_leases, v_tokens
+      from (select no, token from holdfast.lease where expires_at <= p_now order by expires_at limit p_max
+               for update skip locked) l;
+    exit when v_leases is null;
+    return query
+      with listed as materialized (
+        select distinct on (l.token, l.lane, u.xid, u.ord)
+               l.no, l.lane, l.worker, l.started_at, l.expires_at, u.xid, u.ord
+          from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+         where l.token = any (v_tokens)
+         order by l.token, l.lane, u.xid, u.ord, l.no desc
+      )
+      select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
+             j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
+        from listed i
+        join holdfast.job j on j.lane = i.lane and j.ready_xid = i.xid and j.ord = i.ord
+        join holdfast.lane l on l.no = j.lane & ~1
+        join holdfast.queue q on q.no = l.queue
+       where i.no = any (v_leases)
+       order by i.expires_at, j.seq
+       limit v_left
+         for update of j;
+    get diagnostics v_found = row_count;
+    v_left := v_left - v_found;
+    exit when v_left = 0; -- the leases stay for the next sweep
+    delete from holdfast.lease l where l.no = any (v_leases);
+  end loop;
+end $holdfast$;
+
+-- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, freed, past }].
+create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  with turn as materialized (
+    select nextval('holdfast.number') as ord, u.*
+      from jsonb_to_recordset(p_jobs)
+             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, freed smallint, past text)
+  ),
+  moved as (
+    update holdfast.job j
+       set lane = t.lane, ready_xid = case when t.ready then pg_current_xact_id() end, ord = t.ord, run_at = t."runAt",
+           attempts = t.attempts, freed = t.freed, past = t.past
+      from turn t
+     where j.id = t.id
+    returning j.lane, t.ready
+  )
+  insert into holdfast.tally (xid, queue, running, ready, scheduled)
+  select pg_current_xact_id(), l.queue, -count(*), count(*) filter (where m.ready), count(*) filter (where not m.ready)
+    from moved m join holdfast.lane l on l.no = m.lane & ~1
+   group by l.queue;
+end $holdfast$;
+
+-- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error }].
+create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  with gone as materialized (
+    select u.was, u.state, u.attempts as had, u.attempt, u.worker, u."startedAt" as started_at, u.ending, u.result,
+           u.error, j.*
+      from jsonb_to_recordset(p_jobs) u(id uuid, was text, state text, attempts smallint, attempt smallint, worker text,
+             "startedAt" bigint, ending text, result text, error text)
+      join holdfast.job j on j.id = u.id
+  ),
+  removed as (
+    delete from holdfast.job j using gone g where j.id = g.id
+  ),
+  known as materialized (
+    select g.*, l.queue, l.priority,
+           case g.state when 'dead' then q.retain_dead_ms else q.retain_done_ms end as retain_ms
+      from gone g join holdfast.lane l on l.no = g.lane & ~1 join holdfast.queue q on q.no = l.queue
+  ),
+  kept as (
+    insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+      attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
+      idempotency_key, cancel, past, headers, payload, result, error)
+    select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.keep_class(k.retain_ms), k.run_at,
+           k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
+           k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, k.cancel, k.past,
+           k.headers, k.payload, k.result, k.error
+      from known k
+     where k.retain_ms is distinct from 0
+  ),
+  freed as (
+    delete from holdfast.dedup d using known k
+     where k.dedup_scope in ('live', 'waiting') and d.queue = k.queue and d.key = k.dedup_key and d.seq = k.seq
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using known k
+     where k.idempotency_key is not null and k.retain_ms = 0
+       and i.queue = k.queue and i.key = k.idempotency_key and i.seq = k.seq
+  ),
+  late as (
+    delete from holdfast.overdue o using known k
+     where k.start_before is not null and o.start_before = k.start_before and o.seq = k.seq
+  )
+  insert into holdfast.tally (xid, queue, running, ready, scheduled, done, dead, cancelled)
+  select pg_current_xact_id(), k.queue, -count(*) filter (where k.was = 'running'),
+         -count(*) filter (where k.was = 'ready'), -count(*) filter (where k.was = 'scheduled'),
+         count(*) filter (where k.state = 'done' and k.retain_ms is distinct from 0),
+         count(*) filter (where k.state = 'dead' and k.retain_ms is distinct from 0),
+         count(*) filter (where k.state = 'cancelled' and k.retain_ms is distinct from 0)
+    from known k
+   group by k.queue;
+end $holdfast$;
+
+-- The message of an error as it was kept, or all of it where it cannot be read.
+create function holdfast.error_text(p_error text) returns text language plpgsql immutable as $holdfast$
+begin
+  return coalesce(p_error::json ->> 'message', '');
+exception when others then
+  return p_error;
+end $holdfast$;
+
+-- Dead jobs start again: [{ id, seq, past }]. Answers for each null, or the id of the job that keeps it from coming back.
+create function holdfast.revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb language plpgsql
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_turn record;
+  v_ended holdfast.ended%rowtype;
+  v_ord bigint;
+  v_lane int;
+  v_held uuid;
+  v_answers jsonb := '[]';
+begin
+  for v_turn in select * from jsonb_to_recordset(p_jobs) u(id uuid, seq bigint, past text) loop
+    v_held := null;
+    select * into v_ended from holdfast.ended e where e.id = v_turn.id order by e.seq desc limit 1;
+    if v_ended.seq is distinct from v_turn.seq or exists (select from holdfast.job j where j.id = v_turn.id) then
+      v_held := v_turn.id;
+    elsif v_ended.dedup_scope = 'live' then
+      select d.id into v_held from holdfast.dedup d
+       where d.queue = v_ended.queue and d.key = v_ended.dedup_key and (d.until is null or d.until > p_now);
+    end if;
+    if v_held is null and not p_dry_run then
+      if v_ended.dedup_scope = 'live' then
+        insert into holdfast.dedup as d (queue, key, seq, id) values (v_ended.queue, v_ended.dedup_key, v_ended.seq, v_ended.id)
+        on conflict (queue, key) do update set seq = excluded.seq, id = excluded.id, until = null where d.until <= p_now;
+        if not found then
+          select d.id into v_held from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
+          v_held := coalesce(v_held, v_turn.id);
+        end if;
+      end if;
+    end if;
+    if v_held is null and not p_dry_run then
+      select l.no into v_lane from holdfast.lane l where l.queue = v_ended.queue and l.priority = v_ended.priority;
+      v_ord := nextval('holdfast.number');
+      insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key,
+        dedup_scope, idempotency_key, past, headers, payload)
+      values (v_ended.seq, v_ord, pg_current_xact_id(), p_now, v_ended.created_at, v_ended.id, v_lane,
+        v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key, v_ended.dedup_scope, v_ended.idempotency_key,
+        v_turn.past, v_ended.headers, v_ended.payload)
+      on conflict (id) do nothing;
+      if found then
+        delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;
+        insert into holdfast.tally (xid, queue, dead, ready) values (pg_current_xact_id(), v_ended.queue, -1, 1);
+      else
+        v_held := v_turn.id;
+        delete from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.seq = v_ended.seq;
+      end if;
+    end if;
+    v_answers := v_answers || coalesce(to_jsonb(v_held), 'null');
+  end loop;
+  return v_answers;
+end $holdfast$;
+`

@@ -1,0 +1,266 @@
+// SWEEP and upkeep. Each is a transaction of its own, none waits for the disk, and all are safe in every process.
+//
+// Counts are rows of changes. A fold adds up and removes, in one statement, those of transactions below its snapshot's
+// xmin: all of these have ended, so none is missed and none comes later. The sums carry that xmin, and readers begin
+// there: whatever an old snapshot keeps from being removed lies below and is not walked.
+//
+// Finished jobs lie in partitions by the time their retention is over, and go with the partition. Making one takes a lock
+// on the partition that catches what has no other; dropping one takes a lock on all of them. Both wait a moment only, and
+// are tried again later: nobody's settlement waits behind somebody's long report.
+
+export const sweep = `
+create function holdfast.promote(p_max int, p_now bigint) returns table (name text, jobs bigint) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+begin
+  return query
+    with due as materialized (
+      select j.id from holdfast.job j
+       where j.ready_xid is null and j.run_at <= p_now
+       order by j.run_at, j.seq
+       limit p_max
+         for update skip locked
+    ),
+    turn as materialized (select nextval('holdfast.number') as ord, d.id from due d),
+    moved as (
+      update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, run_at = p_now
+        from turn t where j.id = t.id
+      returning j.lane
+    ),
+    sums as materialized (
+      select l.queue, count(*) as n from moved m join holdfast.lane l on l.no = m.lane group by l.queue
+    ),
+    counted as (
+      insert into holdfast.tally (xid, queue, scheduled, ready) select pg_current_xact_id(), s.queue, -s.n, s.n from sums s
+    )
+    select q.name, s.n from sums s join holdfast.queue q on q.no = s.queue;
+end $holdfast$;
+
+-- Waiting jobs that were not started in time, locked with their lanes.
+create function holdfast.missed(p_max int, p_now bigint)
+returns table (id uuid, start_before bigint, attempts smallint, was text) language plpgsql as $holdfast$
+#variable_conflict use_column
+begin
+  perform holdfast.lock_lanes(array(
+    select j.lane from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
+      join holdfast.job j on j.id = o.id));
+  return query
+    select j.id, o.start_before, j.attempts, case when j.ready_xid is null then 'scheduled' else 'ready' end
+      from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
+      join holdfast.job j on j.id = o.id and j.seq = o.seq
+       for update of j;
+end $holdfast$;
+
+-- What lies in no partition of its own, and small things whose time is over.
+create function holdfast.prune(p_max int, p_now bigint) returns bigint language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_jobs bigint;
+  v_kv bigint;
+  v_dedup bigint;
+begin
+  with gone as (
+    delete from holdfast.ended_rest e
+     where e.ctid = any (array(select ctid from holdfast.ended_rest where keep_until <= p_now limit p_max))
+    returning e.queue, e.state, e.seq, e.idempotency_key
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using gone g
+     where g.idempotency_key is not null and i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
+  ),
+  sums as materialized (
+    select g.queue, count(*) filter (where g.state = 'done') as done, count(*) filter (where g.state = 'dead') as dead,
+           count(*) filter (where g.state = 'cancelled') as cancelled, count(*) as n
+      from gone g group by g.queue
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, done, dead, cancelled)
+    select pg_current_xact_id(), s.queue, -s.done, -s.dead, -s.cancelled from sums s
+  )
+  select coalesce(sum(s.n), 0) into v_jobs from sums s;
+  delete from holdfast.kv k
+   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs));
+  get diagnostics v_kv = row_count;
+  delete from holdfast.dedup d
+   where d.ctid = any (array(select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv)) and d.until <= p_now;
+  get diagnostics v_dedup = row_count;
+  delete from holdfast.flush f
+   where f.ctid = any (array(select ctid from holdfast.flush where at <= p_now - 3600000 limit 10 * p_max));
+  return v_jobs + v_kv + v_dedup;
+end $holdfast$;
+
+create function holdfast.low_tally() returns xid8 language sql stable as $holdfast$
+  select coalesce((select low from holdfast.tally where low is not null order by xid desc limit 1), '0'::xid8)
+$holdfast$;
+
+create function holdfast.fold() returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $holdfast$
+declare
+  v_low xid8 := holdfast.low_tally();
+begin
+  if not pg_try_advisory_xact_lock(SWEEP_LOCKS, 1) then
+    return;
+  end if;
+  if (select count(*) from (select from holdfast.tally t where t.xid >= v_low and t.low is null limit 100) t) < 100 then
+    return;
+  end if;
+  v_low := holdfast.low_tally();
+  with moment as materialized (select pg_snapshot_xmin(pg_current_snapshot()) as xmin),
+  old as (
+    delete from holdfast.tally t where t.xid >= v_low and t.xid < (select m.xmin from moment m) returning t.*
+  )
+  insert into holdfast.tally (xid, queue, low, scheduled, ready, running, done, dead, cancelled)
+  select pg_current_xact_id(), o.queue, m.xmin, sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
+         sum(o.cancelled)
+    from old o, moment m group by o.queue, m.xmin;
+end $holdfast$;
+
+create function holdfast.keep_width(p_class int) returns bigint language sql immutable as $holdfast$
+  select case p_class when 1 then 60000 when 2 then 3600000 when 3 then 86400000 when 4 then 2592000000 end::bigint
+$holdfast$;
+
+-- Makes the partitions that will be needed, some widths ahead.
+create function holdfast.make_partitions(p_now bigint) returns int language plpgsql as $holdfast$
+declare
+  v_need record;
+  v_made int := 0;
+begin
+  perform set_config('lock_timeout', '100ms', true);
+  for v_need in
+    select distinct c.class, w.width, (p_now + r.retain_ms) / w.width + k.ahead as bucket
+      from (select retain_done_ms as retain_ms from holdfast.queue union select retain_dead_ms from holdfast.queue) r,
+           lateral (select holdfast.keep_class(r.retain_ms) as class) c,
+           lateral (select holdfast.keep_width(c.class) as width) w,
+           generate_series(0, 3) k(ahead)
+     where r.retain_ms > 0
+     union
+    select 5, null, 0
+     order by 1, 3
+  loop
+    continue when exists (
+      select from pg_inherits i join pg_class c on c.oid = i.inhrelid
+       where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
+    begin
+      execute format('drop table if exists holdfast.ended_%s_%s', v_need.class, v_need.bucket);
+      execute format('create table holdfast.ended_%s_%s (like holdfast.ended including defaults)
+        with (autovacuum_vacuum_insert_scale_factor = 1)', v_need.class, v_need.bucket);
+      execute format('alter table holdfast.ended attach partition holdfast.ended_%s_%s for values from (%s, %s) to (%s, %s)',
+        v_need.class, v_need.bucket, v_need.class, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
+        v_need.class, coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
+      v_made := v_made + 1;
+    exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table then
+      null; -- what belongs there goes to ended_rest meanwhile
+    end;
+  end loop;
+  return v_made;
+end $holdfast$;
+
+-- Drops one partition whose time is over and answers how many jobs went with it; null: there is none, or it is in use.
+create function holdfast.drop_partition(p_now bigint) returns bigint language plpgsql as $holdfast$
+declare
+  v_old record;
+  v_jobs bigint;
+begin
+  perform set_config('lock_timeout', '50ms', true);
+  for v_old in
+    select c.oid, c.relname, m[1]::int as class, m[2]::bigint as bucket
+      from pg_inherits i join pg_class c on c.oid = i.inhrelid,
+           lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
+     where i.inhparent = 'holdfast.ended'::regclass and m is not null
+       and (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int) <= p_now
+     order by 3, 4
+  loop
+    begin
+      execute format('lock table holdfast.%I in exclusive mode', v_old.relname); -- it can still be read while it is counted
+      execute format($count$
+        with sums as (
+          insert into holdfast.tally (xid, queue, done, dead, cancelled)
+          select pg_current_xact_id(), e.queue, -count(*) filter (where e.state = 'done'),
+                 -count(*) filter (where e.state = 'dead'), -count(*) filter (where e.state = 'cancelled')
+            from holdfast.%1$I e group by e.queue
+          returning done, dead, cancelled
+        ),
+        forgotten as (
+          delete from holdfast.idempotency i using holdfast.%1$I e
+           where e.idempotency_key is not null and i.queue = e.queue and i.key = e.idempotency_key and i.seq = e.seq
+        )
+        select coalesce(-sum(s.done + s.dead + s.cancelled), 0) from sums s
+      $count$, v_old.relname) into v_jobs;
+      execute format('drop table holdfast.%I', v_old.relname);
+      return v_jobs;
+    exception when lock_not_available or insufficient_privilege or undefined_table then
+      return null;
+    end;
+  end loop;
+  return null;
+end $holdfast$;
+
+-- When something is to be swept next. Leases that hold nothing any more, because their jobs were settled or renewed, are
+-- removed on the way.
+create function holdfast.next_due() returns bigint language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_lease holdfast.lease%rowtype;
+  v_from bigint := 0;
+begin
+  for v_tries in 1..200 loop
+    select * into v_lease from holdfast.lease l where l.expires_at >= v_from order by l.expires_at limit 1;
+    exit when not found;
+    exit when exists (
+      select from unnest(v_lease.xids, v_lease.ords) u(xid, ord)
+        join holdfast.job j on j.lane = v_lease.lane and j.ready_xid = u.xid and j.ord = u.ord
+       where not exists (select from holdfast.lease y
+                          where y.token = v_lease.token and y.no > v_lease.no and y.lane = v_lease.lane
+                            and u.ord = any (y.ords)));
+    delete from holdfast.lease l where l.no = (select no from holdfast.lease where no = v_lease.no for update skip locked);
+    exit when not found;
+    v_from := v_lease.expires_at;
+  end loop;
+  return least(v_lease.expires_at,
+               (select run_at from holdfast.job where ready_xid is null order by run_at limit 1),
+               (select start_before from holdfast.overdue order by start_before limit 1));
+end $holdfast$;
+
+-- After a restore into another cluster the transaction numbers in the rows mean nothing. Every ready job gets a new place
+-- in the same order; what was running is ready again, first, and its claim cost nothing.
+create function holdfast.heal(p_system_identifier text) returns void language plpgsql as $holdfast$
+begin
+  perform holdfast.lock_lanes(array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front)));
+  insert into holdfast.tally (xid, queue, running, ready)
+  select pg_current_xact_id(), l.queue, -count(*), count(*)
+    from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
+    join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+    join holdfast.lane l on l.no = j.lane & ~1
+   group by l.queue;
+  with turn as materialized (
+    select nextval('holdfast.number') as ord, r.id, r.lane | (r.held is not null)::int as lane
+      from (select j.id, j.lane, h.ord as held
+              from holdfast.job j
+              left join (select distinct s.lane, u.xid, u.ord
+                           from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
+                on h.lane = j.lane and h.xid = j.ready_xid and h.ord = j.ord
+             where j.ready_xid is not null
+             order by j.ready_xid, j.ord) r
+  )
+  update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, lane = t.lane from turn t where j.id = t.id;
+  delete from holdfast.lease;
+  update holdfast.overdue set passed = false where passed;
+  with old as (delete from holdfast.tally returning *)
+  insert into holdfast.tally (xid, queue, scheduled, ready, running, done, dead, cancelled)
+  select pg_current_xact_id(), o.queue, sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
+         sum(o.cancelled)
+    from old o group by o.queue;
+  delete from holdfast.lane_cursor;
+  insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
+  select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);
+  update holdfast.meta set system_identifier = p_system_identifier;
+end $holdfast$;
+
+create index ended_rest_expiry on holdfast.ended_rest (keep_until);
+`

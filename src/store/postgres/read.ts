@@ -1,0 +1,290 @@
+// Reads. Pages go by queue, then by state; waiting jobs in the order they will run, running ones in the order they were
+// enqueued, finished ones newest first. Whether a ready job runs is told by the leases that list its place.
+
+import { toError } from '../../errors.ts'
+import type { Attempt, JobRecord, JobState } from '../../job/record.ts'
+import { decodeError, decodePast } from '../../job/stored.ts'
+import { remember } from '../../job/transition.ts'
+import { unknownMark } from '../refusals.ts'
+import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
+import { bigints } from './columns.ts'
+import type { Database, Row } from './database.ts'
+
+const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
+  j.start_before, j.dedup_key, j.idempotency_key, j.payload, j.headers, j.cancel, j.past,
+  case when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready' else 'running' end,
+  null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at`
+
+/** Who holds the job: of the leases that list its place the youngest. */
+const holder = `left join lateral (
+    select s.worker, s.started_at, s.expires_at
+      from holdfast.lease s
+     where s.lane = j.lane and j.ord = any (s.ords)
+     order by s.no desc limit 1
+  ) h on j.ready_xid is not null`
+
+const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.timeout_ms, e.created_at, e.run_at,
+  e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
+  e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint`
+
+const fromLive = `from holdfast.job j
+  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${holder}`
+const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
+
+export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
+  const [live] = await db.query(`select ${liveColumns} ${fromLive} where j.id = $1`, [id])
+  if (live) return toRecord(live)
+  const newest = `select ${endedColumns} ${fromEnded} where e.id = $1 order by e.seq desc limit 1`
+  const [ended] = await db.query(newest, [id])
+  return ended ? toRecord(ended) : null
+}
+
+function toRecord(row: Row): JobRecord {
+  const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
+  const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
+  const [attempt, worker, startedAt, ending, expiresAt] = row.slice(19)
+  const isRunning = state === 'running'
+  const told = decodeError(error ?? null)
+  return {
+    id: id as string,
+    queue: queue as string,
+    state: state as JobState,
+    priority: Number(priority),
+    attempts: Number(attempts) + (isRunning ? 1 : 0),
+    maxAttempts: Number(maxAttempts),
+    timeoutMs: numberOrNull(timeoutMs),
+    createdAt: Number(createdAt),
+    runAt: Number(runAt),
+    startBefore: numberOrNull(startBefore),
+    dedupKey: dedupKey ?? null,
+    idempotencyKey: idempotencyKey ?? null,
+    payload: payload as string,
+    headers: headers ?? null,
+    hold: isRunning ? { worker: worker as string, startedAt: Number(startedAt), expiresAt: Number(expiresAt) } : null,
+    cancelRequested: cancel != null,
+    finishedAt: numberOrNull(finishedAt),
+    result: result ?? null,
+    error: told,
+    history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
+  }
+
+  function lastAttempt(): Attempt {
+    return {
+      attempt: Number(attempt),
+      worker: worker as string,
+      startedAt: Number(startedAt),
+      endedAt: Number(finishedAt),
+      ending: ending as Attempt['ending'],
+      ...(told && { error: told }),
+    }
+  }
+}
+
+function numberOrNull(text: string | null | undefined): number | null {
+  return text == null ? null : Number(text)
+}
+
+const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done']
+
+/** Where a page stopped: the queue, the state, and the last job's place in that list. */
+type Mark = readonly [queue: string, state: number, ...place: number[]]
+
+export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
+  const mark = after === null ? null : decodeMark(after)
+  const found: { readonly record: JobRecord; readonly mark: Mark }[] = []
+  for (const listed of await listsOf(db, queue, state)) {
+    if (found.length > limit) break
+    if (mark && (listed.name < mark[0] || (listed.name === mark[0] && listed.index < mark[1]))) continue
+    const isWhereItStopped = mark !== null && listed.name === mark[0] && listed.index === mark[1]
+    const place = isWhereItStopped ? mark.slice(2).map(Number) : null
+    for (const row of await readList(db, listed, place, limit + 1 - found.length)) {
+      found.push({
+        record: toRecord(row.slice(0, recordWidth)),
+        mark: [listed.name, listed.index, ...row.slice(recordWidth).map(Number)],
+      })
+    }
+  }
+  const page = found.slice(0, limit)
+  return {
+    jobs: page.map(({ record }) => record),
+    next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
+  }
+}
+
+const recordWidth = 24
+
+interface List {
+  readonly name: string
+  readonly no: number
+  readonly index: number
+  readonly state: JobState
+}
+
+/** Every list that is not empty, in the order of the pages. */
+async function listsOf(db: Database, queue: string | null, state: JobState | null): Promise<List[]> {
+  const counted = await readCounts(db)
+  return counted
+    .filter(({ name }) => queue === null || name === queue)
+    .flatMap(({ name, no, counts }) =>
+      states
+        .map((listed, index) => ({ name, no, index, state: listed }))
+        .filter((list) => (state === null || state === list.state) && counts[list.state] > 0),
+    )
+}
+
+const first = [-1, -1, -1, -1] as const
+
+function readList(db: Database, { no, state }: List, place: readonly number[] | null, max: number): Promise<Row[]> {
+  const [a = 0, b = 0, c = 0, d = 0] = place ?? first
+  switch (state) {
+    case 'running':
+      return db.query(
+        `with holds as materialized (
+           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.worker, s.started_at, s.expires_at
+             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
+            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
+            order by s.lane, u.xid, u.ord, s.no desc
+         )
+         select ${liveColumns}, j.seq
+           from holds h
+           join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue
+          where j.seq > $2 order by j.seq limit $3`,
+        [no, a, max],
+      )
+    case 'ready':
+      return db.query(
+        `with holds as materialized (
+           select s.lane, u.xid, u.ord
+             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
+            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
+         ),
+         listed as (
+           select w.*
+             from holdfast.lane l cross join (values (0), (1)) f(back) cross join lateral (
+               select j.* from holdfast.job j
+                where j.lane = l.no + 1 - f.back and j.ready_xid is not null
+                  and (l.priority, f.back) >= ($2::int, $3::int)
+                  and ((l.priority, f.back) > ($2::int, $3::int) or (j.ready_xid, j.ord) > ($4::text::xid8, $5::bigint))
+                  and not exists (select from holds h where h.lane = j.lane and h.xid = j.ready_xid and h.ord = j.ord)
+                order by j.ready_xid, j.ord
+                limit $6
+             ) w
+            where l.queue = $1
+         )
+         select ${liveColumns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
+           from listed j
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue,
+                lateral (select null::text as worker, null::bigint as started_at, null::bigint as expires_at) h
+          order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
+        [no, a, b, String(Math.max(0, c)), d, max],
+      )
+    case 'scheduled':
+      return db.query(
+        `select ${liveColumns}, j.run_at, j.seq
+           from holdfast.lane l join holdfast.job j on j.lane = l.no join holdfast.queue q on q.no = l.queue,
+                lateral (select null::text as worker, null::bigint as started_at, null::bigint as expires_at) h
+          where l.queue = $1 and j.ready_xid is null and (j.run_at, j.seq) > ($2, $3)
+          order by j.run_at, j.seq limit $4`,
+        [no, a, b, max],
+      )
+    default:
+      return db.query(
+        `select ${endedColumns}, e.finished_at, e.seq ${fromEnded}
+          where e.queue = $1 and e.state = $2 and (e.finished_at, e.seq) < ($3, $4)
+          order by e.finished_at desc, e.seq desc limit $5`,
+        [no, state, ...(place ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
+      )
+  }
+}
+
+function encodeMark(mark: Mark): string {
+  return Buffer.from(JSON.stringify(mark)).toString('base64url')
+}
+
+function decodeMark(text: string): Mark {
+  try {
+    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
+    const isMark = Array.isArray(mark) && mark.length >= 3 && typeof mark[0] === 'string'
+    if (isMark && mark.slice(1).every(Number.isSafeInteger)) return mark as unknown as Mark
+  } catch {
+    // falls through: not one of ours
+  }
+  throw toError(unknownMark())
+}
+
+interface Counted {
+  readonly name: string
+  readonly no: number
+  readonly paused: boolean
+  readonly counts: Record<JobState, number>
+}
+
+const selectCounts = `
+  select q.name, q.no, q.paused, coalesce(sum(t.scheduled), 0), coalesce(sum(t.ready), 0), coalesce(sum(t.running), 0),
+         coalesce(sum(t.done), 0), coalesce(sum(t.dead), 0), coalesce(sum(t.cancelled), 0)
+    from holdfast.queue q
+    left join holdfast.tally t on t.queue = q.no and t.xid >= holdfast.low_tally()
+   group by q.no having q.is_named or count(t.xid) > 0 order by q.name`
+
+async function readCounts(db: Database): Promise<Counted[]> {
+  return (await db.query(selectCounts, [])).map(toCounted)
+}
+
+function toCounted([name, no, paused, scheduled, ready, running, done, dead, cancelled]: Row): Counted {
+  const counts = { scheduled, ready, running, done, dead, cancelled }
+  return {
+    name: name as string,
+    no: Number(no),
+    paused: paused === 't',
+    counts: {
+      held: 0,
+      ...(Object.fromEntries(Object.entries(counts).map(([state, n]) => [state, Number(n)])) as Record<
+        keyof typeof counts,
+        number
+      >),
+    },
+  }
+}
+
+/** Queues that are not paused and have ready jobs. */
+export async function readReady(db: Database): Promise<Map<string, number>> {
+  const counted = await readCounts(db)
+  return new Map(
+    counted.filter(({ paused, counts }) => !paused && counts.ready > 0).map(({ name, counts }) => [name, counts.ready]),
+  )
+}
+
+/** The head of what waits in each lane is its oldest: a few seeks, whatever the backlog. */
+const selectOldest = `
+  select l.queue, min(w.run_at), holdfast.now_ms($1)
+    from holdfast.lane l cross join (values (0), (1)) f(front)
+   cross join lateral (select * from holdfast.lane_cursor where lane = l.no + f.front order by no desc limit 1) c
+   cross join lateral (
+     (select j.run_at from holdfast.job j
+       where j.lane = l.no + f.front and (j.ready_xid, j.ord) > (c.xid, c.ord) order by j.ready_xid, j.ord limit 1)
+     union all
+     select j.run_at from unnest(c.gap_xids, c.gap_ords) g(xid, ord) cross join lateral (
+       select run_at from holdfast.job
+        where lane = l.no + f.front and ready_xid = g.xid and ord > g.ord order by ord limit 1) j
+     union all
+     select j.run_at from holdfast.overdue o join holdfast.job j on j.id = o.id where o.lane = l.no + f.front and o.passed
+   ) w
+   where l.queue = any ($2::bigint[])
+   group by l.queue`
+
+export async function readStats(db: Database): Promise<QueueStats[]> {
+  const counted = await readCounts(db)
+  const waiting = counted.filter(({ counts }) => counts.ready > 0).map(({ no }) => no)
+  const oldest = new Map<number, number>()
+  if (waiting.length > 0) {
+    for (const [no, runAt, now] of await db.query(selectOldest, [db.now, bigints(waiting)]))
+      oldest.set(Number(no), Math.max(0, Number(now) - Number(runAt)))
+  }
+  return counted.map(({ name, no, paused, counts }) => ({
+    queue: name,
+    paused,
+    counts,
+    oldestWaitingMs: counts.ready > 0 ? (oldest.get(no) ?? 0) : null,
+  }))
+}

@@ -1,0 +1,345 @@
+// Settle. Jobs that are plainly done go as one set in one statement. Everything else is read with its rows locked, decided by
+// the same pure functions that decide it elsewhere, and written back as sets; what comes with effects that may fail goes
+// one after the other, each undone to a savepoint where it fails, so that the settlements beside it never notice.
+
+import { isRefused, refuse } from '../../errors.ts'
+import { newId } from '../../id.ts'
+import { defaults } from '../../job/bounds.ts'
+import { deathNotice, effectError } from '../../job/death.ts'
+import type { Attempt, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
+import { decodeCancel, encodeError, encodePast } from '../../job/stored.ts'
+import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import { Refusal } from '../refusals.ts'
+import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
+import { optionalTexts, uuids } from './columns.ts'
+import { isBroken, isCollision, type Row, type Transaction } from './database.ts'
+import { addCarefully, addPlain, type Desk, isPlain } from './enqueue.ts'
+import { holdColumns } from './fence.ts'
+import type { Lanes } from './lanes.ts'
+
+export async function settle(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
+  if (requests.every(isPlainlyDone)) return settleDone(desk, requests)
+  if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests)
+  if (new Set(requests.map(({ fence }) => fence)).size < requests.length) return settleInTurn(desk, requests)
+  // Without effects, and each hold once: nothing tells in which order jobs were settled.
+  const done = requests.filter(isPlainlyDone)
+  const rest = requests.filter((request) => !isPlainlyDone(request))
+  const answers = new Map<SettleRequest, SettleAnswer>()
+  const answered = [await settleInTurn(desk, rest), done.length > 0 ? await settleDone(desk, done) : []]
+  for (const [i, part] of [rest, done].entries()) {
+    part.forEach((request, j) => {
+      answers.set(request, answered[i]?.[j] as SettleAnswer)
+    })
+  }
+  return requests.map((request) => answers.get(request) as SettleAnswer)
+}
+
+function hasEffects(settlement: Settlement): boolean {
+  return 'effects' in settlement && settlement.effects !== null
+}
+
+function isPlainlyDone({ settlement }: SettleRequest): boolean {
+  return settlement.as === 'done' && settlement.effects === null
+}
+
+const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
+
+async function settleDone(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
+  const results = requests.map(({ settlement }) => (settlement.as === 'done' ? settlement.result : null))
+  const ids = uuids(requests.map(({ id }) => id))
+  const call = {
+    text: 'select to_jsonb(holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9))::text',
+    values: [...holdColumns(requests), ids, optionalTexts(results), desk.db.now],
+  }
+  const read = (json: string | null | undefined) => new Set<number>(JSON.parse(json ?? 'null') ?? [])
+  const lost = await desk.db.land(call, ([row]) => read(row?.[0]), read)
+  return requests.map((_, i) => (lost.has(i + 1) ? 'lost' : plainlyDone))
+}
+
+async function settleInTurn(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
+  let ready = new Map<string, number>()
+  await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
+  const answers = await desk.lanes.withLanes(() =>
+    desk.db.transact(async (tx) => {
+      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5)', holdColumns(requests))
+      const held = new Map(rows.map(toHeld).map((job) => [job.turn - 1, job]))
+      requireLanes(desk.lanes, [...held.values()])
+      await tx.readClock()
+      const clerk = new Clerk(tx, desk.lanes)
+      const answered: SettleAnswer[] = []
+      for (const [i, request] of requests.entries()) {
+        const job = held.get(i)
+        answered.push(job && job.id === request.id && clerk.takes(job) ? await clerk.settle(job, request) : 'lost')
+      }
+      await clerk.write()
+      ready = clerk.becameReady
+      return answered
+    }),
+  )
+  desk.announce(ready)
+  return answers
+}
+
+function followUps(settlement: Settlement): readonly NewJob[] {
+  return ('effects' in settlement && settlement.effects?.enqueue) || []
+}
+
+/** What may be enqueued when these jobs end: death notices, and follow-ups that came with a request to cancel. */
+export function requireLanes(lanes: Lanes, held: readonly HeldJob[]): void {
+  lanes.require(
+    held.flatMap((job) => [
+      ...(job.onDead === null ? [] : [{ queue: job.onDead, priority: defaults.priority }]),
+      ...decodeCancel(job.cancel).flatMap((effects) => effects.enqueue),
+    ]),
+  )
+}
+
+/** A job that is held or was, its row locked. */
+export interface HeldJob {
+  readonly turn: number
+  readonly id: string
+  readonly lane: number
+  readonly queue: string
+  readonly priority: number
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly freed: number
+  readonly cancel: string | null
+  readonly past: string | null
+  readonly worker: string
+  readonly startedAt: number
+  readonly onDead: string | null
+  readonly payload: string | null
+}
+
+export function toHeld(row: Row): HeldJob {
+  const [turn, id, , lane, , name, priority, attempt, maxAttempts, freed, cancel, past, worker, startedAt] = row
+  return {
+    turn: Number(turn),
+    id: id as string,
+    lane: Number(lane),
+    queue: name as string,
+    priority: Number(priority),
+    attempt: Number(attempt),
+    maxAttempts: Number(maxAttempts),
+    freed: Number(freed),
+    cancel: cancel ?? null,
+    past: past ?? null,
+    worker: worker as string,
+    startedAt: Number(startedAt),
+    onDead: row[14] ?? null,
+    payload: row[15] ?? null,
+  }
+}
+
+type Landed = Extract<SettleAnswer, { enqueued: unknown }>
+
+interface Landing {
+  readonly job: HeldJob
+  readonly verdict: Verdict
+  readonly result: string | null
+  readonly effects: readonly EffectSet[]
+}
+
+/** Settles jobs of one transaction: gathers what cannot fail and writes it as sets. */
+export class Clerk {
+  readonly becameReady = new Map<string, number>()
+  readonly #tx: Transaction
+  readonly #lanes: Lanes
+  readonly #taken = new Set<string>()
+  #gathered: Landing[] = []
+
+  constructor(tx: Transaction, lanes: Lanes) {
+    this.#tx = tx
+    this.#lanes = lanes
+  }
+
+  /** False for a job that was settled by an earlier request of this transaction. */
+  takes({ id }: HeldJob): boolean {
+    if (this.#taken.has(id)) return false
+    this.#taken.add(id)
+    return true
+  }
+
+  /** Answers at once, or once everything gathered was written. */
+  async settle(job: HeldJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
+    const verdict = settled(core(job), settlement, this.#tx.now)
+    const result = settlement.as === 'done' ? settlement.result : null
+    const effects = [...stagedEffects(settlement), ...requestedEffects(job, verdict)]
+    if (effects.every(cannotFail)) return this.#gather({ job, verdict, result, effects })
+    await this.write()
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects }))
+    if (!isRefused(answer)) return answer
+    const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
+    return { failed: answer, state: await this.#landAnyway(job, settled(core(job), failure, this.#tx.now)) }
+  }
+
+  /** A lease ran out: the sweep settles in the place of a worker that is gone. */
+  async rescue(job: HeldJob): Promise<void> {
+    const verdict = expired(core(job), job.worker)
+    const effects = requestedEffects(job, verdict)
+    if (effects.every(cannotFail)) this.#gather({ job, verdict, result: null, effects })
+    else await this.#landAnyway(job, verdict)
+  }
+
+  async write(): Promise<void> {
+    const landings = this.#gathered
+    this.#gathered = []
+    if (landings.length > 0) await this.#write(landings)
+  }
+
+  #gather(landing: Landing): Landed {
+    this.#gathered.push(landing)
+    const enqueued = landing.effects.flatMap((set) => set.enqueue).map(({ id }) => ({ id, status: 'created' }) as const)
+    return answerOf(landing.verdict, enqueued)
+  }
+
+  /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
+  async #landAnyway(job: HeldJob, verdict: Verdict): Promise<JobState> {
+    await this.write()
+    const effects = requestedEffects(job, verdict)
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects }))
+    if (!isRefused(answer)) return answer.state
+    const without = { ...verdict, error: effectError(answer) }
+    return (await this.#land({ job, verdict: without, result: null, effects: [] })).state
+  }
+
+  async #land(landing: Landing): Promise<Landed> {
+    await this.#write([{ ...landing, effects: [] }])
+    const enqueued: Enqueued[] = []
+    for (const effects of landing.effects) enqueued.push(...(await this.apply(effects)))
+    return answerOf(landing.verdict, enqueued)
+  }
+
+  /** Throws a Refusal when one cannot be applied. */
+  async apply(effects: EffectSet): Promise<Enqueued[]> {
+    await this.#writeKv([effects])
+    for (const sql of effects.sql) await this.#run(sql)
+    const enqueued = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
+    this.#wake(effects.enqueue)
+    return enqueued
+  }
+
+  /** First the jobs themselves, then what follows from their end, each as one set. */
+  async #write(landings: readonly Landing[]): Promise<void> {
+    const { now } = this.#tx
+    const waiting = landings.filter(({ verdict }) => waits(verdict))
+    const ended = landings.filter(({ verdict }) => !waits(verdict))
+    if (waiting.length > 0) {
+      const json = JSON.stringify(waiting.map((landing) => this.#waitingJson(landing)))
+      await this.#tx.query('select holdfast.wait_again($1::jsonb, $2)', [json, now])
+    }
+    if (ended.length > 0) {
+      await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
+    }
+    await this.#writeKv(landings.flatMap(({ effects }) => effects))
+    const notices = ended.flatMap((landing) => this.#noticeOf(landing))
+    const follow = [...notices, ...landings.flatMap(({ effects }) => effects.flatMap((set) => set.enqueue))]
+    await addPlain(this.#tx, this.#lanes, follow)
+    this.#wake(follow)
+  }
+
+  #waitingJson({ job, verdict }: Landing): Record<string, unknown> {
+    if (!waits(verdict)) throw new Error('Only a job that waits is put back.')
+    const isReady = verdict.to === 'ready'
+    if (isReady) this.#wake([{ queue: job.queue, delayMs: 0, runAt: null }])
+    const lane = job.lane & ~1
+    return {
+      id: job.id,
+      lane: isReady && verdict.front ? lane + 1 : lane,
+      ready: isReady,
+      runAt: isReady ? this.#tx.now : verdict.runAt,
+      attempts: verdict.attempts,
+      freed: verdict.freed,
+      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now)),
+    }
+  }
+
+  #noticeOf({ job, verdict }: Landing): NewJob[] {
+    if (verdict.to !== 'dead' || job.onDead === null) return []
+    const { id, queue, onDead: told, payload } = job
+    const { attempts, error } = verdict
+    const death = { id, queue, attempts, error, diedAt: this.#tx.now, told, payload: payload ?? 'null' }
+    return [deathNotice(death, newId())]
+  }
+
+  async #writeKv(sets: readonly EffectSet[]): Promise<void> {
+    const writes = sets.flatMap((set) => [
+      ...set.put.map((put) => ({ as: 'put', ...put })),
+      ...set.delete.map((key) => ({ as: 'delete', key })),
+    ])
+    if (writes.length === 0) return
+    await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
+  }
+
+  async #run({ text, values }: SqlEffect): Promise<void> {
+    if (endsTransactions.test(text)) throw new Refusal(sqlRefused(text, 'it would end the transaction it is part of'))
+    try {
+      // Extended mode: one statement, and never two.
+      await this.#tx.client.query({ text, values: [...values], queryMode: 'extended' } as never)
+    } catch (error) {
+      if (isBroken(error) || isCollision(error)) throw error
+      throw new Refusal(sqlRefused(text, (error as Error).message))
+    }
+  }
+
+  #wake(jobs: readonly Pick<NewJob, 'queue' | 'delayMs' | 'runAt'>[]): void {
+    for (const { queue, delayMs } of jobs)
+      if (delayMs === 0) this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + 1)
+  }
+}
+
+const endsTransactions =
+  /^(\s|;|--[^\n]*\n|\/\*[\s\S]*?\*\/)*(abort|begin|commit|end|prepare\s+transaction|release|rollback|savepoint|start\s+transaction|set\s+(session|local|transaction))\b/i
+
+function sqlRefused(text: string, why: string) {
+  const shown = text.length > 200 ? `${text.slice(0, 200)}…` : text
+  return refuse('INVALID_OPTION', `SQL effect "${shown}": ${why}.`, { option: 'effects.sql' })
+}
+
+/** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */
+function cannotFail({ sql, enqueue }: EffectSet): boolean {
+  return sql.length === 0 && isPlain({ jobs: enqueue })
+}
+
+function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): Landed {
+  return { state: verdict.to, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
+}
+
+function waits(verdict: Verdict): verdict is Extract<Verdict, { freed: number }> {
+  return verdict.to === 'ready' || verdict.to === 'scheduled'
+}
+
+function endedJson({ job, verdict, result }: Landing): Record<string, unknown> {
+  return {
+    id: job.id,
+    was: 'running',
+    state: verdict.to,
+    attempts: verdict.attempts,
+    attempt: job.attempt,
+    worker: job.worker,
+    startedAt: job.startedAt,
+    ending: verdict.ending,
+    result,
+    error: encodeError(verdict.error),
+  }
+}
+
+function core(job: HeldJob) {
+  const { attempt: attempts, maxAttempts, freed } = job
+  return { attempts, maxAttempts, freed, cancelRequested: job.cancel !== null }
+}
+
+function attemptOf(job: HeldJob, { ending, error }: Verdict, now: number): Attempt {
+  const { attempt, worker, startedAt } = job
+  return { attempt, worker, startedAt, endedAt: now, ending, ...(error && { error }) }
+}
+
+function stagedEffects(settlement: Settlement): EffectSet[] {
+  return 'effects' in settlement && settlement.effects ? [settlement.effects] : []
+}
+
+/** What was handed over with a cancel request lands when the job becomes cancelled. */
+function requestedEffects(job: HeldJob, verdict: Verdict): EffectSet[] {
+  return verdict.to === 'cancelled' ? decodeCancel(job.cancel) : []
+}

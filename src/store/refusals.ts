@@ -1,0 +1,55 @@
+// What stores answer when they refuse a request: the same sentences, whichever store it is.
+
+import { type Refused, refuse } from '../errors.ts'
+import type { JobState } from '../job/record.ts'
+
+/** Thrown to undo the request at hand and answer with this instead. */
+export class Refusal extends Error {
+  readonly refused: Refused
+
+  constructor(refused: Refused) {
+    super(refused.message)
+    this.refused = refused
+  }
+}
+
+export function idempotencyMismatch(facts: { readonly key: string; readonly id: string; readonly queue: string }) {
+  const { key, id } = facts
+  return refuse(
+    'IDEMPOTENCY_MISMATCH',
+    `Idempotency key ${JSON.stringify(key)} was used for job ${id} with another payload. Use a new key for new work.`,
+    facts,
+  )
+}
+
+export function duplicateId(id: string): Refused {
+  return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
+}
+
+export function notFound(id: string): Refused {
+  return refuse('JOB_NOT_FOUND', `There is no job ${id}; it never was, or its retention is over.`, { id })
+}
+
+export function cannotCancel(id: string, state: JobState): Refused {
+  return wrongState(id, state, 'cancel', 'a job that has not ended')
+}
+
+export function cannotRequeue(id: string, state: JobState): Refused {
+  return wrongState(id, state, 'requeue', 'a dead job')
+}
+
+function wrongState(id: string, state: JobState, verb: string, wanted: string): Refused {
+  return refuse('INVALID_STATE', `Cannot ${verb} job ${id}: it is ${state}, and only ${wanted} can be.`, { id, state })
+}
+
+export function requeueBlocked(id: string, heldBy: string): Refused {
+  return refuse(
+    'INVALID_STATE',
+    `Cannot requeue job ${id}: job ${heldBy} holds its dedup key. Wait for that one to end.`,
+    { id, state: 'dead', heldBy },
+  )
+}
+
+export function unknownMark(): Refused {
+  return refuse('INVALID_OPTION', 'after is the `next` of an earlier page; this is none.', { option: 'after' })
+}

@@ -1,6 +1,6 @@
 import { type Clock, systemClock } from './clock.ts'
 import { show } from './duration.ts'
-import { HoldfastError } from './errors.ts'
+import { HoldfastError, isHoldfastError } from './errors.ts'
 import { Holdfast } from './holdfast.ts'
 import { postgres } from './store/postgres/index.ts'
 import { sqlite } from './store/sqlite/index.ts'
@@ -14,10 +14,17 @@ export interface OpenOptions {
 /** What `open` takes instead of a URL: `sqlite({ path })`, `postgres({ pool, schema })`. */
 export type StoreOpener = (options: { readonly clock: Clock }) => Promise<Store>
 
-/** `open('sqlite:jobs.db')`, `open('sqlite::memory:')`, `open('postgres://…')`, or `open(postgres({ pool, schema }))`. */
+/**
+ * `open('sqlite:jobs.db')`, `open('sqlite::memory:')`, `open('postgres://…')`, `open('postgres://…?schema=name')`, or
+ * `open(postgres({ pool, schema }))`.
+ */
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
   const opener = typeof target === 'function' ? target : openerOf(target)
-  return new Holdfast(await opener({ clock: options.clock ?? systemClock }))
+  try {
+    return new Holdfast(await opener({ clock: options.clock ?? systemClock }))
+  } catch (error) {
+    throw isHoldfastError(error) ? error : cannotOpen(error)
+  }
 }
 
 function openerOf(url: unknown): StoreOpener {
@@ -25,10 +32,45 @@ function openerOf(url: unknown): StoreOpener {
     const path = url.slice('sqlite:'.length).replace(/^\/\//, '')
     if (path !== '') return sqlite({ path })
   }
-  if (typeof url === 'string' && /^postgres(ql)?:\/\//.test(url)) return postgres({ url })
+  if (isPostgresUrl(url)) return postgres(postgresAddress(url))
+  const shown = typeof url === 'string' ? withoutPassword(url) : url
   throw new HoldfastError(
     'INVALID_OPTION',
-    `open() takes a store URL such as 'sqlite:jobs.db', 'sqlite::memory:' or 'postgres://host/database'; got ${show(url)}.`,
-    { option: 'url', value: url },
+    `open() takes a store URL such as 'sqlite:jobs.db', 'sqlite::memory:' or 'postgres://host/database'; got ${show(shown)}.`,
+    { option: 'url', value: shown },
   )
+}
+
+export function isPostgresUrl(url: unknown): url is string {
+  return typeof url === 'string' && /^postgres(ql)?:\/\//.test(url)
+}
+
+export interface PostgresAddress {
+  /** As the driver takes it. */
+  readonly url: string
+  readonly schema?: string
+}
+
+/** Takes our own parameter, `schema`, out of the URL; all others are the driver's, and stay letter for letter. */
+export function postgresAddress(url: string): PostgresAddress {
+  const [base = '', query = ''] = splitOnce(url, '?')
+  const schema = new URLSearchParams(query).get('schema')
+  if (schema === null) return { url }
+  const rest = query.split('&').filter((parameter) => !/^schema(=|$)/.test(parameter))
+  return { url: rest.length > 0 ? `${base}?${rest.join('&')}` : base, schema }
+}
+
+/** For people: a URL may carry a password, and a message may end up in a log. */
+export function withoutPassword(url: string): string {
+  return url.replace(/:(?!\/\/).*@/, ':***@').replace(/([?&]password=)[^&]*/gi, '$1***')
+}
+
+function splitOnce(text: string, mark: string): string[] {
+  const at = text.indexOf(mark)
+  return at < 0 ? [text] : [text.slice(0, at), text.slice(at + 1)]
+}
+
+function cannotOpen(cause: unknown): HoldfastError {
+  const why = (cause instanceof Error ? cause.message : String(cause)).replace(/\.$/, '')
+  return new HoldfastError('STORE_UNAVAILABLE', `The store could not be opened: ${why}.`, {}, { cause })
 }

@@ -25,6 +25,8 @@ export interface Option {
 }
 
 export interface Call {
+  /** Which store was named, if any. */
+  readonly url: string | undefined
   /** Opens the store. A command says what is wrong with its words before that. */
   readonly open: () => Promise<Holdfast>
   readonly operands: readonly string[]

@@ -3,7 +3,10 @@
 import type { Command, Option } from './command.ts'
 
 export const globalOptions: Readonly<Record<string, Option>> = {
-  store: { value: 'url', says: 'which store: sqlite:jobs.db; HOLDFAST_STORE unless given' },
+  store: {
+    value: 'url',
+    says: 'which store: sqlite:jobs.db, postgres://host/database?schema=name; HOLDFAST_STORE unless given',
+  },
   json: { says: 'answer in JSON, errors too' },
   help: { says: 'this text; after a command, its own' },
   version: { says: 'the version of this package' },

@@ -4,6 +4,7 @@ import '../node-version.ts'
 import { readFileSync } from 'node:fs'
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util'
 import { isHoldfastError } from '../errors.ts'
+import { withoutPassword } from '../open.ts'
 import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
 import { enqueue } from './enqueue.ts'
@@ -11,6 +12,7 @@ import { commandHelp, globalOptions, helpText } from './help.ts'
 import { job } from './job.ts'
 import { jobs } from './jobs.ts'
 import { kv } from './kv.ts'
+import { migrate } from './migrate.ts'
 import { pause } from './pause.ts'
 import { queues } from './queues.ts'
 import { requeue } from './requeue.ts'
@@ -19,7 +21,7 @@ import { LazyStore } from './store.ts'
 import { sweep } from './sweep.ts'
 import { Terminal } from './terminal.ts'
 
-const commands: readonly Command[] = [queues, jobs, job, enqueue, pause, resume, cancel, requeue, sweep, kv]
+const commands: readonly Command[] = [queues, jobs, job, enqueue, pause, resume, cancel, requeue, sweep, kv, migrate]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -34,7 +36,8 @@ async function main(args: readonly string[]): Promise<number> {
   try {
     return await dispatch(args, isJson)
   } catch (error) {
-    console.error(isJson ? JSON.stringify({ error: errorData(error) }, null, 2) : `holdfast: ${errorText(error)}`)
+    const text = isJson ? JSON.stringify({ error: errorData(error) }, null, 2) : `holdfast: ${errorText(error)}`
+    console.error(hidePasswords(text))
     return error instanceof UsageError ? 2 : 1
   }
 }
@@ -51,7 +54,7 @@ async function dispatch(args: readonly string[], isJson: boolean): Promise<numbe
   const url = (values['store'] as string | undefined) ?? process.env['HOLDFAST_STORE']
   const terminal = new Terminal(process.stdout, Date.now())
   await using store = new LazyStore(url, { mayCreate: command.mayCreate?.(operands) ?? false })
-  const answer = await command.run({ open: () => store.open(), operands, options: new Options(values), terminal })
+  const answer = await command.run({ url, open: () => store.open(), operands, options: new Options(values), terminal })
   return printAnswer(answer, isJson)
 }
 
@@ -126,6 +129,11 @@ function errorText(error: unknown): string {
   if (error instanceof UsageError) return error.message
   // Not foreseen: where it happened is worth more than a short text.
   return error instanceof Error ? (error.stack ?? error.message) : String(error)
+}
+
+/** Whatever went wrong, and wherever the URL of a store was written by mistake. */
+function hidePasswords(text: string): string {
+  return text.replace(/\w:\/\/\S*@/g, withoutPassword).replace(/[?&]password=[^&\s"]*/gi, withoutPassword)
 }
 
 function errorData(error: unknown): Record<string, unknown> {

@@ -1,11 +1,14 @@
-// Which store, and whether it is there. Opening makes a file that is missing, so a command that only looks checks first.
+// Which store, and whether it is there. Opening makes a file or a schema that is missing, so a command that only looks
+// checks first.
 
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { HoldfastError } from '../errors.ts'
+import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
-import { open } from '../open.ts'
+import { isPostgresUrl, open, postgresAddress, withoutPassword } from '../open.ts'
+import { Schema } from '../store/postgres/migrations.ts'
 import { UsageError } from './command.ts'
+import { hasSchema } from './postgres-client.ts'
 
 /** Opened when it is first asked for, closed if it was. */
 export class LazyStore implements AsyncDisposable {
@@ -27,16 +30,47 @@ export class LazyStore implements AsyncDisposable {
   }
 }
 
-async function openStore(url: string | undefined, { mayCreate }: { mayCreate: boolean }): Promise<Holdfast> {
-  if (url === undefined || url === '') {
-    throw new UsageError('Say which store: --store sqlite:jobs.db, or set HOLDFAST_STORE.')
-  }
-  const path = filePath(url)
-  if (path !== undefined && !existsSync(path)) {
-    if (!mayCreate) throw missing(resolve(path))
-    console.error(`holdfast: making a new database at ${resolve(path)}`)
-  }
+async function openStore(named: string | undefined, { mayCreate }: { mayCreate: boolean }): Promise<Holdfast> {
+  const url = requireUrl(named)
+  const { isThere, place, error } = await look(url)
+  if (!isThere && !mayCreate) throw error
+  if (!isThere) console.error(`holdfast: making a new ${place}`)
   return open(url)
+}
+
+interface Looked {
+  readonly isThere: boolean
+  readonly place: string
+  /** For those that may not make it. */
+  readonly error: HoldfastError
+}
+
+async function look(url: string): Promise<Looked> {
+  if (isPostgresUrl(url)) return lookForSchema(url)
+  const path = resolve(filePath(url) ?? '.')
+  return {
+    isThere: existsSync(path),
+    place: `database at ${path}`,
+    error: missing(`There is no database at ${path}; check the path given as the store.`, { path }),
+  }
+}
+
+async function lookForSchema(url: string): Promise<Looked> {
+  const address = postgresAddress(url)
+  const schema = new Schema(address.schema ?? 'holdfast')
+  const { name } = schema
+  const database = withoutPassword(address.url)
+  const sentence = `There is no schema ${name} at ${database}; check the store, or make it with holdfast migrate.`
+  return {
+    isThere: await hasSchema(address.url, schema),
+    place: `schema ${name} at ${database}`,
+    error: missing(sentence, { schema: name }),
+  }
+}
+
+export function requireUrl(url: string | undefined): string {
+  if (url !== undefined && url !== '') return url
+  throw new UsageError('Say which store: --store sqlite:jobs.db, --store postgres://…, or set HOLDFAST_STORE.')
 }
 
 /** The file of a `sqlite:` URL; nothing for a store in memory or another kind of store. */
@@ -45,8 +79,6 @@ function filePath(url: string): string | undefined {
   return path === ':memory:' ? undefined : path
 }
 
-function missing(path: string): HoldfastError {
-  return new HoldfastError('STORE_UNAVAILABLE', `There is no database at ${path}; check the path given as the store.`, {
-    path,
-  })
+function missing(sentence: string, facts: ErrorFacts): HoldfastError {
+  return new HoldfastError('STORE_UNAVAILABLE', sentence, facts)
 }

@@ -216,7 +216,7 @@ export class Clerk {
     await this.#writeKv([effects])
     for (const sql of effects.sql) await this.#run(sql)
     const enqueued = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
-    this.#wake(effects.enqueue)
+    this.#wakeFor(effects.enqueue)
     return enqueued
   }
 
@@ -236,13 +236,13 @@ export class Clerk {
     const notices = ended.flatMap((landing) => this.#noticeOf(landing))
     const follow = [...notices, ...landings.flatMap(({ effects }) => effects.flatMap((set) => set.enqueue))]
     await addPlain(this.#tx, this.#lanes, follow)
-    this.#wake(follow)
+    this.#wakeFor(follow)
   }
 
   #waitingJson({ job, verdict }: Landing): Record<string, unknown> {
     if (!waits(verdict)) throw new Error('Only a job that waits is put back.')
     const isReady = verdict.to === 'ready'
-    if (isReady) this.#wake([{ queue: job.queue, delayMs: 0, runAt: null }])
+    if (isReady) this.wake(job.queue, 1)
     const lane = job.lane & ~1
     return {
       id: job.id,
@@ -283,9 +283,12 @@ export class Clerk {
     }
   }
 
-  #wake(jobs: readonly Pick<NewJob, 'queue' | 'delayMs' | 'runAt'>[]): void {
-    for (const { queue, delayMs } of jobs)
-      if (delayMs === 0) this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + 1)
+  wake(queue: string, count: number): void {
+    this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + count)
+  }
+
+  #wakeFor(jobs: readonly NewJob[]): void {
+    for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
 }
 

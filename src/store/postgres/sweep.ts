@@ -1,9 +1,12 @@
-// Sweep: what nobody holds. Each part is a transaction of its own, bounded by `max`; none waits for the disk, and one that
-// is lost in a crash is simply done again.
+// Sweep: what nobody holds, in one transaction that does not wait for the disk; one that is lost in a crash is simply done
+// again. Each part is bounded by `max`. Jobs that missed their start come first because they need lane locks, which are
+// taken before the locks of rows here as everywhere.
 
+import { encodeError } from '../../job/stored.ts'
 import type { SweepReport, SweepRequest } from '../store.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import type { Lanes } from './lanes.ts'
 import { Clerk, requireLanes, toHeld } from './settle.ts'
 
 const upkeepEveryMs = 60_000
@@ -22,74 +25,15 @@ export class Sweeps {
   }
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
-    const rescued = await this.#rescue(max)
-    const overdue = await this.#cancelOverdue(max)
-    const promoted = await this.#promote(max)
-    const pruned = await this.#prune(max)
-    const { nextDueAt, now } = await this.#nextDue()
+    const { lanes, db } = this.#desk
+    const { report, ready } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max)))
+    this.#desk.announce(ready)
     const dropped = await this.#keepUp()
-    return {
-      rescued,
-      promoted,
-      overdue,
-      pruned: pruned + dropped,
-      more: [rescued, overdue, promoted, pruned].some((count) => count >= max),
-      nextDueAt,
-      now,
-    }
+    return { ...report, pruned: report.pruned + dropped }
   }
 
   get #db(): Database {
     return this.#desk.db
-  }
-
-  async #rescue(max: number): Promise<number> {
-    const { lanes } = this.#desk
-    const { count, ready } = await lanes.withLanes(() =>
-      this.#db.transactLightly(async (tx) => {
-        const now = await tx.readClock()
-        const rows = await tx.query('select * from holdfast.expired($1, $2)', [max, now])
-        const held = rows.map(toHeld)
-        requireLanes(lanes, held)
-        const clerk = new Clerk(tx, lanes)
-        for (const job of held) if (clerk.takes(job)) await clerk.rescue(job)
-        await clerk.write()
-        return { count: held.length, ready: clerk.becameReady }
-      }),
-    )
-    this.#desk.announce(ready)
-    return count
-  }
-
-  #cancelOverdue(max: number): Promise<number> {
-    return this.#db.transactLightly(async (tx) => {
-      const now = await tx.readClock()
-      const rows = await tx.query('select * from holdfast.missed($1, $2)', [max, now])
-      await finishOverdue(tx, rows)
-      return rows.length
-    })
-  }
-
-  async #promote(max: number): Promise<number> {
-    const rows = await this.#lightly('select * from holdfast.promote($1, holdfast.now_ms($2))', max)
-    const ready = new Map(rows.map(([name, jobs]) => [name as string, Number(jobs)]))
-    this.#desk.announce(ready)
-    return [...ready.values()].reduce((sum, jobs) => sum + jobs, 0)
-  }
-
-  async #prune(max: number): Promise<number> {
-    const [row] = await this.#lightly('select holdfast.prune($1, holdfast.now_ms($2))', max)
-    return Number(row?.[0])
-  }
-
-  #lightly(text: string, max: number) {
-    return this.#db.transactLightly((tx) => tx.query(text, [max, this.#db.now]))
-  }
-
-  async #nextDue(): Promise<{ nextDueAt: number | null; now: number }> {
-    const text = 'select holdfast.next_due(), holdfast.now_ms($1)'
-    const [row] = await this.#db.transactLightly((tx) => tx.query(text, [this.#db.now]))
-    return { nextDueAt: row?.[0] == null ? null : Number(row[0]), now: Number(row?.[1]) }
   }
 
   /** Adds up counts, and now and then makes and drops partitions; under a clock of its own nothing has a partition. */
@@ -109,17 +53,49 @@ export class Sweeps {
   }
 }
 
-async function finishOverdue(tx: Transaction, rows: readonly (readonly (string | null)[])[]): Promise<void> {
-  if (rows.length === 0) return
+interface Swept {
+  readonly report: SweepReport
+  readonly ready: ReadonlyMap<string, number>
+}
+
+async function sweepOnce(tx: Transaction, lanes: Lanes, max: number): Promise<Swept> {
+  const now = await tx.readClock()
+  const clerk = new Clerk(tx, lanes)
+  const overdue = await cancelOverdue(tx, max)
+  const rescued = await rescueExpired(tx, lanes, clerk, max)
+  const promoted = await promoteDue(tx, clerk, max)
+  const [pruned] = await tx.query('select holdfast.prune($1, $2)', [max, now])
+  const [due] = await tx.query('select holdfast.next_due()', [])
+  const counts = { rescued, promoted, overdue, pruned: Number(pruned?.[0]) }
+  const more = Object.values(counts).some((count) => count >= max)
+  const nextDueAt = due?.[0] == null ? null : Number(due[0])
+  return { report: { ...counts, more, nextDueAt, now }, ready: clerk.becameReady }
+}
+
+async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, max: number): Promise<number> {
+  const held = (await tx.query('select * from holdfast.expired($1, $2)', [max, tx.now])).map(toHeld)
+  requireLanes(lanes, held)
+  for (const job of held) if (clerk.takes(job)) await clerk.rescue(job)
+  await clerk.write()
+  return held.length
+}
+
+async function promoteDue(tx: Transaction, clerk: Clerk, max: number): Promise<number> {
+  let promoted = 0
+  for (const [name, jobs] of await tx.query('select * from holdfast.promote($1, $2)', [max, tx.now])) {
+    clerk.wake(name as string, Number(jobs))
+    promoted += Number(jobs)
+  }
+  return promoted
+}
+
+async function cancelOverdue(tx: Transaction, max: number): Promise<number> {
+  const rows = await tx.query('select * from holdfast.missed($1, $2)', [max, tx.now])
+  if (rows.length === 0) return 0
   const ended = rows.map(([id, startBefore, attempts, was]) => {
     const message = `Not started before ${new Date(Number(startBefore)).toISOString()}.`
-    return {
-      id,
-      was,
-      state: 'cancelled',
-      attempts: Number(attempts),
-      error: JSON.stringify({ name: 'Overdue', message }),
-    }
+    return { id, was, state: 'cancelled', attempts: Number(attempts), error: encodeError({ name: 'Overdue', message }) }
   })
   await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+  return rows.length
 }

@@ -108,7 +108,7 @@ begin
       insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
       select p_tokens[h.claim], h.lane, v_workers[h.claim], v_started[h.claim], v_now, v_now + h.lease_ms,
              array_agg(h.xid), array_agg(h.ord)
-        from held h
+        from (select distinct on (lane, xid, ord) * from held order by lane, xid, ord, turn desc) h -- the last word counts
        group by h.claim, h.lane, h.lease_ms
     )
     select h.turn::int, h.id, v_now + h.lease_ms, h.cancel from held h;

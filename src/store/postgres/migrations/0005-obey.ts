@@ -40,15 +40,17 @@ as $holdfast$
 declare
   v_leases bigint[];
   v_tokens uuid[];
+  v_until bigint;
   v_left int := p_max;
   v_found int;
 begin
   -- One that ends later than its full length from now was given before the clock was set back.
   update holdfast.lease l set given_at = p_now, expires_at = p_now + l.expires_at - l.given_at where l.given_at > p_now;
   loop
+    select max(l.expires_at) into v_until
+      from (select expires_at from holdfast.lease where expires_at <= p_now order by expires_at limit p_max) l;
     select array_agg(l.no), array_agg(distinct l.token) into v_leases, v_tokens
-      from (select no, token from holdfast.lease where expires_at <= p_now order by expires_at limit p_max
-               for update skip locked) l;
+      from (select no, token from holdfast.lease where expires_at <= v_until for update skip locked) l;
     exit when v_leases is null;
     return query
       with listed as materialized (

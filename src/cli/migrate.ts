@@ -1,0 +1,54 @@
+// Opening a store brings its schema up. This command does it beforehand, by a role that may, or prints what to run.
+
+import { isPostgresUrl, postgresAddress } from '../open.ts'
+import { migrate as bringUp, migrationScript, Schema } from '../store/postgres/migrations.ts'
+import { type Answer, type Call, type Command, UsageError } from './command.ts'
+import { withClient } from './postgres-client.ts'
+import { requireUrl } from './store.ts'
+
+export const migrate: Command = {
+  name: 'migrate',
+  operands: '',
+  says: 'brings the schema of a store up to this version, or prints the SQL that does',
+  options: {
+    schema: { value: 'name', says: "PostgreSQL: the schema, if not the URL's ?schema=; holdfast unless given" },
+    print: { says: 'PostgreSQL: only print the SQL for a new schema; needs no connection' },
+  },
+  examples: [
+    'holdfast migrate --store postgres://admin@db.example/app',
+    'holdfast migrate --print --schema jobs > holdfast.sql',
+  ],
+  mayCreate: () => true,
+
+  async run(call) {
+    const url = call.options.isSet('print') ? call.url || 'postgres://' : requireUrl(call.url)
+    if (!isPostgresUrl(url)) return openSqlite(call)
+    const address = postgresAddress(url)
+    const schema = new Schema(call.options.text('schema') ?? address.schema ?? 'holdfast')
+    return call.options.isSet('print') ? print(schema) : bringUpAt(address.url, schema)
+  },
+}
+
+async function openSqlite({ open, options }: Call): Promise<Answer> {
+  const alien = ['schema', 'print'].find((name) => options.isSet(name))
+  if (alien !== undefined)
+    throw new UsageError(`--${alien} is for PostgreSQL; a SQLite file is brought up by opening it.`)
+  await open()
+  return { data: { upToDate: true }, text: 'Up to date: a SQLite file is brought up whenever it is opened.' }
+}
+
+function print(schema: Schema): Answer {
+  const sql = migrationScript(schema).trimEnd()
+  return { data: { schema: schema.name, sql }, text: sql }
+}
+
+async function bringUpAt(url: string, schema: Schema): Promise<Answer> {
+  const { from, to } = await withClient(url, (client) => bringUp(client, schema))
+  return { data: { schema: schema.name, from, to }, text: textOf(schema.name, from, to) }
+}
+
+function textOf(schema: string, from: number, to: number): string {
+  if (from === to) return `Schema ${schema} is already at version ${to}.`
+  if (from === 0) return `Made schema ${schema} at version ${to}.`
+  return `Brought schema ${schema} from version ${from} to version ${to}.`
+}

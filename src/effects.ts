@@ -7,7 +7,7 @@ import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, kvRule } from './job/codec.ts'
 import { checkKey } from './job/names.ts'
-import type { EffectSet, NewJob } from './job/record.ts'
+import type { EffectSet, NewJob, SqlEffect } from './job/record.ts'
 import { type EnqueueOptions, prepareJob } from './prepare.ts'
 import type { Capabilities } from './store/store.ts'
 
@@ -51,9 +51,16 @@ export async function prepareEffects(
       ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
     })),
     delete: remove.map((key) => checkKey(key, 'effects.delete')),
-    sql: sql.map(({ text, values = [] }) => ({ text, values })),
+    sql: sql.map(checkSql),
     enqueue: await Promise.all(enqueue.map(toNewJob)),
   }
+}
+
+function checkSql({ text, values = [] }: NonNullable<Effects['sql']>[number]): SqlEffect {
+  if (typeof text === 'string' && text.trim() !== '' && Array.isArray(values)) return { text, values }
+  throw new HoldfastError('INVALID_OPTION', 'A SQL effect is { text, values }: one statement and an array.', {
+    option: 'effects.sql',
+  })
 }
 
 async function toNewJob({ queue, payload, ...options }: FollowUp): Promise<NewJob> {

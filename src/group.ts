@@ -4,12 +4,13 @@
 interface Pending<Request, Answer> {
   readonly request: Request
   readonly weight: number
-  readonly resolve: (answer: Answer) => void
+  readonly resolve: (answer: Answer | Promise<Answer>) => void
   readonly reject: (error: unknown) => void
 }
 
 export interface GroupOptions<Request, Answer> {
-  readonly flush: (requests: readonly Request[]) => Promise<readonly Answer[]>
+  /** An answer may be a promise: that request is answered later, and nobody waits for it. */
+  readonly flush: (requests: readonly Request[]) => Promise<readonly (Answer | Promise<Answer>)[]>
   /** How much work one request is, in jobs. */
   readonly weigh: (request: Request) => number
   /** The most work in one flush; a single heavier request still goes, alone. */
@@ -56,7 +57,7 @@ export class Group<Request, Answer> {
       const answers = await this.#options.flush(group.map(({ request }) => request))
       if (answers.length !== group.length) throw new Error(`${group.length} requests got ${answers.length} answers.`)
       group.forEach(({ resolve }, i) => {
-        resolve(answers[i] as Answer)
+        resolve(answers[i] as Answer | Promise<Answer>)
       })
     } catch (error) {
       for (const { reject } of group) reject(error)

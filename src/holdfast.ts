@@ -363,7 +363,7 @@ export class Holdfast {
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
-  async #flushEnqueues(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+  async #flushEnqueues(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
     const answered = this.#store.enqueue(requests)
     if (this.#waiters.size === 0 || !this.#store.claimsFollowEnqueues) return answered
     const due = new Map<string, number>()

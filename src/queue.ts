@@ -66,14 +66,22 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
         const prepared = prepareJob(this.definition, payload, options)
         jobs.push(prepared instanceof Promise ? await prepared : prepared)
       }
-      const tx = entries.find((entry) => entry.tx !== undefined)?.tx
-      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
+      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, oneTransaction(entries))
     })
   }
 
   claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
     return this.#desk.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
   }
+}
+
+/** All of them go where one of them goes. */
+function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
+  const [tx, another] = new Set(entries.map((entry) => entry.tx).filter((each) => each !== undefined))
+  if (another === undefined) return tx
+  throw new HoldfastError('INVALID_OPTION', 'Jobs that are enqueued together share one tx; these name several.', {
+    option: 'tx',
+  })
 }
 
 function checkCount(entries: readonly unknown[]): void {

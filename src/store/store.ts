@@ -70,7 +70,8 @@ export interface Store {
   readonly claimsFollowEnqueues: boolean
 
   define(queues: readonly QueueSettings[]): Promise<void>
-  enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]>
+  /** One that must wait for a stranger's open transaction over a key delays only itself: its answer comes later. */
+  enqueue(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]>
   /** In the caller's own transaction; only where `callerTransaction`. What fails in it is the caller's to see. */
   enqueueIn?(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer>
   claim(request: ClaimRequest): Promise<ClaimedJob[]>

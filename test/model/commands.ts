@@ -62,7 +62,7 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'enqueue': {
       const requests = move.requests.map((jobs) => ({ jobs: jobs.map((job) => toNewJob(job, scene)) }))
       return call({
-        ...{ name: 'enqueue', request: requests, ask: (store) => store.enqueue(requests) },
+        ...{ name: 'enqueue', request: requests, ask: async (store) => Promise.all(await store.enqueue(requests)) },
         expect: (model) => model.enqueue(requests),
       })
     }

@@ -5,9 +5,9 @@
 
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
-import { texts, uuids } from './columns.ts'
+import { list, parseList, texts } from './columns.ts'
 import { type Database, patiently, type Row } from './database.ts'
-import { toFence } from './fence.ts'
+import { toFence, tokenOf } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 
 export class Claims {
@@ -41,11 +41,11 @@ export class Claims {
   async #claim({ queues, max, leaseMs, worker }: ClaimRequest): Promise<ClaimedJob[]> {
     const token = randomBytes(16).toString('hex')
     const finished = this.#finished.splice(0, finishedMax)
-    const values = [token, worker, leaseMs, max, queues && texts(queues), uuids(finished), this.#db.now]
+    const values = [token, worker, leaseMs, max, queues && texts(queues), list(finished), this.#db.now]
     const rows = await patiently(() => this.#healing(() => this.#db.once(select, values)))
-    if (rows.length > 0) this.#open.set(token, rows.length)
     const jobs: ClaimedJob[] = []
-    for (const row of rows) jobs.push(await this.#toClaimed(token, row))
+    for (const row of rows) jobs.push(...(await this.#toClaimed(token, row)))
+    if (jobs.length > 0) this.#open.set(token, jobs.length)
     return jobs
   }
 
@@ -66,43 +66,64 @@ export class Claims {
    */
   forget(fences: readonly string[]): void {
     for (const fence of fences) {
-      const token = fence.slice(0, 32)
+      const token = tokenOf(fence)
       const left = (this.#open.get(token) ?? 0) - 1
       if (left > 0) this.#open.set(token, left)
       else if (this.#open.delete(token)) this.#finished.push(token)
     }
   }
 
-  async #toClaimed(token: string, row: Row): Promise<ClaimedJob> {
-    const [lane, xid, ord, id, attempts, maxAttempts, timeoutMs, createdAt, startedAt, expiresAt, headers, payload] =
-      row
-    const place = { lane: Number(lane), xid: Number(xid), ord: Number(ord) }
-    const known = this.#lanes.known(place.lane) ?? (await this.#lanes.byNo(place.lane))
+  async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {
+    const lane = Number(row[0])
+    const { name: queue, priority } = this.#lanes.known(lane) ?? (await this.#lanes.byNo(lane))
+    const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
+    const [xids, ords, ids, attempts, maxAttempts, createdAts] = row
+      .slice(3, 9)
+      .map((column) => parseList(column as string))
+    const timeouts = row[9] == null ? null : parseList(row[9])
+    const { headers, payloads } = await this.#textsOf(row, ids?.length ?? 0)
+    return (ids as string[]).map((id, i) => ({
+      id,
+      queue,
+      fence: toFence(token, { lane, xid: Number(xids?.[i]), ord: Number(ords?.[i]) }),
+      attempt: Number(attempts?.[i]) + 1,
+      maxAttempts: Number(maxAttempts?.[i]),
+      priority,
+      timeoutMs: timeouts === null || timeouts[i] === 'NULL' ? null : Number(timeouts[i]),
+      createdAt: Number(createdAts?.[i]),
+      startedAt,
+      expiresAt,
+      headers: headers?.[i] || null,
+      payload: payloads[i] as string,
+    }))
+  }
+
+  /** Payloads and headers by job. One that was written behind our back may hold what joins them: then they are read singly. */
+  async #textsOf(row: Row, count: number): Promise<{ headers: string[] | null; payloads: string[] }> {
+    const headers = row[10] == null ? null : row[10].split(joint)
+    const payloads = (row[11] as string).split(joint)
+    if (payloads.length === count && (headers === null || headers.length === count)) return { headers, payloads }
+    const rows = await this.#db.query(selectTexts, [row[5] as string])
+    const byId = new Map(rows.map(([id, ...texts]) => [id, texts]))
+    const ids = parseList(row[5] as string)
     return {
-      id: id as string,
-      queue: known.name,
-      fence: toFence(token, place),
-      attempt: Number(attempts) + 1,
-      maxAttempts: Number(maxAttempts),
-      priority: known.priority,
-      timeoutMs: timeoutMs === null ? null : Number(timeoutMs),
-      createdAt: Number(createdAt),
-      startedAt: Number(startedAt),
-      expiresAt: Number(expiresAt),
-      headers: headers as string | null,
-      payload: payload as string,
+      headers: ids.map((id) => byId.get(id)?.[0] ?? ''),
+      payloads: ids.map((id) => byId.get(id)?.[1] ?? ''),
     }
   }
 }
 
+const joint = '\x1e'
+const selectTexts = 'select id, headers, payload from holdfast.job where id = any ($1::uuid[])'
 const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7)'
 const finishedMax = 1_000
 
 /** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
 export async function heal(db: Database): Promise<void> {
+  const here = await systemIdentifier(db)
   await db.transactLightly(async (tx) => {
     await tx.query('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)', [])
-    await tx.query('select holdfast.heal($1)', [await systemIdentifier(db)])
+    await tx.query('select holdfast.heal($1)', [here])
   })
 }
 

@@ -17,7 +17,7 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
-import { ints, uuids } from './columns.ts'
+import { list } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import { readReady } from './read.ts'
@@ -82,9 +82,9 @@ interface LockedJob {
 async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
   const locked = new Set<string>()
   for (;;) {
-    const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [uuids(ids)])
+    const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [list(ids)])
     const fresh = places.map(([lane]) => lane as string).filter((lane) => !locked.has(lane))
-    if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [ints(fresh.map(Number))])
+    if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [list(fresh)])
     for (const lane of fresh) locked.add(lane)
     const rows = await tx.query(
       `select id, lane, attempts, cancel,
@@ -92,7 +92,7 @@ async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<st
                    when holdfast.is_waiting(lane, ready_xid, ord, start_before, seq) then 'ready'
                    else 'running' end
          from holdfast.job where id = any ($1::uuid[]) order by id for update`,
-      [uuids(ids)],
+      [list(ids)],
     )
     if (rows.some(([, lane]) => !locked.has(lane as string))) continue
     return new Map(

@@ -224,7 +224,7 @@ export function hasLanded(error: unknown): boolean {
 /** The server or the way to it is gone: the outcome is unknown. */
 export function isBroken(error: unknown): boolean {
   const code = codeOf(error)
-  if (/^(57P0[1-5]|08...|E[A-Z]+|53300|25P0[34])$/.test(code)) return true
+  if (/^(57P0[1-5]|08(?!P01)...|E[A-Z]+|53300|25P0[34])$/.test(code)) return true
   const message = error instanceof Error ? error.message : ''
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
 }

@@ -5,29 +5,46 @@ import { isRefused, type Refused } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { bigints, ints, optionalBigints, optionalTexts, smallints, texts, uuids } from './columns.ts'
+import { list, optionalList, optionalTexts, texts } from './columns.ts'
 import { type Database, isCollision, type Transaction, type Value } from './database.ts'
 import type { Lanes } from './lanes.ts'
+import type { Turnstile } from './turnstile.ts'
 
 export interface Desk {
   readonly db: Database
   readonly lanes: Lanes
+  /** For calls that may have to wait for a stranger. */
+  readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>): void
 }
 
-export async function enqueue(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+export async function enqueue(
+  desk: Desk,
+  requests: readonly EnqueueRequest[],
+): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
   await desk.lanes.open(requests.flatMap(({ jobs }) => jobs))
   if (requests.every(isPlain)) return enqueuePlain(desk, requests)
-  if (requests.length === 1) return enqueueTogether(desk, requests, { isHasty: false })
   try {
     return await enqueueTogether(desk, requests, { isHasty: true })
   } catch (error) {
     if (!isCollision(error)) throw error
   }
-  // Somebody waits for a stranger's transaction over a key. Each goes on alone, so that this one delays only itself.
-  const answers = requests.map((request) => enqueue(desk, [request]).then(([answer]) => answer as EnqueueAnswer))
-  return Promise.all(answers)
+  // Somebody would have to wait for a stranger's transaction over a key. Those that need no key go on at once.
+  const plain = requests.filter(isPlain)
+  const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(desk, plain)) : [])
+  return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
+}
+
+function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
+  return a.map((each, i) => [each, b[i] as B] as const)
+}
+
+function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswer> {
+  return desk.patient.pass(async () => {
+    const [answer] = await enqueueTogether(desk, [request], { isHasty: false })
+    return answer as EnqueueAnswer
+  })
 }
 
 /** Nothing about these jobs has to be looked up. */
@@ -49,14 +66,14 @@ const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $
 function plainColumns(lanes: Lanes, jobs: readonly NewJob[]): Value[] {
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
-    uuids(jobs.map(({ id }) => id)),
-    ints(jobs.map((job) => lanes.of(job).lane)),
-    smallints(jobs.map(({ maxAttempts }) => maxAttempts)),
+    list(jobs.map(({ id }) => id)),
+    list(jobs.map((job) => lanes.of(job).lane)),
+    list(jobs.map(({ maxAttempts }) => maxAttempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
-    optionalBigints(jobs.map(({ timeoutMs }) => timeoutMs)),
-    areDelayed ? bigints(jobs.map(({ delayMs }) => delayMs)) : null,
-    optionalBigints(jobs.map(({ runAt }) => runAt)),
+    optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),
+    areDelayed ? list(jobs.map(({ delayMs }) => delayMs)) : null,
+    optionalList(jobs.map(({ runAt }) => runAt)),
   ]
 }
 

@@ -31,6 +31,7 @@ import { readJob, readJobs, readStats } from './read.ts'
 import { renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
+import { Turnstile } from './turnstile.ts'
 import { type OnReady, Wakes } from './wake.ts'
 
 export interface PostgresOptions {
@@ -91,8 +92,9 @@ class PostgresStore implements Store {
     this.#ownsPool = given === undefined
     this.#db = new Database(pool, schema, clock)
     const lanes = new Lanes(this.#db)
+    const patient = new Turnstile(Math.max(1, Math.floor((pool.options.max ?? 10) / 3)))
     this.#wakes = new Wakes(this.#db, { mayListen: listen && (pool.options.max ?? 10) >= poolMinToListen })
-    this.#desk = { db: this.#db, lanes, announce: (ready) => this.#wakes.announce(ready) }
+    this.#desk = { db: this.#db, lanes, patient, announce: (ready) => this.#wakes.announce(ready) }
     this.#claims = new Claims(this.#db, lanes)
     this.#sweeps = new Sweeps(this.#desk)
   }
@@ -117,7 +119,7 @@ class PostgresStore implements Store {
     this.#sweeps.expectUpkeep()
   }
 
-  enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+  enqueue(requests: readonly EnqueueRequest[]) {
     return enqueue(this.#desk, requests)
   }
 

@@ -2,7 +2,7 @@
 // does not keep others from using the same queue.
 
 import { defaults } from '../../job/bounds.ts'
-import { smallints, texts } from './columns.ts'
+import { list, texts } from './columns.ts'
 import type { Database } from './database.ts'
 
 export interface Lane {
@@ -40,7 +40,7 @@ export class Lanes {
     if (wanted.length === 0) return
     const rows = await this.#db.query('select * from holdfast.open_lanes($1, $2, $3, $4)', [
       texts(wanted.map(({ queue }) => queue)),
-      smallints(wanted.map(({ priority }) => priority)),
+      list(wanted.map(({ priority }) => priority)),
       defaults.retainDoneMs,
       defaults.retainDeadMs,
     ])

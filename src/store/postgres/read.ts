@@ -7,7 +7,7 @@ import { decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
-import { bigints } from './columns.ts'
+import { list } from './columns.ts'
 import type { Database, Row } from './database.ts'
 
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
@@ -278,7 +278,7 @@ export async function readStats(db: Database): Promise<QueueStats[]> {
   const waiting = counted.filter(({ counts }) => counts.ready > 0).map(({ no }) => no)
   const oldest = new Map<number, number>()
   if (waiting.length > 0) {
-    for (const [no, runAt, now] of await db.query(selectOldest, [db.now, bigints(waiting)]))
+    for (const [no, runAt, now] of await db.query(selectOldest, [db.now, list(waiting)]))
       oldest.set(Number(no), Math.max(0, Number(now) - Number(runAt)))
   }
   return counted.map(({ name, no, paused, counts }) => ({

@@ -11,16 +11,16 @@ import { decodeCancel, encodeError, encodePast } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { Refusal } from '../refusals.ts'
 import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
-import { optionalTexts, uuids } from './columns.ts'
+import { optionalTexts } from './columns.ts'
 import { isBroken, isCollision, type Row, type Transaction } from './database.ts'
 import { addCarefully, addPlain, type Desk, isPlain } from './enqueue.ts'
 import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 
 export async function settle(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
-  if (requests.every(isPlainlyDone)) return settleDone(desk, requests)
   if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests)
   if (new Set(requests.map(({ fence }) => fence)).size < requests.length) return settleInTurn(desk, requests)
+  if (requests.every(isPlainlyDone)) return settleDone(desk, requests)
   // Without effects, and each hold once: nothing tells in which order jobs were settled.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
@@ -46,10 +46,9 @@ const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 
 async function settleDone(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
   const results = requests.map(({ settlement }) => (settlement.as === 'done' ? settlement.result : null))
-  const ids = uuids(requests.map(({ id }) => id))
   const call = {
-    text: 'select to_jsonb(holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9))::text',
-    values: [...holdColumns(requests), ids, optionalTexts(results), desk.db.now],
+    text: 'select to_jsonb(holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11))::text',
+    values: [...holdColumns(requests), optionalTexts(results), desk.db.now],
   }
   const read = (json: string | null | undefined) => new Set<number>(JSON.parse(json ?? 'null') ?? [])
   const lost = await desk.db.land(call, ([row]) => read(row?.[0]), read)
@@ -61,7 +60,7 @@ async function settleInTurn(desk: Desk, requests: readonly SettleRequest[]): Pro
   await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
   const answers = await desk.lanes.withLanes(() =>
     desk.db.transact(async (tx) => {
-      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5)', holdColumns(requests))
+      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7, $8)', holdColumns(requests))
       const held = new Map(rows.map(toHeld).map((job) => [job.turn - 1, job]))
       requireLanes(desk.lanes, [...held.values()])
       await tx.readClock()

@@ -7,35 +7,26 @@ create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue
   on_dead text, payload text);
 
 -- The jobs that these holds hold, locked until the transaction ends.
-create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_ords bigint[])
+create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
+  p_lasts bigint[], p_ids uuid[], p_of int[])
 returns setof holdfast.held_job language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
-declare
-  v_workers text[];
-  v_started bigint[];
 begin
-  select array_agg(l.worker order by t.turn), array_agg(l.started_at order by t.turn) into v_workers, v_started
-    from unnest(p_tokens) with ordinality t(token, turn)
-    left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   return query
-    select u.turn::int, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts,
-           j.freed, j.cancel, j.past, v_workers[u.claim], v_started[u.claim], q.on_dead,
-           case when q.on_dead is not null then j.payload end
-      from unnest(p_claims, p_lanes, p_xids, p_ords) with ordinality u(claim, lane, xid, ord, turn)
-      join holdfast.job j on j.lane = u.lane and j.ready_xid = u.xid and j.ord = u.ord
+    select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
+           j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
+      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_ids, p_of) f
+     cross join lateral (select * from holdfast.job k where k.id = p_ids[f.turn] and k.ready_xid = any (p_xids)
+                            for update) j
       join holdfast.lane l on l.no = j.lane & ~1
-      join holdfast.queue q on q.no = l.queue
-     where v_workers[u.claim] is not null
-       for update of j;
+      join holdfast.queue q on q.no = l.queue;
 end $holdfast$;
 
 -- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
 -- renews or sweeps at this moment are left to them.
 create function holdfast.expired(p_max int, p_now bigint) returns setof holdfast.held_job language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
   v_leases bigint[];
@@ -63,13 +54,13 @@ begin
       select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
              j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
         from listed i
-        join holdfast.job j on j.lane = i.lane and j.ready_xid = i.xid and j.ord = i.ord
+       cross join lateral (select * from holdfast.job k
+                            where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
         join holdfast.lane l on l.no = j.lane & ~1
         join holdfast.queue q on q.no = l.queue
        where i.no = any (v_leases)
        order by i.expires_at, j.seq
-       limit v_left
-         for update of j;
+       limit v_left;
     get diagnostics v_found = row_count;
     v_left := v_left - v_found;
     exit when v_left = 0; -- the leases stay for the next sweep
@@ -79,21 +70,21 @@ end $holdfast$;
 
 -- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, freed, past }].
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with turn as materialized (
-    select nextval('holdfast.number') as ord, u.*
+    select nextval('holdfast.number') as ord, u.*, k.spot
       from jsonb_to_recordset(p_jobs)
              u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, freed smallint, past text)
+     cross join lateral (select ctid as spot from holdfast.job where id = u.id offset 0) k
   ),
   moved as (
     update holdfast.job j
        set lane = t.lane, ready_xid = case when t.ready then pg_current_xact_id() end, ord = t.ord, run_at = t."runAt",
            attempts = t.attempts, freed = t.freed, past = t.past
       from turn t
-     where j.id = t.id
+     where j.ctid = t.spot
     returning j.lane, t.ready
   )
   insert into holdfast.tally (xid, queue, running, ready, scheduled)
@@ -104,8 +95,7 @@ end $holdfast$;
 
 -- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error }].
 create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with gone as materialized (
@@ -113,10 +103,10 @@ begin
            u.error, j.*
       from jsonb_to_recordset(p_jobs) u(id uuid, was text, state text, attempts smallint, attempt smallint, worker text,
              "startedAt" bigint, ending text, result text, error text)
-      join holdfast.job j on j.id = u.id
+     cross join lateral (select k.*, k.ctid as spot from holdfast.job k where k.id = u.id offset 0) j
   ),
   removed as (
-    delete from holdfast.job j using gone g where j.id = g.id
+    delete from holdfast.job j using gone g where j.ctid = g.spot
   ),
   known as materialized (
     select g.*, l.queue, l.priority,
@@ -135,17 +125,28 @@ begin
      where k.retain_ms is distinct from 0
   ),
   freed as (
-    delete from holdfast.dedup d using known k
-     where k.dedup_scope in ('live', 'waiting') and d.queue = k.queue and d.key = k.dedup_key and d.seq = k.seq
+    delete from holdfast.dedup d
+     where d.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.dedup e
+          where e.queue = k.queue and e.key = k.dedup_key and e.seq = k.seq offset 0) s
+        where k.dedup_scope in ('live', 'waiting')))
   ),
   forgotten as (
-    delete from holdfast.idempotency i using known k
-     where k.idempotency_key is not null and k.retain_ms = 0
-       and i.queue = k.queue and i.key = k.idempotency_key and i.seq = k.seq
+    delete from holdfast.idempotency i
+     where i.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.idempotency e
+          where e.queue = k.queue and e.key = k.idempotency_key and e.seq = k.seq offset 0) s
+        where k.idempotency_key is not null and k.retain_ms = 0))
   ),
   late as (
-    delete from holdfast.overdue o using known k
-     where k.start_before is not null and o.start_before = k.start_before and o.seq = k.seq
+    delete from holdfast.overdue o
+     where o.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.overdue e
+          where e.start_before = k.start_before and e.seq = k.seq offset 0) s
+        where k.start_before is not null))
   )
   insert into holdfast.tally (xid, queue, running, ready, scheduled, done, dead, cancelled)
   select pg_current_xact_id(), k.queue, -count(*) filter (where k.was = 'running'),

@@ -10,23 +10,22 @@
 
 export const sweep = `
 create function holdfast.promote(p_max int, p_now bigint) returns table (name text, jobs bigint) language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
 begin
   return query
     with due as materialized (
-      select j.id from holdfast.job j
+      select j.ctid as spot from holdfast.job j
        where j.ready_xid is null and j.run_at <= p_now
        order by j.run_at, j.seq
        limit p_max
          for update skip locked
     ),
-    turn as materialized (select nextval('holdfast.number') as ord, d.id from due d),
+    turn as materialized (select nextval('holdfast.number') as ord, d.spot from due d),
     moved as (
       update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, run_at = p_now
-        from turn t where j.id = t.id
+        from turn t where j.ctid = t.spot
       returning j.lane
     ),
     sums as materialized (
@@ -202,8 +201,7 @@ end $holdfast$;
 -- When something is to be swept next. Leases that hold nothing any more, because their jobs were settled or renewed, are
 -- removed on the way.
 create function holdfast.next_due() returns bigint language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
   v_lease holdfast.lease%rowtype;
@@ -214,7 +212,8 @@ begin
     exit when not found;
     exit when exists (
       select from unnest(v_lease.xids, v_lease.ords) u(xid, ord)
-        join holdfast.job j on j.lane = v_lease.lane and j.ready_xid = u.xid and j.ord = u.ord
+       cross join lateral (select from holdfast.job j
+                            where j.lane = v_lease.lane and j.ready_xid = u.xid and j.ord = u.ord offset 0) j
        where not exists (select from holdfast.lease y
                           where y.token = v_lease.token and y.no > v_lease.no and y.lane = v_lease.lane
                             and u.ord = any (y.ords)));

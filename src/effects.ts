@@ -5,7 +5,7 @@ import { defineQueue } from './definition.ts'
 import { type Duration, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
-import { encodeJson, kvRule } from './job/codec.ts'
+import { encodeJson, kvRule, payloadRule } from './job/codec.ts'
 import { checkKey } from './job/names.ts'
 import type { EffectSet, NewJob, SqlEffect } from './job/record.ts'
 import { type EnqueueOptions, prepareJob } from './prepare.ts'
@@ -61,6 +61,26 @@ function checkSql({ text, values = [] }: NonNullable<Effects['sql']>[number]): S
   throw new HoldfastError('INVALID_OPTION', 'A SQL effect is { text, values }: one statement and an array.', {
     option: 'effects.sql',
   })
+}
+
+/** Effects of a cancel may have to be kept until the job ends, so their SQL values must survive as JSON. */
+export function keepable(effects: EffectSet | null): EffectSet | null {
+  if (effects === null || effects.sql.length === 0) return effects
+  return { ...effects, sql: effects.sql.map(({ text, values }) => ({ text, values: values.map(keepableValue) })) }
+}
+
+function keepableValue(value: unknown): unknown {
+  if (value instanceof Date) return value.toISOString()
+  try {
+    return value === undefined ? null : JSON.parse(encodeJson(value, payloadRule))
+  } catch (cause) {
+    throw new HoldfastError(
+      'INVALID_OPTION',
+      'A value of a SQL effect cannot be kept until the job ends. Pass dates and plain JSON data to cancel.',
+      { option: 'effects.sql' },
+      { cause },
+    )
+  }
 }
 
 async function toNewJob({ queue, payload, ...options }: FollowUp): Promise<NewJob> {

@@ -3,7 +3,7 @@
 
 import { type AnyDefinition, type BehaviourOptions, defineQueue, type QueueDefinition } from './definition.ts'
 import { toMs } from './duration.ts'
-import { type Effects, prepareEffects } from './effects.ts'
+import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
@@ -224,7 +224,7 @@ export class Holdfast {
 
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
-    const effects = await prepareEffects(options.effects, this.#store.capabilities)
+    const effects = keepable(await prepareEffects(options.effects, this.#store.capabilities))
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
     return answer?.status as 'cancelled' | 'requested'

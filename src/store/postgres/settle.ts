@@ -12,10 +12,11 @@ import { expired, type Settlement, settled, type Verdict } from '../../job/trans
 import { Refusal } from '../refusals.ts'
 import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
 import { optionalTexts } from './columns.ts'
-import { isBroken, isCollision, type Row, type Transaction } from './database.ts'
+import type { Row, Transaction } from './database.ts'
 import { addCarefully, addPlain, type Desk, isPlain } from './enqueue.ts'
 import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
+import { changesSession } from './statement.ts'
 
 export async function settle(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
   if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests)
@@ -271,13 +272,14 @@ export class Clerk {
     await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
   }
 
+  /** Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. */
   async #run({ text, values }: SqlEffect): Promise<void> {
-    if (endsTransactions.test(text)) throw new Refusal(sqlRefused(text, 'it would end the transaction it is part of'))
+    if (changesSession(text))
+      throw new Refusal(sqlRefused(text, 'it would change the transaction or session it is run in'))
     try {
       // Extended mode: one statement, and never two.
       await this.#tx.client.query({ text, values: [...values], queryMode: 'extended' } as never)
     } catch (error) {
-      if (isBroken(error) || isCollision(error)) throw error
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }
   }
@@ -290,9 +292,6 @@ export class Clerk {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
 }
-
-const endsTransactions =
-  /^(\s|;|--[^\n]*\n|\/\*[\s\S]*?\*\/)*(abort|begin|commit|end|prepare\s+transaction|release|rollback|savepoint|start\s+transaction|set\s+(session|local|transaction))\b/i
 
 function sqlRefused(text: string, why: string) {
   const shown = text.length > 200 ? `${text.slice(0, 200)}…` : text

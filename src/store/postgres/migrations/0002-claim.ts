@@ -242,7 +242,7 @@ begin
        where o.start_before <= v_now and o.lane = v_lane and not o.passed and j.id = o.id and j.ready_xid is not null
          and not holdfast.is_waiting(v_lane, j.ready_xid, j.ord, o.start_before, o.seq);
     end if;
-    exit when v_taken >= v_room and v_room <= v_left; -- there is more in this lane, and the next must not come before it
+    exit when v_taken >= v_room and v_left > 0; -- there is more in this lane, and the next must not come before it
   end loop;
 end $holdfast$;
 

@@ -159,15 +159,22 @@ begin
          order by j.ready_xid, j.ord
          limit (select v_room - (select count(*) from again) - (select count(*) from late))
       ),
-      taken as materialized (select * from again union all select * from late union all select * from fresh),
+      taken as not materialized (select * from again union all select * from late union all select * from fresh),
+      sums as materialized (
+        select count(*) as n, array_agg(t.ready_xid) as xids, array_agg(t.ord) as ords, array_agg(t.id) as ids,
+               array_agg(t.attempts) as attempts, array_agg(t.max_attempts) as max_attempts,
+               array_agg(t.created_at) as created_ats, array_agg(t.timeout_ms) as timeouts,
+               count(t.timeout_ms) as limited, string_agg(coalesce(t.headers, ''), e'\\x1e') as headers,
+               count(t.headers) as headed, string_agg(t.payload, e'\\x1e') as payloads,
+               count(t.dedup_key) as keyed, count(t.start_before) as hurried
+          from taken t
+      ),
       late_sum as materialized (
-        select count(*) as n, (array_agg(l.ready_xid))[count(*)] as xid, (array_agg(l.ord))[count(*)] as ord from late l
+        select c.n, case when c.n > 0 then s.xids[a.n + c.n] end as xid, case when c.n > 0 then s.ords[a.n + c.n] end as ord
+          from sums s, (select count(*) as n from again) a, (select count(*) as n from late) c
       ),
       fresh_sum as materialized (
-        select count(*) as n, (array_agg(f.ready_xid))[count(*)] as xid, (array_agg(f.ord))[count(*)] as ord from fresh f
-      ),
-      sums as materialized (
-        select array_agg(t.ready_xid) as xids, array_agg(t.ord) as ords, count(*) as n from taken t
+        select c.n, s.xids[s.n] as xid, s.ords[s.n] as ord from sums s, (select count(*) as n from fresh) c
       ),
       bound as materialized (
         select b.iscut, b.isend, m.snapshot,
@@ -213,7 +220,7 @@ begin
            select s.spot from taken t cross join lateral (
              select e.ctid as spot from holdfast.dedup e
               where e.queue = v_queue and e.key = t.dedup_key and e.seq = t.seq offset 0) s
-            where t.dedup_scope = 'waiting'))
+            where t.dedup_scope = 'waiting' and (select u.keyed from sums u) > 0))
       ),
       started as (
         delete from holdfast.overdue o
@@ -221,15 +228,12 @@ begin
            select s.spot from taken t cross join lateral (
              select e.ctid as spot from holdfast.overdue e
               where e.start_before = t.start_before and e.seq = t.seq offset 0) s
-            where t.start_before is not null))
+            where t.start_before is not null and (select u.hurried from sums u) > 0))
       )
-      select v_lane, v_now, v_now + p_lease_ms, array_agg(t.ready_xid), array_agg(t.ord), array_agg(t.id),
-             array_agg(t.attempts), array_agg(t.max_attempts), array_agg(t.created_at),
-             case when count(t.timeout_ms) > 0 then array_agg(t.timeout_ms) end,
-             case when count(t.headers) > 0 then string_agg(coalesce(t.headers, ''), e'\\x1e') end,
-             string_agg(t.payload, e'\\x1e')
-        from taken t
-      having count(*) > 0;
+      select v_lane, v_now, v_now + p_lease_ms, s.xids, s.ords, s.ids, s.attempts, s.max_attempts, s.created_ats,
+             case when s.limited > 0 then s.timeouts end, case when s.headed > 0 then s.headers end, s.payloads
+        from sums s
+       where s.n > 0;
     if found then
       select cardinality(l.ords) into v_taken from holdfast.lease l where l.token = p_token and l.lane = v_lane;
       v_left := v_left - v_taken;

@@ -121,10 +121,7 @@ const finishedMax = 1_000
 /** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
 export async function heal(db: Database): Promise<void> {
   const here = await systemIdentifier(db)
-  await db.transactLightly(async (tx) => {
-    await tx.query('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)', [])
-    await tx.query('select holdfast.heal($1)', [here])
-  })
+  await db.transactLightly((tx) => tx.query('select holdfast.heal($1)', [here]))
 }
 
 /** Null where the role may not ask. */

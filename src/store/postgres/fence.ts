@@ -37,33 +37,38 @@ function parseFence(fence: string): Place & { readonly token: string } {
  */
 export function holdColumns(names: readonly HoldName[]): string[] {
   const numbers = new Map<string, number>()
-  const claims: number[] = []
-  const lanes: number[] = []
-  const xids: number[] = []
-  const firsts: number[] = []
-  const lasts: number[] = []
-  const of: number[] = []
-  let last = -1
-  for (const { fence } of names) {
-    const { token, lane, xid, ord } = parseFence(fence)
-    let claim = numbers.get(token)
-    if (claim === undefined) {
-      claim = numbers.size + 1
-      numbers.set(token, claim)
-    }
-    of.push(claim)
-    const goesOn = last >= 0 && claims[last] === claim && lanes[last] === lane && xids[last] === xid
-    if (goesOn && ord > (lasts[last] as number)) lasts[last] = ord
-    else if (goesOn && ord === lasts[last]) continue
-    else {
-      claims.push(claim)
-      lanes.push(lane)
-      xids.push(xid)
-      firsts.push(ord)
-      lasts.push(ord)
-      last += 1
-    }
+  const holds = names.map(({ fence }) => {
+    const { token, ...place } = parseFence(fence)
+    const known = numbers.get(token)
+    if (known === undefined) numbers.set(token, numbers.size + 1)
+    return { claim: known ?? numbers.size, ...place }
+  })
+  const stretches = stretchesOf(holds)
+  return [
+    list([...numbers.keys()]),
+    list(stretches.map(({ claim }) => claim)),
+    list(stretches.map(({ lane }) => lane)),
+    list(stretches.map(({ xid }) => xid)),
+    list(stretches.map(({ ord }) => ord)),
+    list(stretches.map(({ last }) => last)),
+    list(names.map(({ id }) => id)),
+    list(holds.map(({ claim }) => claim)),
+  ]
+}
+
+interface Hold extends Place {
+  readonly claim: number
+}
+
+/** No two of them overlap: a job that lay in both would be found twice. */
+function stretchesOf(holds: readonly Hold[]): (Hold & { last: number })[] {
+  const stretches: (Hold & { last: number })[] = []
+  const inOrder = holds.toSorted((a, b) => a.claim - b.claim || a.lane - b.lane || a.xid - b.xid || a.ord - b.ord)
+  for (const hold of inOrder) {
+    const before = stretches.at(-1)
+    if (before && before.claim === hold.claim && before.lane === hold.lane && before.xid === hold.xid) {
+      before.last = hold.ord
+    } else stretches.push({ ...hold, last: hold.ord })
   }
-  const stretches = [list(claims), list(lanes), list(xids), list(firsts), list(lasts)]
-  return [list([...numbers.keys()]), ...stretches, list(names.map(({ id }) => id)), list(of)]
+  return stretches
 }

@@ -230,7 +230,17 @@ end $holdfast$;
 -- in the same order; what was running is ready again, first, and its claim cost nothing.
 create function holdfast.heal(p_system_identifier text) returns void language plpgsql as $holdfast$
 begin
+  perform pg_advisory_xact_lock(SCHEMA_LOCKS, 1);
+  if (select m.system_identifier is not distinct from p_system_identifier from holdfast.meta m)
+     and not exists (select from holdfast.lane_cursor c where c.xid > pg_snapshot_xmax(pg_current_snapshot())) then
+    return; -- somebody else has done it
+  end if;
+  if not exists (select from holdfast.lane) then
+    update holdfast.meta set system_identifier = p_system_identifier;
+    return; -- nothing was ever enqueued here
+  end if;
   perform holdfast.lock_lanes(array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front)));
+  perform from holdfast.job j order by j.id for update; -- whoever settles one of them waits, and finds its place gone
   insert into holdfast.tally (xid, queue, running, ready)
   select pg_current_xact_id(), l.queue, -count(*), count(*)
     from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
 import { defineQueue } from '../../src/definition.ts'
-import { claimOne, minute, readJob, rejects, stateOf } from './expect.ts'
+import { allJobs, claimOne, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function settleTests(inWorld: InWorld): void {
@@ -126,6 +126,30 @@ export function settleTests(inWorld: InWorld): void {
         )
         assert.equal((await readJob(holdfast, ids[99] ?? '')).result, 99)
         assert.equal((await readJob(holdfast, ids[50] ?? '')).worker, 'new')
+      }),
+    )
+
+    test(
+      'jobs claimed together and settled in any order are each settled once',
+      inWorld(async ({ holdfast }) => {
+        const kinds = ['done', 'retry', 'done', 'release', 'done', 'snooze'] as const
+        await holdfast.queue('mail').enqueueMany(Array.from({ length: 40 }, (_, payload) => ({ payload })))
+        const leases = await holdfast.claim(['mail'], { max: 40 })
+        const order = leases.map((_, n) => (n * 17) % 40) // every one, far from its neighbours
+        await Promise.all(
+          order.map(async (n) => {
+            const lease = leases[n]
+            const kind = kinds[n % kinds.length]
+            if (kind === 'done') return lease?.done(n)
+            if (kind === 'retry') return lease?.retry(new Error('no'), { delay: '1m' })
+            return kind === 'release' ? lease?.release() : lease?.snooze('1m')
+          }),
+        )
+        const { done, ready, scheduled, running } = await holdfast.stats('mail')
+        assert.deepEqual({ done, ready, scheduled, running }, { done: 20, ready: 7, scheduled: 13, running: 0 })
+        const jobs = await allJobs(holdfast)
+        assert.equal(new Set(jobs.map(({ id }) => id)).size, 40)
+        for (const { state, payload, result } of jobs) if (state === 'done') assert.equal(result, payload)
       }),
     )
 

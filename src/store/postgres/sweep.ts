@@ -10,10 +10,15 @@ import type { Lanes } from './lanes.ts'
 import { Clerk, requireLanes, toHeld } from './settle.ts'
 
 const upkeepEveryMs = 60_000
+const lookBackMs = 60_000
+const fullEveryMs = 60_000
 
 export class Sweeps {
   readonly #desk: Desk
   #upkeepAt = 0
+  /** The time of the last sweep that left nothing, and when the next one begins at the beginning. */
+  #sweptUntil = 0
+  #fullAt = 0
 
   constructor(desk: Desk) {
     this.#desk = desk
@@ -26,10 +31,20 @@ export class Sweeps {
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
     const { lanes, db } = this.#desk
-    const { report, ready } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max)))
+    const { report, ready } = await lanes.withLanes(() =>
+      db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))),
+    )
+    if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
     const dropped = await this.#keepUp()
     return { ...report, pruned: report.pruned + dropped }
+  }
+
+  /** What was due before this has been swept; see `migrations/0006-sweep.ts`. */
+  #from(now: number): number {
+    const isFull = this.#db.now !== null || now < this.#sweptUntil || performance.now() >= this.#fullAt
+    if (isFull) this.#fullAt = performance.now() + fullEveryMs
+    return isFull ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
   }
 
   get #db(): Database {
@@ -58,31 +73,37 @@ interface Swept {
   readonly ready: ReadonlyMap<string, number>
 }
 
-async function sweepOnce(tx: Transaction, lanes: Lanes, max: number): Promise<Swept> {
+async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (now: number) => number): Promise<Swept> {
   const now = await tx.readClock()
+  const from = fromOf(now)
   const clerk = new Clerk(tx, lanes)
   const overdue = await cancelOverdue(tx, max)
-  const rescued = await rescueExpired(tx, lanes, clerk, max)
-  const promoted = await promoteDue(tx, clerk, max)
-  const [pruned] = await tx.query('select holdfast.prune($1, $2)', [max, now])
-  const [due] = await tx.query('select holdfast.next_due()', [])
+  const rescued = await rescueExpired(tx, lanes, clerk, { max, from })
+  const promoted = await promoteDue(tx, clerk, { max, from })
+  const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
+  const [due] = await tx.query('select holdfast.next_due($1)', [from])
   const counts = { rescued, promoted, overdue, pruned: Number(pruned?.[0]) }
   const more = Object.values(counts).some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
   return { report: { ...counts, more, nextDueAt, now }, ready: clerk.becameReady }
 }
 
-async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, max: number): Promise<number> {
-  const held = (await tx.query('select * from holdfast.expired($1, $2)', [max, tx.now])).map(toHeld)
+interface Range {
+  readonly max: number
+  readonly from: number
+}
+
+async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max, from }: Range): Promise<number> {
+  const held = (await tx.query('select * from holdfast.expired($1, $2, $3)', [max, tx.now, from])).map(toHeld)
   requireLanes(lanes, held)
   for (const job of held) if (clerk.takes(job)) await clerk.rescue(job)
   await clerk.write()
   return held.length
 }
 
-async function promoteDue(tx: Transaction, clerk: Clerk, max: number): Promise<number> {
+async function promoteDue(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
   let promoted = 0
-  for (const [name, jobs] of await tx.query('select * from holdfast.promote($1, $2)', [max, tx.now])) {
+  for (const [name, jobs] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
     clerk.wake(name as string, Number(jobs))
     promoted += Number(jobs)
   }

@@ -4,12 +4,16 @@
 // xmin: all of these have ended, so none is missed and none comes later. The sums carry that xmin, and readers begin
 // there: whatever an old snapshot keeps from being removed lies below and is not walked.
 //
+// What is due is found by its time, and what was due before leaves dead entries in the index that an old snapshot keeps
+// there. So a sweep begins (p_from) a minute before the last one; what comes later with an older time, because its
+// transaction was open for long, is found by the sweep that once a minute begins at the beginning.
+//
 // Finished jobs lie in partitions by the time their retention is over, and go with the partition. Making one takes a lock
 // on the partition that catches what has no other; dropping one takes a lock on all of them. Both wait a moment only, and
 // are tried again later: nobody's settlement waits behind somebody's long report.
 
 export const sweep = `
-create function holdfast.promote(p_max int, p_now bigint) returns table (name text, jobs bigint) language plpgsql
+create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0) returns table (name text, jobs bigint) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
@@ -17,7 +21,7 @@ begin
   return query
     with due as materialized (
       select j.ctid as spot from holdfast.job j
-       where j.ready_xid is null and j.run_at <= p_now
+       where j.ready_xid is null and j.run_at >= p_from and j.run_at <= p_now
        order by j.run_at, j.seq
        limit p_max
          for update skip locked
@@ -53,7 +57,7 @@ begin
 end $holdfast$;
 
 -- What lies in no partition of its own, and small things whose time is over.
-create function holdfast.prune(p_max int, p_now bigint) returns bigint language plpgsql
+create function holdfast.prune(p_max int, p_now bigint, p_from bigint default 0) returns bigint language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -87,7 +91,8 @@ begin
    where d.ctid = any (array(select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv)) and d.until <= p_now;
   get diagnostics v_dedup = row_count;
   delete from holdfast.flush f
-   where f.ctid = any (array(select ctid from holdfast.flush where at <= p_now - 3600000 limit 10 * p_max));
+   where f.ctid = any (array(
+     select ctid from holdfast.flush where at >= p_from - 3600000 and at <= p_now - 3600000 limit 10 * p_max));
   return v_jobs + v_kv + v_dedup;
 end $holdfast$;
 
@@ -200,12 +205,12 @@ end $holdfast$;
 
 -- When something is to be swept next. Leases that hold nothing any more, because their jobs were settled or renewed, are
 -- removed on the way.
-create function holdfast.next_due() returns bigint language plpgsql
+create function holdfast.next_due(p_from bigint default 0) returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
   v_lease holdfast.lease%rowtype;
-  v_from bigint := 0;
+  v_from bigint := p_from;
 begin
   for v_tries in 1..200 loop
     select * into v_lease from holdfast.lease l where l.expires_at >= v_from order by l.expires_at limit 1;
@@ -222,7 +227,7 @@ begin
     v_from := v_lease.expires_at;
   end loop;
   return least(v_lease.expires_at,
-               (select run_at from holdfast.job where ready_xid is null order by run_at limit 1),
+               (select run_at from holdfast.job where ready_xid is null and run_at >= p_from order by run_at limit 1),
                (select start_before from holdfast.overdue order by start_before limit 1));
 end $holdfast$;
 

@@ -1,9 +1,9 @@
 // Opening a store brings its schema up. This command does it beforehand, by a role that may, or prints what to run.
 
-import { isPostgresUrl, postgresAddress } from '../open.ts'
+import { isPostgresUrl, postgresAddress } from '../store/postgres/address.ts'
 import { migrate as bringUp, migrationScript, Schema } from '../store/postgres/migrations.ts'
+import { withClient } from '../store/postgres/visit.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
-import { withClient } from './postgres-client.ts'
 import { requireUrl } from './store.ts'
 
 export const migrate: Command = {

@@ -5,10 +5,11 @@ import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
-import { isPostgresUrl, open, postgresAddress, withoutPassword } from '../open.ts'
+import { open } from '../open.ts'
+import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/address.ts'
 import { Schema } from '../store/postgres/migrations.ts'
+import { hasSchema } from '../store/postgres/visit.ts'
 import { UsageError } from './command.ts'
-import { hasSchema } from './postgres-client.ts'
 
 /** Opened when it is first asked for, closed if it was. */
 export class LazyStore implements AsyncDisposable {

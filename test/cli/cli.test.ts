@@ -17,7 +17,7 @@ test('help lists every command, and each command explains itself', async () => {
   await using world = await setup()
   const { code, stdout } = await world.holdfast('--help')
   assert.equal(code, 0)
-  const names = ['queues', 'jobs', 'job', 'enqueue', 'pause', 'resume', 'cancel', 'requeue', 'sweep', 'kv']
+  const names = ['queues', 'jobs', 'job', 'enqueue', 'pause', 'resume', 'cancel', 'requeue', 'sweep', 'kv', 'migrate']
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
     const help = await world.holdfast(name, '--help')
@@ -70,7 +70,10 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
 test('without a store it says how to name one', async () => {
   await using world = await setup({ HOLDFAST_STORE: '' })
   const { code, stderr } = await world.holdfast('queues')
-  assert.equal(stderr, 'holdfast: Say which store: --store sqlite:jobs.db, or set HOLDFAST_STORE.\n')
+  assert.equal(
+    stderr,
+    'holdfast: Say which store: --store sqlite:jobs.db, --store postgres://…, or set HOLDFAST_STORE.\n',
+  )
   assert.equal(code, 2)
 })
 

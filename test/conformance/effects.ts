@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { Effects, FollowUp } from '../../src/effects.ts'
 import type { Lease } from '../../src/lease.ts'
-import { allJobs, claimOne, everything, minute, readJob, rejects } from './expect.ts'
+import { allJobs, claimOne, minute, readJob } from './expect.ts'
 import type { InWorld, World } from './world.ts'
 
 const effects: Effects = {
@@ -115,23 +115,6 @@ export function effectTests(inWorld: InWorld): void {
         await holdfast.queue('mail').enqueue(1)
         await (await claimOne(holdfast, 'mail')).done(null, { put: [{ key: 'k', value: 1 }], delete: ['k', 'absent'] })
         assert.equal(await holdfast.kv.get('k'), null)
-      }),
-    )
-
-    test(
-      'a store that cannot run SQL effects says so, fails the job, and applies none of its effects',
-      inWorld(async ({ holdfast }, t) => {
-        if (holdfast.capabilities.sqlEffects) return t.skip('this store can')
-        const { id } = await holdfast.queue('mail').enqueue(1)
-        const lease = await claimOne(holdfast, 'mail')
-        const sql = [{ text: 'select 1', values: [] }]
-        await rejects(lease.done(null, { ...effects, sql }), 'UNSUPPORTED', { capability: 'sqlEffects' })
-        const { state, history } = await readJob(holdfast, id)
-        assert.deepEqual([state, history[0]?.ending, history[0]?.error?.code], ['scheduled', 'failed', 'UNSUPPORTED'])
-        assert.equal(await holdfast.kv.get('status'), null)
-        const before = await everything(holdfast)
-        await rejects(holdfast.cancel(id, { effects: { sql } }), 'UNSUPPORTED')
-        assert.deepEqual(await everything(holdfast), before)
       }),
     )
   })

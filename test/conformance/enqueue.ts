@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import { allJobs, claimOne, everything, readJob, rejects } from './expect.ts'
+import { claimOne, everything, readJob, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function enqueueTests(inWorld: InWorld): void {
@@ -102,21 +102,6 @@ export function enqueueTests(inWorld: InWorld): void {
           await lease.done()
           assert.equal((await readJob(holdfast, id)).payload, payload)
         }
-      }),
-    )
-
-    test(
-      'a store that cannot carry an enqueue in the caller’s transaction says so and enqueues nothing',
-      inWorld(async ({ holdfast }, t) => {
-        if (holdfast.capabilities.callerTransaction) return t.skip('this store can')
-        const facts = { capability: 'callerTransaction' }
-        await rejects(holdfast.queue('mail').enqueue(1, { tx: {} }), 'UNSUPPORTED', facts)
-        await rejects(
-          holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2, tx: {} }]),
-          'UNSUPPORTED',
-          facts,
-        )
-        assert.deepEqual(await allJobs(holdfast), [])
       }),
     )
   })

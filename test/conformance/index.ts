@@ -1,6 +1,7 @@
 // The suite every store must pass: one file a topic, one file of ten lines a store.
 import { describe } from 'node:test'
 import { badInputTests } from './bad-input.ts'
+import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
 import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
@@ -28,21 +29,22 @@ import { retryTests } from './retry.ts'
 import { sameMomentTests } from './same-moment.ts'
 import { schedulingTests } from './scheduling.ts'
 import { settleTests } from './settle.ts'
+import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
 import { waitingTests } from './waiting.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
-const topics: readonly ((inWorld: InWorld) => void)[] = [
+const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  sameMomentTests,
+  ...[sameMomentTests, callerTransactionTests, sqlEffectTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {
   describe(`every store's promises, kept by ${store.name}`, () => {
     const inWorld = worldOf(store)
-    for (const topic of topics) topic(inWorld)
+    for (const topic of topics) topic(inWorld, store)
   })
 }

@@ -15,12 +15,33 @@ export interface TestClock {
 
 export interface StoreUnderTest {
   readonly name: string
+  /** Lives in a database that an application reaches by SQL: then `open` hands out `sql`. */
+  readonly speaksSql?: true
   /** A store that is empty, whose time is the clock's. */
   open(): Promise<StoreInHand>
 }
 
+/** The database that the store lives in, as the application uses it for its own tables. */
+export interface SqlHand {
+  /** For tables of one's own; gone with the store. */
+  readonly schema: string
+  query(text: string, values?: readonly unknown[]): Promise<Record<string, unknown>[]>
+  /** A transaction of the application's own. */
+  begin(how?: string): Promise<CallerTx>
+  /** Rolls back what was left open: somebody may wait for it. */
+  end(): Promise<void>
+}
+
+export interface CallerTx {
+  query(text: string, values?: readonly unknown[]): Promise<{ readonly rows: Record<string, unknown>[] }>
+  commit(): Promise<void>
+  rollback(): Promise<void>
+}
+
 export interface StoreInHand {
   readonly clock: TestClock
+  /** Where the store lives in a database that speaks SQL. */
+  readonly sql?: SqlHand
   /** A new client on this store, as another process would open it. */
   client(): Promise<Holdfast>
   /** Called when every client was closed. */
@@ -30,6 +51,8 @@ export interface StoreInHand {
 export interface World {
   readonly holdfast: Holdfast
   readonly clock: TestClock
+  /** The application's own way into the same database; only where the store has one. */
+  readonly sql: SqlHand | undefined
   /** A second client on the same store. */
   another(): Promise<Holdfast>
 }
@@ -37,6 +60,20 @@ export interface World {
 export type Show = (world: World, t: TestContext) => Promise<void>
 /** Makes the body of a test: `test('a promise', inWorld(async ({ holdfast }) => { … }))`. */
 export type InWorld = (show: Show) => (t: TestContext) => Promise<void>
+
+/** The same for stores that live in a database of the application's. */
+export type InSqlWorld = (
+  show: (world: World & { readonly sql: SqlHand }, t: TestContext) => Promise<void>,
+) => (t: TestContext) => Promise<void>
+
+export function withSql(inWorld: InWorld): InSqlWorld {
+  return (show) =>
+    inWorld(async (world, t) => {
+      const { sql } = world
+      assert.ok(sql, 'a store that speaks SQL hands it out')
+      await show({ ...world, sql }, t)
+    })
+}
 
 export function worldOf(store: StoreUnderTest): InWorld {
   return (show) => async (t) => {
@@ -49,9 +86,10 @@ export function worldOf(store: StoreUnderTest): InWorld {
     }
     try {
       const holdfast = await another()
-      await show({ holdfast, clock: inHand.clock, another }, t)
+      await show({ holdfast, clock: inHand.clock, sql: inHand.sql, another }, t)
       await recount(await stillOpen(holdfast, another))
     } finally {
+      await inHand.sql?.end()
       await Promise.all(clients.map((client) => client.close()))
       await inHand.close()
     }

@@ -1,11 +1,13 @@
 // Every TypeScript example in the README and the docs compiles and runs, each as a program of its own in an empty
-// directory, and every npm command they name exists.
+// directory, and every npm command they name exists. Where one names a PostgreSQL database (`postgres://…/app`) it gets an
+// empty one of its own in that place.
 import assert from 'node:assert/strict'
 import { existsSync, globSync, readFileSync } from 'node:fs'
 import { mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { after, before } from 'node:test'
 import { manifest, root, tsc } from '../support/checkout.ts'
+import { testDatabase } from '../support/postgres.ts'
 import { type Scratch, scratchDirectory } from '../support/scratch.ts'
 import { run, runOk } from '../support/shell.ts'
 
@@ -16,6 +18,7 @@ interface Example {
 }
 
 const exampleTimeoutMs = 30_000
+const postgresUrl = /postgres:\/\/[^\s'"`?]+/g
 const pages = [
   'README.md',
   'ARCHITECTURE.md',
@@ -42,12 +45,21 @@ test('every example compiles', async () => {
 for (const example of examples) {
   test(`the example at ${example.file}:${example.line} runs`, async () => {
     await using directory = await scratchDirectory()
-    await runOk(process.execPath, [join(project.path, programOf(example))], {
-      cwd: directory.path,
-      timeoutMs: exampleTimeoutMs,
-    })
+    await using database = usesPostgres(example) ? await testDatabase() : undefined
+    const program = join(project.path, database ? `with-database-${programOf(example)}` : programOf(example))
+    if (database) await writeFile(program, paddedCode(example).replaceAll(postgresUrl, database.url))
+    await runOk(process.execPath, [program], { cwd: directory.path, timeoutMs: exampleTimeoutMs })
   })
 }
+
+test('a PostgreSQL example keeps what stands behind the database in its URL', () => {
+  const code = "open('postgres://app:secret@db.example:5432/app?schema=jobs'); open('postgres://localhost/app')"
+  assert.ok(usesPostgres({ file: 'page.md', line: 1, code }))
+  assert.equal(
+    code.replaceAll(postgresUrl, 'postgres://here/x'),
+    "open('postgres://here/x?schema=jobs'); open('postgres://here/x')",
+  )
+})
 
 test('every npm script that the pages name exists', () => {
   const missing = pages.flatMap((page) =>
@@ -67,6 +79,10 @@ test('the reader of pages finds examples, their lines, and npm scripts', () => {
   ])
   assert.deepEqual(npmScriptsIn(page).sort(), ['build:all', 'start', 'test'])
 })
+
+function usesPostgres({ code }: Example): boolean {
+  return code.includes('postgres://')
+}
 
 function examplesIn(file: string, page: string): Example[] {
   const fences = page.matchAll(/^( *)```(?:ts|typescript)\b[^\n]*\n([\s\S]*?)^ *```$/gm)

@@ -5,6 +5,7 @@ import { cp, mkdir, readdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { after, before } from 'node:test'
 import { manifest, root, tsc } from '../support/checkout.ts'
+import { testDatabase } from '../support/postgres.ts'
 import { type Scratch, scratchDirectory } from '../support/scratch.ts'
 import { runOk } from '../support/shell.ts'
 
@@ -58,7 +59,7 @@ test('a strict TypeScript project compiles against the package and runs a job', 
   await writeFile(
     join(project, 'program.ts'),
     `import { type StandardSchemaV1 } from '@standard-schema/spec'
-import { defineQueue, open } from 'holdfast'
+import { defineQueue, open, type PostgresOptions, postgres, type StoreOpener } from 'holdfast'
 import * as testing from 'holdfast/testing'
 
 const user: StandardSchemaV1<{ userId: string }> = {
@@ -76,19 +77,45 @@ if (!lease) throw new Error('nothing to claim')
 const userId: string = lease.job.payload.userId
 await lease.done({ sent: userId })
 const job = await holdfast.job(id)
-console.log(JSON.stringify([job?.state, job?.result, typeof testing]))
+const options: PostgresOptions = { url: 'postgres://localhost/app', schema: 'jobs', listen: false }
+const unused: StoreOpener = postgres(options)
+console.log(JSON.stringify([job?.state, job?.result, typeof testing, typeof unused]))
 `,
   )
-  await linkTypes(project)
   await runOk(process.execPath, [tsc, '-p', 'tsconfig.json'], { cwd: project })
   const { stdout, stderr } = await runOk(process.execPath, ['out/program.js'], { cwd: project })
-  assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }, 'object'], ''])
+  assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }, 'object', 'function'], ''])
+})
+
+test('a project puts its jobs into PostgreSQL with what the package brings along', async () => {
+  await using database = await testDatabase()
+  const project = await freshProject('postgres')
+  await writeFile(
+    join(project, 'program.js'),
+    `import { open, postgres } from 'holdfast'
+import { Pool } from 'pg'
+
+const pool = new Pool({ connectionString: process.argv[2] })
+const holdfast = await open(postgres({ pool, schema: 'jobs' }))
+const { id } = await holdfast.queue('welcome').enqueue({ userId: 'u1' })
+const [lease] = await holdfast.queue('welcome').claim({ max: 1 })
+await lease.done({ sent: lease.job.payload.userId })
+const job = await holdfast.job(id)
+await holdfast.close()
+await pool.end()
+console.log(JSON.stringify([job.state, job.result]))
+`,
+  )
+  const { stdout, stderr } = await runOk(process.execPath, ['program.js', database.url], { cwd: project })
+  assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }], ''])
 })
 
 test('the installed command answers', async () => {
   const project = await freshProject('command')
   const help = await runOk('npx', ['--no', '--', 'holdfast', '--help'], { cwd: project })
   assert.match(help.stdout, /holdfast/i)
+  const script = await runOk('npx', ['--no', '--', 'holdfast', 'migrate', '--print'], { cwd: project })
+  assert.match(script.stdout, /^begin;\n/)
 })
 
 test('the package carries what its manifest names, and nothing of the workshop', async () => {
@@ -123,12 +150,4 @@ async function freshProject(name: string): Promise<string> {
   await writeFile(join(project, 'package.json'), JSON.stringify({ name, private: true, type: 'module' }))
   await runOk('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund', tarball], { cwd: project })
   return project
-}
-
-// The compiler and Node's own types come from the checkout; nothing else of it may be seen from the project.
-async function linkTypes(project: string): Promise<void> {
-  await mkdir(join(project, 'node_modules/@types'), { recursive: true })
-  for (const name of ['@types/node', 'undici-types']) {
-    await symlink(join(root, 'node_modules', name), join(project, 'node_modules', name), 'junction')
-  }
 }

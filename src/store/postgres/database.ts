@@ -196,7 +196,7 @@ export async function patiently<T>(
     try {
       return await action()
     } catch (error) {
-      if (isHoldfastError(error) || isOurs(error) || !(isSql(error) || isBroken(error))) throw error
+      if (isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
       if (isHasty && isCollision(error)) throw error
       if (tries >= triesMax || !(isBroken(error) || isCollision(error))) throw unavailable(error)
       await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
@@ -208,9 +208,9 @@ function codeOf(error: unknown): string {
   return String((error as { code?: unknown } | null)?.code ?? '')
 }
 
-/** What the server said; anything else thrown in a transaction is its author's. */
-function isSql(error: unknown): boolean {
-  return /^[0-9A-Z]{5}$/.test(codeOf(error))
+/** What the server, the driver or the network said; anything else thrown in a transaction is its author's. */
+function isForeign(error: unknown): boolean {
+  return codeOf(error) !== '' || isBroken(error)
 }
 
 function isOurs(error: unknown): boolean {
@@ -224,7 +224,7 @@ export function hasLanded(error: unknown): boolean {
 /** The server or the way to it is gone: the outcome is unknown. */
 export function isBroken(error: unknown): boolean {
   const code = codeOf(error)
-  if (/^(57P0[1-5]|08(?!P01)...|E[A-Z]+|53300|25P0[34])$/.test(code)) return true
+  if (/^(57P0[1-5]|08(?!P01)...|53300|25P0[34])$|^E[A-Z_]+$/.test(code)) return true
   const message = error instanceof Error ? error.message : ''
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
 }
@@ -235,7 +235,9 @@ export function isCollision(error: unknown): boolean {
 }
 
 function unavailable(cause: unknown): HoldfastError {
-  const message = cause instanceof Error ? cause.message : String(cause)
+  // Where a host has several addresses, what was wrong with each of them is inside.
+  const said = cause instanceof AggregateError ? cause.errors[0] : cause
+  const message = said instanceof Error ? said.message : String(said)
   return new HoldfastError(
     'STORE_UNAVAILABLE',
     `The PostgreSQL store could not be used: ${message}. Check that the server runs and can be reached; nothing was acknowledged.`,

@@ -47,7 +47,15 @@ export interface PostgresOptions {
 export function postgres(options: PostgresOptions) {
   return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
     const schema = new Schema(options.schema ?? 'holdfast')
-    const pool = options.pool ?? new Pool({ connectionString: requireUrl(options.url), max: 10 })
+    const pool =
+      options.pool ??
+      new Pool({
+        connectionString: requireUrl(options.url),
+        max: poolMax,
+        connectionTimeoutMillis: connectMs,
+        keepAlive: true,
+        allowExitOnIdle: true, // a program that never closes its store ends all the same
+      })
     // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
     const ignore = () => undefined
     if (!options.pool) pool.on('error', ignore)
@@ -66,6 +74,9 @@ function requireUrl(url: string | undefined): string {
   if (url !== undefined) return url
   throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
 }
+
+const poolMax = 10
+const connectMs = 10_000
 
 /** A pool this small would have no connection left beside the one that listens. */
 const poolMinToListen = 3
@@ -92,8 +103,8 @@ class PostgresStore implements Store {
     this.#ownsPool = given === undefined
     this.#db = new Database(pool, schema, clock)
     const lanes = new Lanes(this.#db)
-    const patient = new Turnstile(Math.max(1, Math.floor((pool.options.max ?? 10) / 3)))
-    this.#wakes = new Wakes(this.#db, { mayListen: listen && (pool.options.max ?? 10) >= poolMinToListen })
+    const patient = new Turnstile(Math.max(1, Math.floor((pool.options.max ?? poolMax) / 3)))
+    this.#wakes = new Wakes(this.#db, { mayListen: listen && (pool.options.max ?? poolMax) >= poolMinToListen })
     this.#desk = { db: this.#db, lanes, patient, announce: (ready) => this.#wakes.announce(ready) }
     this.#claims = new Claims(this.#db, lanes)
     this.#sweeps = new Sweeps(this.#desk)

@@ -136,6 +136,7 @@ export class Wakes {
     if (this.#ended.signal.aborted) return client.release()
     const { promise: ended, resolve: end } = Promise.withResolvers<void>()
     this.#client = client
+    letGo(client)
     client.on('notification', ({ payload }) => this.#hear(payload ?? ''))
     client.on('error', () => end())
     client.on('end', () => end())
@@ -194,4 +195,9 @@ export class Wakes {
   async #pause(ms: number): Promise<void> {
     await sleep(ms, undefined, { signal: this.#ended.signal, ref: false }).catch(() => undefined)
   }
+}
+
+/** Whoever waits keeps the process alive; the connection alone does not. */
+function letGo(client: PoolClient): void {
+  ;(client as unknown as { connection?: { stream?: { unref?(): void } } }).connection?.stream?.unref?.()
 }

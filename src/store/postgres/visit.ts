@@ -1,9 +1,9 @@
 // A connection for what comes before a store can be opened: is the schema there, and bring it up.
 
 import { Client } from 'pg'
-import { HoldfastError, isHoldfastError } from '../errors.ts'
-import { withoutPassword } from '../open.ts'
-import type { Schema } from '../store/postgres/migrations.ts'
+import { HoldfastError, isHoldfastError } from '../../errors.ts'
+import { withoutPassword } from './address.ts'
+import type { Schema } from './migrations.ts'
 
 const connectMaxMs = 10_000
 

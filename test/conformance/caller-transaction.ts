@@ -1,0 +1,366 @@
+// `enqueue(payload, { tx })`: a job that is there if and only if the caller's own transaction commits.
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { allJobs, claimOne, claimOrder, everything, minute, readJob, rejects } from './expect.ts'
+import { type CallerTx, type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
+
+/** Longer than anything here takes that does not wait for somebody. */
+const patienceMs = 5_000
+
+export function callerTransactionTests(inWorld: InWorld, { speaksSql }: StoreUnderTest): void {
+  describe('the caller’s own transaction', () => {
+    if (speaksSql) carriedTests(withSql(inWorld))
+    else refusedTests(inWorld)
+  })
+}
+
+function refusedTests(inWorld: InWorld): void {
+  test(
+    'a store that cannot carry an enqueue in it says so and enqueues nothing',
+    inWorld(async ({ holdfast }) => {
+      assert.equal(holdfast.capabilities.callerTransaction, false)
+      const facts = { capability: 'callerTransaction' }
+      const mail = holdfast.queue('mail')
+      await rejects(mail.enqueue(1, { tx: {} }), 'UNSUPPORTED', facts)
+      await rejects(mail.enqueueMany([{ payload: 1 }, { payload: 2, tx: {} }]), 'UNSUPPORTED', facts)
+      assert.deepEqual(await allJobs(holdfast), [])
+    }),
+  )
+}
+
+function carriedTests(inSql: InSqlWorld): void {
+  test(
+    'a job is there when the transaction commits, with what else it wrote, and not before',
+    inSql(async ({ holdfast, another, sql }) => {
+      assert.equal(holdfast.capabilities.callerTransaction, true)
+      await sql.query(`create table ${sql.schema}.account (name text)`)
+      const tx = await sql.begin()
+      await tx.query(`insert into ${sql.schema}.account values ('ada')`)
+      const { id, status } = await holdfast.queue('mail').enqueue('welcome', { tx })
+      assert.equal(status, 'created')
+      for (const client of [holdfast, await another()]) {
+        assert.equal(await client.job(id), null)
+        assert.deepEqual(await client.claim(['mail']), [])
+        assert.equal((await client.stats('mail')).ready, 0)
+      }
+      await tx.commit()
+      assert.equal((await readJob(holdfast, id)).state, 'ready')
+      assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+      assert.equal((await sql.query(`select * from ${sql.schema}.account`)).length, 1)
+    }),
+  )
+
+  test(
+    'of a transaction that is rolled back nothing is left: no job, no count, no key',
+    inSql(async ({ holdfast, sql }) => {
+      await holdfast.queue('mail').enqueue('before')
+      const before = await everything(holdfast)
+      const id = randomUUID()
+      const tx = await sql.begin()
+      const keys = { dedup: { key: 'k' }, idempotencyKey: 'i', id }
+      await holdfast.queue('mail').enqueue(1, { tx, ...keys })
+      await holdfast.queue('mail').enqueueMany([
+        { payload: 2, tx },
+        { payload: 3, delay: '1h' },
+      ])
+      await tx.rollback()
+      assert.deepEqual(await everything(holdfast), before)
+      assert.deepEqual(await holdfast.queue('mail').enqueue(4, keys), { id, status: 'created' })
+      assert.deepEqual(await claimOrder(holdfast, ['mail']), ['before', 4])
+    }),
+  )
+
+  test(
+    'many jobs are claimed in the order given, and those of a late commit when they become visible',
+    inSql(async ({ holdfast, sql }) => {
+      const mail = holdfast.queue('mail')
+      const tx = await sql.begin()
+      await mail.enqueueMany([1, 2, 3].map((n) => ({ payload: `early ${n}`, tx })))
+      await mail.enqueueMany([1, 2, 3].map((n) => ({ payload: `outside ${n}` })))
+      const [first] = await mail.claim()
+      assert.equal(first?.job.payload, 'outside 1')
+      await mail.enqueue('early 4', { tx })
+      await tx.commit()
+      const rest = await claimOrder(holdfast, ['mail'])
+      assert.deepEqual(rest.slice(0, 4), ['early 1', 'early 2', 'early 3', 'early 4'])
+      assert.deepEqual(rest.slice(4), ['outside 2', 'outside 3'])
+    }),
+  )
+
+  test(
+    'it takes every option of an enqueue',
+    inSql(async ({ holdfast, clock, sql }) => {
+      const id = randomUUID()
+      const startBefore = new Date(clock.now() + 10 * minute)
+      const tx = await sql.begin()
+      await holdfast.queue('mail').enqueue(
+        { to: 'ada' },
+        {
+          ...{ tx, id, startBefore, delay: '1m', priority: 1, attempts: 9, timeout: '3s' },
+          ...{ dedup: { key: 'd' }, idempotencyKey: 'i', headers: { h: 'v' } },
+        },
+      )
+      const urgent = await holdfast.queue('mail').enqueue('urgent', { tx, priority: 0 })
+      await tx.commit()
+      const job = await readJob(holdfast, id)
+      assert.deepEqual([job.state, job.runAt.getTime()], ['scheduled', clock.now() + minute])
+      assert.deepEqual([job.startBefore, job.priority, job.maxAttempts], [startBefore, 1, 9])
+      assert.deepEqual([job.timeoutMs, job.dedupKey, job.idempotencyKey], [3_000, 'd', 'i'])
+      assert.deepEqual([job.headers, job.payload], [{ h: 'v' }, { to: 'ada' }])
+      const lease = await claimOne(holdfast, 'mail')
+      assert.equal(lease.job.id, urgent.id)
+      await lease.done()
+      await clock.advance(minute)
+      await holdfast.sweep()
+      assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+    }),
+  )
+
+  test(
+    'keys are compared within the transaction and with what is there already',
+    inSql(async ({ holdfast, sql }) => {
+      const mail = holdfast.queue('mail')
+      const outside = await mail.enqueue('outside', { dedup: { key: 'taken' }, idempotencyKey: 'known' })
+      const tx = await sql.begin()
+      const first = await mail.enqueue('inside', { tx, dedup: { key: 'k' }, idempotencyKey: 'i' })
+      const inside = { id: first.id, status: 'duplicate' }
+      assert.deepEqual(await mail.enqueue('again', { tx, dedup: { key: 'k' } }), inside)
+      assert.deepEqual(await mail.enqueue('inside', { tx, idempotencyKey: 'i' }), inside)
+      assert.deepEqual(await mail.enqueue('x', { tx, dedup: { key: 'taken' } }), { ...inside, id: outside.id })
+      assert.deepEqual(await mail.enqueue('outside', { tx, idempotencyKey: 'known' }), { ...inside, id: outside.id })
+      await tx.commit()
+      assert.deepEqual(await mail.enqueue('later', { dedup: { key: 'k' } }), inside)
+      assert.deepEqual(await claimOrder(holdfast, ['mail']), ['outside', 'inside'])
+    }),
+  )
+
+  test(
+    'what is refused leaves the transaction usable, and nothing of the request in it',
+    inSql(async ({ holdfast, sql }) => {
+      const mail = holdfast.queue('mail')
+      const id = randomUUID()
+      await mail.enqueue('first', { id, idempotencyKey: 'i' })
+      const tx = await sql.begin()
+      await mail.enqueue('fine', { tx })
+      await rejects(mail.enqueue('second', { tx, id }), 'DUPLICATE_JOB_ID', { id })
+      await rejects(mail.enqueue('other payload', { tx, idempotencyKey: 'i' }), 'IDEMPOTENCY_MISMATCH', { key: 'i' })
+      await rejects(mail.enqueue(Number.NaN, { tx }), 'INVALID_PAYLOAD')
+      const some = [{ payload: 'with it' }, { payload: 'third', id, tx }, { payload: 'after it' }]
+      await rejects(mail.enqueueMany(some), 'DUPLICATE_JOB_ID', { id })
+      const replace = { tx, dedup: { key: 'k', replace: true } }
+      await rejects(mail.enqueue('debounced', replace), 'UNSUPPORTED', { option: 'dedup.replace' })
+      await mail.enqueue('fine too', { tx })
+      assert.equal((await tx.query('select 1 as one')).rows[0]?.['one'], 1)
+      await tx.commit()
+      assert.deepEqual(await claimOrder(holdfast, ['mail']), ['first', 'fine', 'fine too'])
+    }),
+  )
+
+  test(
+    'a savepoint takes back what was enqueued behind it, and its keys',
+    inSql(async ({ holdfast, sql }) => {
+      const mail = holdfast.queue('mail')
+      const tx = await sql.begin()
+      await mail.enqueue('kept', { tx })
+      await tx.query('savepoint here')
+      await mail.enqueue('undone', { tx, dedup: { key: 'k' } })
+      await tx.query('rollback to savepoint here')
+      assert.equal((await mail.enqueue('instead', { tx, dedup: { key: 'k' } })).status, 'created')
+      await tx.query('savepoint there')
+      await mail.enqueue('released', { tx })
+      await tx.query('release savepoint there')
+      await tx.commit()
+      assert.deepEqual(await claimOrder(holdfast, ['mail']), ['kept', 'instead', 'released'])
+    }),
+  )
+
+  test(
+    'a transaction is anything with query(text, values) that answers { rows } or the rows themselves',
+    inSql(async ({ holdfast, sql }) => {
+      const client = await sql.begin()
+      const { id } = await holdfast.queue('mail').enqueue(1, { tx: queryOf(client), idempotencyKey: 'i' })
+      const rowsAlone = { query: async (text: string, values: unknown[]) => (await client.query(text, values)).rows }
+      const again = await holdfast.queue('mail').enqueue(1, { tx: rowsAlone, idempotencyKey: 'i' })
+      assert.deepEqual(again, { id, status: 'duplicate' })
+      await client.commit()
+      assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+    }),
+  )
+
+  test(
+    'a value that is no transaction is refused',
+    inSql(async ({ holdfast }) => {
+      for (const tx of [null, false, 0, 'tx', {}, [], { query: 'select 1' }]) {
+        await rejects(holdfast.queue('mail').enqueue(1, { tx }), 'INVALID_OPTION', { option: 'tx' })
+        await rejects(holdfast.queue('mail').enqueueMany([{ payload: 1, tx }]), 'INVALID_OPTION', { option: 'tx' })
+      }
+      assert.deepEqual(await allJobs(holdfast), [])
+    }),
+  )
+
+  test(
+    'jobs that go to different transactions are not one enqueueMany',
+    inSql(async ({ holdfast, sql }) => {
+      const [one, two] = [await sql.begin(), await sql.begin()]
+      const entries = [
+        { payload: 1, tx: one },
+        { payload: 2, tx: two },
+      ]
+      await rejects(holdfast.queue('mail').enqueueMany(entries), 'INVALID_OPTION', { option: 'tx' })
+      await one.commit()
+      await two.commit()
+      assert.deepEqual(await allJobs(holdfast), [])
+    }),
+  )
+
+  for (const level of ['repeatable read', 'serializable']) {
+    test(
+      `a caller may be ${level}, also for a queue that nobody knew when it began`,
+      inSql(async ({ holdfast, sql }) => {
+        const tx = await sql.begin(`isolation level ${level}`)
+        await tx.query('select 1') // its snapshot
+        const unknown = holdfast.queue('unknown', { retain: { done: '1h' }, onDead: { queue: 'told' } })
+        await unknown.enqueueMany([
+          { payload: 1, tx },
+          { payload: 2, priority: 0 },
+        ])
+        const first = await unknown.enqueue('once', { tx, dedup: { key: 'k' }, idempotencyKey: 'i' })
+        const again = await unknown.enqueue('once', { tx, dedup: { key: 'k' } })
+        assert.deepEqual(again, { id: first.id, status: 'duplicate' })
+        await tx.commit()
+        assert.deepEqual(await claimOrder(holdfast, ['unknown']), [2, 1, 'once'])
+      }),
+    )
+
+    test(
+      `a ${level} caller that cannot see the holder of its key is told to start over`,
+      inSql(async ({ holdfast, sql }) => {
+        const tx = await sql.begin(`isolation level ${level}`)
+        await tx.query('select 1')
+        await holdfast.queue('mail').enqueue('holder', { dedup: { key: 'k' } })
+        const late = holdfast.queue('mail').enqueue('late', { tx, dedup: { key: 'k' } })
+        await assert.rejects(late, { code: '40001' })
+        await tx.rollback()
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['holder'])
+      }),
+    )
+  }
+
+  test(
+    'a transaction that has failed already says so, and hurts nobody else',
+    inSql(async ({ holdfast, sql }) => {
+      const tx = await sql.begin()
+      await tx.query('select 1 / 0').catch(() => undefined)
+      await assert.rejects(holdfast.queue('mail').enqueue('lost', { tx }), { code: '25P02' })
+      await tx.rollback()
+      await holdfast.queue('mail').enqueue('fine')
+      assert.deepEqual(await claimOrder(holdfast, ['mail']), ['fine'])
+    }),
+  )
+
+  test(
+    'an open transaction with jobs in it keeps nobody from enqueueing, claiming and settling in that queue',
+    inSql(async ({ holdfast, another, sql }) => {
+      const tx = await sql.begin()
+      await holdfast.queue('mail').enqueue('held back', { tx })
+      const other = await another()
+      for (const payload of [1, 2, 3]) {
+        await other.queue('mail').enqueue(payload)
+        const lease = await within(claimOne(other, 'mail'), 'a claim')
+        assert.equal(lease.job.payload, payload)
+        await within(lease.done(), 'a settlement')
+      }
+      await within(other.pause('mail'), 'a pause')
+      await within(other.resume('mail'), 'a resume')
+      await within(other.sweep(), 'a sweep')
+      await tx.commit()
+      assert.equal((await claimOne(other, 'mail')).job.payload, 'held back')
+    }),
+  )
+
+  test(
+    'a waiting claim is woken by the commit, in whichever client it waits',
+    inSql(async ({ holdfast, another, sql }) => {
+      const other = await another()
+      const tookMs: number[] = []
+      for (let n = 0; n < 5; n++) {
+        const tx = await sql.begin()
+        await holdfast.queue('mail').enqueue(n, { tx })
+        const claim = other.claim(['mail'], { wait: '30s' })
+        await other.queues()
+        const startedAt = performance.now()
+        await tx.commit()
+        await (await claim)[0]?.done()
+        tookMs.push(performance.now() - startedAt)
+      }
+      const late = tookMs.filter((ms) => ms > 500)
+      assert.ok(late.length <= 1, `took ${tookMs.map((ms) => ms.toFixed(0)).join(', ')} ms`)
+    }),
+  )
+
+  const endings: readonly ['commit' | 'rollback', 'duplicate' | 'created'][] = [
+    ['commit', 'duplicate'],
+    ['rollback', 'created'],
+  ]
+  for (const [ending, status] of endings) {
+    test(
+      `an enqueue that must wait for another’s key delays only itself, and is ${status} after the ${ending}`,
+      inSql(async ({ holdfast, sql }) => {
+        const mail = holdfast.queue('mail')
+        const tx = await sql.begin()
+        const inside = await mail.enqueue('inside', { tx, dedup: { key: 'k' } })
+        let isAnswered = false
+        // All in one moment: they would go out together.
+        const beside = [mail.enqueue('before'), mail.enqueue('before too', { dedup: { key: 'other' } })]
+        const waiting = mail.enqueue('waits', { dedup: { key: 'k' } }).finally(() => {
+          isAnswered = true
+        })
+        beside.push(mail.enqueue('behind'), holdfast.queue('post').enqueue('elsewhere', { idempotencyKey: 'i' }))
+        await within(Promise.all(beside), 'enqueues of the same moment')
+        await within(mail.enqueue('later'), 'a later enqueue')
+        await within(mail.enqueue('later too', { dedup: { key: 'another' } }), 'a later enqueue with a key')
+        assert.equal(isAnswered, false)
+        await tx[ending]()
+        const answer = await within(waiting, 'the one that waited')
+        assert.equal(answer.status, status)
+        assert.equal(answer.id === inside.id, ending === 'commit')
+        assert.equal((await holdfast.stats()).ready, 7)
+      }),
+    )
+  }
+
+  test(
+    'several that wait for one key are answered with one holder',
+    inSql(async ({ holdfast, another, sql }) => {
+      const clients = [holdfast, await another(), await another()]
+      const tx = await sql.begin()
+      await holdfast.queue('mail').enqueue('inside', { tx, dedup: { key: 'k' } })
+      const waiting = clients.map((client, n) => client.queue('mail').enqueue(n, { dedup: { key: 'k' } }))
+      await sleep(50) // long enough to be waiting
+      await tx.rollback()
+      const answers = await within(Promise.all(waiting), 'those that waited')
+      assert.equal(new Set(answers.map(({ id }) => id)).size, 1)
+      assert.equal(answers.filter(({ status }) => status === 'created').length, 1)
+      assert.equal((await holdfast.stats('mail')).ready, 1)
+    }),
+  )
+}
+
+function queryOf(client: CallerTx) {
+  return { query: (text: string, values: unknown[]) => client.query(text, values) }
+}
+
+async function within<T>(promise: Promise<T>, what: string): Promise<T> {
+  const timer = new AbortController()
+  const late = sleep(patienceMs, undefined, { signal: timer.signal }).then(
+    () => assert.fail(`${what} had to wait`),
+    () => new Promise<never>(() => undefined),
+  )
+  try {
+    return await Promise.race([promise, late])
+  } finally {
+    timer.abort()
+  }
+}

@@ -1,0 +1,82 @@
+// A wire that breaks when it is told to, between a client and its PostgreSQL server:
+//
+//   await using proxy = await cuttingProxy(database.url)
+//   const cut = proxy.cut('commit\0', 'after')   // the next commit lands, and its answer is lost
+//   …                                             // whatever the client does, through proxy.url
+//   await cut
+//
+// `before`: the call does not reach the server. `during`: it does, and the wire breaks at once. `after`: the wire breaks
+// when the server has answered, and the answer does not reach the client.
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+
+export type Moment = 'before' | 'during' | 'after'
+
+export interface CuttingProxy extends AsyncDisposable {
+  readonly url: string
+  /** Resolves when the wire was cut; the next call after that gets through. */
+  cut(text: string, moment: Moment): Promise<void>
+}
+
+interface Order {
+  readonly text: string
+  readonly moment: Moment
+  done(): void
+}
+
+export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
+  const target = new URL(serverUrl)
+  const sockets = new Set<Socket>()
+  let order: Order | null = null
+
+  const proxy = createServer((client) => {
+    const server = connect(Number(target.port), target.hostname)
+    let cutting: Order | null = null // the answer that comes now is lost
+    const cut = ({ done }: Order) => {
+      client.destroy()
+      server.end() // what was sent still arrives
+      done()
+    }
+    for (const socket of [client, server]) {
+      sockets.add(socket)
+      socket.on('error', () => {})
+      socket.on('close', () => {
+        sockets.delete(socket)
+        client.destroy()
+        if (socket === server || cutting === null) server.end()
+      })
+    }
+    client.on('data', (chunk) => {
+      const ordered = order?.moment !== undefined && chunk.includes(order.text) ? order : null
+      if (ordered) order = null
+      if (ordered?.moment === 'before') return cut(ordered)
+      server.write(chunk)
+      if (ordered?.moment === 'during') cut(ordered)
+      else if (ordered) cutting = ordered
+    })
+    server.on('data', (chunk) => {
+      if (cutting === null) client.write(chunk)
+      else if (isReadyForQuery(chunk)) cut(cutting)
+    })
+  })
+  await once(proxy.listen(0, '127.0.0.1'), 'listening')
+  const url = new URL(serverUrl)
+  url.port = String((proxy.address() as AddressInfo).port)
+  return {
+    url: url.href,
+    cut(text, moment) {
+      const { promise, resolve } = Promise.withResolvers<void>()
+      order = { text, moment, done: resolve }
+      return promise
+    },
+    async [Symbol.asyncDispose]() {
+      for (const socket of sockets) socket.destroy()
+      await new Promise((resolve) => proxy.close(resolve))
+    },
+  }
+}
+
+/** The server's last word on a call: it has committed, or failed. */
+function isReadyForQuery(chunk: Buffer): boolean {
+  return chunk.length >= 6 && chunk.subarray(-6, -1).equals(Buffer.from([0x5a, 0, 0, 0, 5]))
+}

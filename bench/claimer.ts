@@ -1,13 +1,14 @@
 // The other process of the idle latency: claims what the first one enqueues, and tells how many milliseconds each took to
 // arrive. The payload carries when it was enqueued, on the clock that all processes of a machine share.
 
-import { open } from '../src/index.ts'
+import { open, postgres } from '../src/index.ts'
 import { benchQueue } from './load.ts'
 
 const stop = new AbortController()
 process.once('disconnect', () => stop.abort())
 
-await using holdfast = await open(process.argv[2] as string)
+const [url = '', flag] = process.argv.slice(2)
+await using holdfast = await open(flag === '--deaf' ? deaf(new URL(url)) : url)
 const queue = benchQueue(holdfast)
 process.send?.('ready')
 while (!stop.signal.aborted) {
@@ -16,4 +17,10 @@ while (!stop.signal.aborted) {
   if (!lease) continue
   await lease.done()
   process.send?.(Number(arrivedAt - BigInt((lease.job.payload as { at: string }).at)) / 1e6)
+}
+
+function deaf(url: URL) {
+  const schema = url.searchParams.get('schema') ?? 'holdfast'
+  url.search = ''
+  return postgres({ url: url.href, schema, listen: false })
 }

@@ -63,13 +63,13 @@ export async function cycleOverlapped(queue: Queue, { jobs, group }: { jobs: num
 /** Milliseconds from the call of enqueue until a claim that was waiting has the job, and until enqueue itself answers. */
 export async function idlePickUps(
   queue: Queue,
-  { samples, pauseMs }: { samples: number; pauseMs: number },
+  { samples, pauseMs }: { samples: number; pauseMs: number | (() => number) },
 ): Promise<{ pickUpMs: number[]; answerMs: number[] }> {
   const pickUpMs: number[] = []
   const answerMs: number[] = []
   for (let i = 0; i < samples; i++) {
     const claimed = queue.claim({ wait: '10s' })
-    await pause(pauseMs)
+    await pause(typeof pauseMs === 'function' ? pauseMs() : pauseMs)
     const startedAt = performance.now()
     const enqueued = queue.enqueue(payload).then(() => answerMs.push(performance.now() - startedAt))
     const [lease] = await claimed
@@ -100,7 +100,7 @@ export function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms))
 }
 
-function entries(count: number) {
+export function entries(count: number) {
   return Array.from({ length: count }, () => ({ payload }))
 }
 

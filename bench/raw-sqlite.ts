@@ -274,11 +274,6 @@ export function checkContents(path: string, expected: Contents): void {
   }
 }
 
-/** Ids as Holdfast makes them, rising and of the same length. */
-export function makeIds(count: number, from = 0): string[] {
-  return Array.from({ length: count }, (_, i) => `0190a5b0-7c00-7000-8000-${(from + i).toString(16).padStart(12, '0')}`)
-}
-
 function openFile(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { timeout: 5_000 }) // `fill` may meet a store that has the file open
   db.exec('pragma journal_mode = wal')

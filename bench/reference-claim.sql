@@ -1,5 +1,5 @@
 -- The prototype that the design began with, as it was given. Changed only to run here: its tables are written out, a payload
--- is text as on the other sides (jsonb cost it more), and a job carries the id of the benchmark beside its own.
+-- is text as on the other sides, and a job carries the id of the benchmark beside its own.
 create table job (
   id bigint generated always as identity primary key,
   lane int not null default 1,

@@ -2,42 +2,48 @@
 
 import { median, ratios, spread } from './statistics.ts'
 
-export type Unit = 'jobs/s' | 'ms' | 'µs'
+export type Unit = 'jobs/s' | 'ms' | 'µs' | 'bytes' | 'count' | 'ratio' | '1/s'
 
 export interface Line {
   readonly name: string
   readonly unit: Unit
   /** Column by column, one figure a round. */
   readonly rounds: Readonly<Record<string, readonly number[]>>
+  readonly remark?: string
 }
 
 export interface Section {
   readonly title: string
   readonly note?: string
   readonly columns: readonly string[]
+  /** Of columns that differ in it from their lines. */
+  readonly units?: Readonly<Record<string, Unit>>
   /** The columns to divide, for rates and for times alike. */
   readonly ratio?: { readonly of: string; readonly to: string }
   readonly lines: readonly Line[]
 }
 
-export function sectionText({ title, note, columns, ratio, lines }: Section): string {
-  const head = ['', '', ...columns.flatMap((column) => [column, '']), ...(ratio ? ['ratio', ''] : [])]
-  const rows = lines.map(({ name, unit, rounds }) => [
+export function sectionText({ title, note, columns, units = {}, ratio, lines }: Section): string {
+  const head = ['', '', ...columns.flatMap((column) => [column, '']), ...(ratio ? ['ratio', ''] : []), '', '']
+  const rows = lines.map(({ name, unit, rounds, remark = '' }) => [
     `  ${name}`,
-    unit,
-    ...columns.flatMap((column) => figureCells(rounds[column], unit)),
+    unit === 'ratio' || unit === 'count' ? '' : unit,
+    ...columns.flatMap((column) => figureCells(rounds[column], units[column] ?? unit)),
     ...(ratio ? ratioCells(rounds[ratio.of], rounds[ratio.to]) : []),
+    ...['', remark],
   ])
-  const text = [title, ...aligned([head, ...rows])]
+  const text = [title, ...(rows.length > 0 ? aligned([head, ...rows]) : [])]
   if (note) text.push(...wrapped(note, 110).map((line) => `  ${line}`))
   return text.join('\n')
 }
 
 /** For `--json`: every round, and the medians so that nobody has to take them again. */
-export function sectionData({ title, columns, ratio, lines }: Section) {
+export function sectionData({ title, note, columns, units, ratio, lines }: Section) {
   return {
     title,
-    lines: lines.map(({ name, unit, rounds }) => {
+    ...(note && { note }),
+    ...(units && { units }),
+    lines: lines.map(({ name, unit, rounds, remark }) => {
       const known = columns.filter((column) => rounds[column])
       const both = ratio && rounds[ratio.of] && rounds[ratio.to]
       return {
@@ -46,6 +52,7 @@ export function sectionData({ title, columns, ratio, lines }: Section) {
         medians: Object.fromEntries(known.map((column) => [column, median(rounds[column] ?? [])])),
         ...(both && { ratio: median(ratios(rounds[ratio.of] ?? [], rounds[ratio.to] ?? [])) }),
         rounds,
+        ...(remark && { remark }),
       }
     }),
   }
@@ -66,6 +73,8 @@ function ratioCells(over: readonly number[] | undefined, under: readonly number[
 function figure(value: number, unit: Unit): string {
   if (unit === 'jobs/s')
     return value >= 1_000 ? `${(value / 1_000).toFixed(value < 10_000 ? 2 : 1)}k` : value.toFixed(0)
+  if (unit === 'ratio') return value.toFixed(2)
+  if (value !== 0 && value < 1) return value.toPrecision(2)
   return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)
 }
 

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { describeMachine, machineText } from './machine.ts'
+import { postgresBench } from './postgres.ts'
 import { clearProgress } from './progress.ts'
 import { type Section, sectionData, sectionText } from './report.ts'
 import { sqliteBench } from './sqlite.ts'
@@ -23,7 +24,7 @@ export interface BenchOptions {
 
 export type Bench = (options: BenchOptions) => AsyncIterable<Section>
 
-const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench }
+const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench, postgres: postgresBench }
 
 const usage = `npm run bench -- <name> [--quick] [--only text] [--jobs n] [--rounds n] [--json file] [--dir path]
 Names: ${Object.keys(benches).join(', ')}`

@@ -229,9 +229,17 @@ export function isBroken(error: unknown): boolean {
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
 }
 
-/** Deadlock, serialization failure, lock timeout: nothing landed. */
+/**
+ * Deadlock, serialization failure, lock timeout: nothing landed. So is a finished job that was on its way into the partition
+ * for the rest when the one it belongs to was made.
+ */
 export function isCollision(error: unknown): boolean {
-  return ['40001', '40P01', '55P03'].includes(codeOf(error))
+  const code = codeOf(error)
+  return ['40001', '40P01', '55P03'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
+}
+
+function tableOf(error: unknown): unknown {
+  return (error as { table?: unknown }).table
 }
 
 function unavailable(cause: unknown): HoldfastError {

@@ -126,7 +126,7 @@ export interface CallerTransaction {
 
 export async function enqueueIn(
   desk: Desk,
-  { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string },
+  { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string | null },
   request: EnqueueRequest,
 ): Promise<EnqueueAnswer> {
   await desk.lanes.open(request.jobs)
@@ -137,6 +137,7 @@ export async function enqueueIn(
   const [answer] = toAnswers(row?.answer ?? '[]')
   if (isRefused(answer)) return answer
   const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun((answer as Enqueued[])[i] as Enqueued))
+  if (channel === null) return answer as EnqueueAnswer
   for (const queue of countReady(ready).keys()) {
     // Heard when the transaction commits; the same text from one transaction is heard once.
     await run('select pg_notify($1::text, $2::text)', [channel, JSON.stringify({ ready: [[queue, 1]] })])

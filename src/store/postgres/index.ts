@@ -40,7 +40,10 @@ export interface PostgresOptions {
   readonly url?: string
   /** The schema that everything lives in; `holdfast` unless given. */
   readonly schema?: string
-  /** Whether to keep a connection for LISTEN while claiming; true unless given. Without it the store polls. */
+  /**
+   * Whether to keep a connection for LISTEN while claiming, and to NOTIFY in your transactions; true unless given. Without
+   * it the store polls, and a transaction of yours that enqueues may be prepared for two-phase commit.
+   */
   readonly listen?: boolean
 }
 
@@ -91,6 +94,7 @@ class PostgresStore implements Store {
   readonly claimsFollowEnqueues = false
   readonly #pool: Pool
   readonly #ownsPool: boolean
+  readonly #listens: boolean
   readonly #db: Database
   readonly #wakes: Wakes
   readonly #claims: Claims
@@ -101,6 +105,7 @@ class PostgresStore implements Store {
   constructor(pool: Pool, schema: Schema, clock: Clock, { pool: given, listen = true }: PostgresOptions) {
     this.#pool = pool
     this.#ownsPool = given === undefined
+    this.#listens = listen
     this.#db = new Database(pool, schema, clock)
     const lanes = new Lanes(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor((pool.options.max ?? poolMax) / 3)))
@@ -135,7 +140,8 @@ class PostgresStore implements Store {
   }
 
   enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
-    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel: this.#wakes.channel }, request)
+    const channel = this.#listens ? this.#wakes.channel : null
+    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel }, request)
   }
 
   claim(request: ClaimRequest) {

@@ -46,9 +46,9 @@ export class Schema {
   }
 
   #render(text: string): string {
-    return text
-      .replace(/\bholdfast\./g, () => `${this.quoted}.`)
-      .replace(/\b(LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (kind) => String(lockNumber(kind, this.name)))
+    return text.replace(/\bholdfast\.|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) =>
+      found === 'holdfast.' ? `${this.quoted}.` : String(lockNumber(found, this.name)),
+    )
   }
 }
 
@@ -58,10 +58,9 @@ function lockNumber(kind: string, schema: string): number {
 
 /** Everything a database administrator would run by hand. */
 export function migrationScript(schema: Schema): string {
-  const steps = migrations.map((step, i) => `-- ${i + 1} of ${migrations.length}\n${step.trim()}`)
-  return schema.sql(
-    `begin;\ncreate schema if not exists ${schema.quoted};\n\n${steps.join('\n\n')}\n\n${recordVersion(0)};\ncommit;\n`,
-  )
+  const steps = migrations.map((step, i) => `-- ${i + 1} of ${migrations.length}\n${schema.sql(step).trim()}`)
+  const record = schema.sql(recordVersion(0))
+  return `begin;\ncreate schema if not exists ${schema.quoted};\n\n${steps.join('\n\n')}\n\n${record};\ncommit;\n`
 }
 
 function recordVersion(found: number): string {
@@ -92,10 +91,15 @@ export async function migrate(client: ClientBase, schema: Schema): Promise<{ fro
 }
 
 async function schemaVersion(client: ClientBase, schema: Schema): Promise<number> {
-  const { rows } = await client.query('select to_regclass($1) is not null as is_there', [`${schema.quoted}.meta`])
-  if (!rows[0].is_there) return 0
-  const meta = await client.query(schema.sql('select schema from holdfast.meta'))
-  return meta.rows[0]?.schema ?? 0
+  // Not to_regclass: right after waiting for the lock it may still answer from before.
+  const { rows } = await client.query(
+    `select count(*)::text as found from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = $1 and c.relname = 'meta'`,
+    [schema.name],
+  )
+  if (rows[0].found === '0') return 0
+  const meta = await client.query(schema.sql('select schema::text as schema from holdfast.meta'))
+  return Number(meta.rows[0]?.schema ?? 0)
 }
 
 function ahead(found: number): HoldfastError {

@@ -10,7 +10,7 @@ import type { Lanes } from './lanes.ts'
 import { Clerk, requireLanes, toHeld } from './settle.ts'
 
 const upkeepEveryMs = 60_000
-const lookBackMs = 60_000
+const lookBackMs = 5_000
 const fullEveryMs = 60_000
 
 export class Sweeps {

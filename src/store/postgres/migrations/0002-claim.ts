@@ -56,23 +56,6 @@ begin
   end loop;
 end $holdfast$;
 
--- How many jobs of a lane one claim may take without its answer growing out of hand: fewer where the next ones are large.
-create function holdfast.claim_room(p_lane int, p_max int) returns int language plpgsql as $holdfast$
-declare
-  v_bytes int;
-begin
-  if p_max <= 16 then
-    return p_max;
-  end if;
-  select max(octet_length(h.payload)) into v_bytes
-    from (select * from holdfast.lane_cursor where lane = p_lane order by no desc limit 1) c
-   cross join lateral (
-     select j.payload from holdfast.job j
-      where j.lane = p_lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
-      order by j.ready_xid, j.ord limit 16) h;
-  return least(p_max, greatest(16, 33554432 / greatest(v_bytes, 1)));
-end $holdfast$;
-
 -- A row for each lane that gave something, its jobs as columns; texts are joined by a character that JSON text cannot
 -- contain. (500 jobs as rows with ten columns cost the client 1.9 µs a job, so 0.7.)
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
@@ -90,8 +73,8 @@ declare
   v_queue int;
   v_cursor holdfast.lane_cursor%rowtype;
   v_left int := p_max;
-  v_room int;
-  v_taken int;
+  v_bytes bigint := 0;
+  v_bytes_max constant bigint := 33554432; -- payloads of one answer; the job that reaches it is the last
   v_now bigint;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -120,46 +103,58 @@ begin
       raise exception 'the cursor of lane % is ahead of this cluster', v_lane using errcode = 'HF003';
     end if;
     select l.queue into v_queue from holdfast.lane l where l.no = v_lane & ~1;
-    v_room := holdfast.claim_room(v_lane, v_left);
-    return query
-      with moment as materialized (select pg_current_snapshot() as snapshot, clock_timestamp() as began),
+    with moment as materialized (select pg_current_snapshot() as snapshot, clock_timestamp() as began),
       again as materialized (
         select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.start_before,
                j.dedup_key, j.dedup_scope, j.headers, j.payload
           from holdfast.overdue o join holdfast.job j on j.id = o.id
          where o.lane = v_lane and o.passed and o.start_before > v_now
-         limit v_room
+         limit v_left
       ),
       gap as materialized (
         select g.xid, g.ord, pg_visible_in_snapshot(g.xid, m.snapshot) as ended
           from moment m, unnest(v_cursor.gap_xids, v_cursor.gap_ords) g(xid, ord)
       ),
-      late as materialized (
-        select l.*
-          from gap g cross join lateral (
+      late_ahead as materialized (
+        select l.*, sum(octet_length(l.payload)) over (rows unbounded preceding) - octet_length(l.payload) as bytes
+          from (
+            select l.*
+              from gap g cross join lateral (
+                select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
+                       j.start_before, j.dedup_key, j.dedup_scope, j.headers, j.payload
+                  from holdfast.job j
+                 where j.lane = v_lane and j.ready_xid = g.xid and j.ord > g.ord
+                   and (j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)
+                 order by j.ord
+                 limit v_left
+              ) l
+             where g.ended
+             order by l.ready_xid, l.ord
+             limit (select v_left - count(*) from again)
+          ) l
+      ),
+      late as not materialized (select * from late_ahead where v_bytes + bytes < v_bytes_max),
+      ahead as materialized (
+        select f.*, sum(octet_length(f.payload)) over (rows unbounded preceding) - octet_length(f.payload) as bytes
+          from (
             select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
                    j.start_before, j.dedup_key, j.dedup_scope, j.headers, j.payload
               from holdfast.job j
-             where j.lane = v_lane and j.ready_xid = g.xid and j.ord > g.ord
+             where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
+               and j.ready_xid < (select pg_snapshot_xmax(m.snapshot) from moment m)
                and (j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)
-             order by j.ord
-             limit v_room
-          ) l
-         where g.ended
-         order by l.ready_xid, l.ord
-         limit (select v_room - count(*) from again)
+             order by j.ready_xid, j.ord
+             limit (select case when (select count(*) from late) = (select count(*) from late_ahead)
+                                then v_left - (select count(*) from again) - (select count(*) from late) else 0 end)
+          ) f
       ),
-      fresh as materialized (
-        select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.start_before,
-               j.dedup_key, j.dedup_scope, j.headers, j.payload
-          from holdfast.job j
-         where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
-           and j.ready_xid < (select pg_snapshot_xmax(m.snapshot) from moment m)
-           and (j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)
-         order by j.ready_xid, j.ord
-         limit (select v_room - (select count(*) from again) - (select count(*) from late))
+      fresh as not materialized (
+        select * from ahead
+         where v_bytes + bytes + (select coalesce(sum(octet_length(payload)), 0) from late) < v_bytes_max
       ),
-      taken as not materialized (select * from again union all select * from late union all select * from fresh),
+      taken as not materialized (
+        select *, 0 as bytes from again union all select * from late union all select * from fresh
+      ),
       sums as materialized (
         select count(*) as n, array_agg(t.ready_xid) as xids, array_agg(t.ord) as ords, array_agg(t.id) as ids,
                array_agg(t.attempts) as attempts, array_agg(t.max_attempts) as max_attempts,
@@ -180,9 +175,10 @@ begin
         select b.iscut, b.isend, m.snapshot,
                case when b.isend then pg_snapshot_xmax(m.snapshot) when f.n > 0 then f.xid else v_cursor.xid end as xid,
                case when b.isend then 0 when f.n > 0 then f.ord else v_cursor.ord end as ord
-          from moment m, fresh_sum f, sums s, lateral (
-            select s.n - f.n >= v_room as iscut,
-                   s.n < v_room and (f.n > 0 or clock_timestamp() - m.began > interval '2 milliseconds') as isend
+          from moment m, late_sum l, fresh_sum f, sums s,
+               (select (select count(*) from late_ahead) as late, (select count(*) from ahead) as fresh) a, lateral (
+            select s.n - f.n >= v_left or l.n < a.late as iscut,
+                   s.n < v_left and l.n = a.late and f.n = a.fresh and (f.n > 0 or clock_timestamp() - m.began > interval '2 milliseconds') as isend
           ) b
       ),
       gaps as materialized (
@@ -232,13 +228,13 @@ begin
       )
       select v_lane, v_now, v_now + p_lease_ms, s.xids, s.ords, s.ids, s.attempts, s.max_attempts, s.created_ats,
              case when s.limited > 0 then s.timeouts end, case when s.headed > 0 then s.headers end, s.payloads
-        from sums s
-       where s.n > 0;
-    if found then
-      select cardinality(l.ords) into v_taken from holdfast.lease l where l.token = p_token and l.lane = v_lane;
-      v_left := v_left - v_taken;
-    else
-      v_taken := 0;
+        into lane, started_at, expires_at, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers,
+             payloads
+        from sums s;
+    if ords is not null then
+      return next;
+      v_left := v_left - cardinality(ords);
+      v_bytes := v_bytes + octet_length(payloads);
     end if;
     if exists (select from holdfast.overdue o where o.start_before <= v_now and o.lane = v_lane and not o.passed) then
       update holdfast.overdue o set passed = true
@@ -246,7 +242,7 @@ begin
        where o.start_before <= v_now and o.lane = v_lane and not o.passed and j.id = o.id and j.ready_xid is not null
          and not holdfast.is_waiting(v_lane, j.ready_xid, j.ord, o.start_before, o.seq);
     end if;
-    exit when v_taken >= v_room and v_left > 0; -- there is more in this lane, and the next must not come before it
+    exit when v_bytes >= v_bytes_max;
   end loop;
 end $holdfast$;
 
@@ -295,8 +291,8 @@ begin
   else
     select array_agg(l.no + f.front order by l.priority, u.turn, f.front desc) into v_lanes
       from (select name, min(turn) as turn from unnest(p_queues) with ordinality n(name, turn) group by name) u
-      join holdfast.queue q on q.name = u.name
-      join holdfast.lane l on l.queue = q.no, (values (0), (1)) f(front)
+     cross join lateral (select * from holdfast.queue where name = u.name offset 0) q
+     cross join lateral (select * from holdfast.lane where queue = q.no offset 0) l, (values (0), (1)) f(front)
      where not q.paused;
   end if;
   if coalesce(cardinality(v_lanes), 0) <= 8 then

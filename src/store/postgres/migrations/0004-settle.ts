@@ -6,7 +6,8 @@
 // while the tables were empty, may begin with all jobs there are: 350 ms and more a settlement at 20,000 jobs), then
 // deleted by where they lie. What is joined besides are sets of this call, by hash: the planner expects one row and would
 // compare each with each. One that was touched meanwhile is looked for again: it was either taken from its holder, and
-// is gone from its place, or somebody asked to cancel it, and it is still there.
+// is gone from its place, or somebody asked to cancel it, and it is still there. (`coalesce` keeps the planner from
+// finding jobs by their transaction instead.)
 //
 // Renewing adds a younger lease with the same token; of the leases that list a place the youngest counts. Renew locks the
 // token's leases before it looks, and so does the sweep before it takes jobs back: a renewal that was answered holds.
@@ -81,7 +82,9 @@ begin
       from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_ids, p_of) f;
     exit when v_spots is null;
     with gone as (
-      delete from holdfast.job j where j.ctid = any (v_spots) and j.ready_xid = any (p_xids) returning j.ctid as spot, j.*
+      delete from holdfast.job j
+       where j.ctid = any (v_spots) and coalesce(j.ready_xid, '0') = any (p_xids)
+      returning j.ctid as spot, j.*
     ),
     known as materialized (
       select g.*, f.turn, f.worker, f.started_at, v_queues[g.i] as queue, v_priorities[g.i] as priority,
@@ -150,7 +153,7 @@ begin
       select f.turn, f.claim, f.worker, f.started_at, j.lane, j.ready_xid as xid, j.ord,
              p_leases_ms[f.turn] as lease_ms, j.cancel is not null as cancel
         from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_ids, p_of) f
-        join holdfast.job j on j.ctid = f.spot
+       cross join lateral (select * from holdfast.job k where k.ctid = f.spot offset 0) j
        where j.id = p_ids[f.turn] and j.ready_xid = any (p_xids)
     ),
     renewed as (

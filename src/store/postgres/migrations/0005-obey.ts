@@ -17,10 +17,10 @@ begin
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
            j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
       from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_ids, p_of) f
-     cross join lateral (select * from holdfast.job k where k.id = p_ids[f.turn] and k.ready_xid = any (p_xids)
-                            for update) j
-      join holdfast.lane l on l.no = j.lane & ~1
-      join holdfast.queue q on q.no = l.queue;
+     cross join lateral (select * from holdfast.job k
+                          where k.id = p_ids[f.turn] and coalesce(k.ready_xid, '0') = any (p_xids) for update) j
+     cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
+     cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q;
 end $holdfast$;
 
 -- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
@@ -58,8 +58,8 @@ begin
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
-        join holdfast.lane l on l.no = j.lane & ~1
-        join holdfast.queue q on q.no = l.queue
+     cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
+     cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
        where i.no = any (v_leases)
        order by i.expires_at, j.seq
        limit v_left;

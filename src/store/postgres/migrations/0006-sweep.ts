@@ -5,7 +5,7 @@
 // there: whatever an old snapshot keeps from being removed lies below and is not walked.
 //
 // What is due is found by its time, and what was due before leaves dead entries in the index that an old snapshot keeps
-// there. So a sweep begins (p_from) a minute before the last one; what comes later with an older time, because its
+// there. So a sweep begins (p_from) seconds before the last one; what comes later with an older time, because its
 // transaction was open for long, is found by the sweep that once a minute begins at the beginning.
 //
 // Finished jobs lie in partitions by the time their retention is over, and go with the partition. Making one takes a lock
@@ -13,8 +13,8 @@
 // are tried again later: nobody's settlement waits behind somebody's long report.
 
 export const sweep = `
-create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0) returns table (name text, jobs bigint) language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0) returns table (name text, jobs bigint)
+language plpgsql set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
 begin
@@ -33,27 +33,29 @@ begin
       returning j.lane
     ),
     sums as materialized (
-      select l.queue, count(*) as n from moved m join holdfast.lane l on l.no = m.lane group by l.queue
+      select l.queue, count(*) as n
+        from moved m cross join lateral (select * from holdfast.lane where no = m.lane offset 0) l group by l.queue
     ),
     counted as (
       insert into holdfast.tally (xid, queue, scheduled, ready) select pg_current_xact_id(), s.queue, -s.n, s.n from sums s
     )
-    select q.name, s.n from sums s join holdfast.queue q on q.no = s.queue;
+    select q.name, s.n from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
 end $holdfast$;
 
 -- Waiting jobs that were not started in time, locked with their lanes.
 create function holdfast.missed(p_max int, p_now bigint)
-returns table (id uuid, start_before bigint, attempts smallint, was text) language plpgsql as $holdfast$
+returns table (id uuid, start_before bigint, attempts smallint, was text) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $holdfast$
 #variable_conflict use_column
 begin
   perform holdfast.lock_lanes(array(
     select j.lane from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-      join holdfast.job j on j.id = o.id));
+     cross join lateral (select * from holdfast.job where id = o.id offset 0) j));
   return query
     select j.id, o.start_before, j.attempts, case when j.ready_xid is null then 'scheduled' else 'ready' end
       from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-      join holdfast.job j on j.id = o.id and j.seq = o.seq
-       for update of j;
+     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update) j;
 end $holdfast$;
 
 -- What lies in no partition of its own, and small things whose time is over.
@@ -127,12 +129,21 @@ create function holdfast.keep_width(p_class int) returns bigint language sql imm
   select case p_class when 1 then 60000 when 2 then 3600000 when 3 then 86400000 when 4 then 2592000000 end::bigint
 $holdfast$;
 
+create function holdfast.quoted_schema() returns text language sql stable as $holdfast$
+  select quote_ident(n.nspname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+   where c.oid = 'holdfast.ended'::regclass
+$holdfast$;
+
 -- Makes the partitions that will be needed, some widths ahead.
 create function holdfast.make_partitions(p_now bigint) returns int language plpgsql as $holdfast$
 declare
+  v_schema text := holdfast.quoted_schema();
   v_need record;
   v_made int := 0;
 begin
+  if not pg_try_advisory_xact_lock(SWEEP_LOCKS, 2) then
+    return 0;
+  end if;
   perform set_config('lock_timeout', '100ms', true);
   for v_need in
     select distinct c.class, w.width, (p_now + r.retain_ms) / w.width + k.ahead as bucket
@@ -149,12 +160,12 @@ begin
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
        where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
     begin
-      execute format('drop table if exists holdfast.ended_%s_%s', v_need.class, v_need.bucket);
-      execute format('create table holdfast.ended_%s_%s (like holdfast.ended including defaults)
-        with (autovacuum_vacuum_insert_scale_factor = 1)', v_need.class, v_need.bucket);
-      execute format('alter table holdfast.ended attach partition holdfast.ended_%s_%s for values from (%s, %s) to (%s, %s)',
-        v_need.class, v_need.bucket, v_need.class, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
-        v_need.class, coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
+      execute format('drop table if exists %s.ended_%s_%s', v_schema, v_need.class, v_need.bucket);
+      execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
+        with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
+      execute format('alter table %1$s.ended attach partition %1$s.ended_%2$s_%3$s for values from (%2$s, %4$s) to (%2$s, %5$s)',
+        v_schema, v_need.class, v_need.bucket, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
+        coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
       v_made := v_made + 1;
     exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table then
       null; -- what belongs there goes to ended_rest meanwhile
@@ -166,6 +177,7 @@ end $holdfast$;
 -- Drops one partition whose time is over and answers how many jobs went with it; null: there is none, or it is in use.
 create function holdfast.drop_partition(p_now bigint) returns bigint language plpgsql as $holdfast$
 declare
+  v_schema text := holdfast.quoted_schema();
   v_old record;
   v_jobs bigint;
 begin
@@ -179,22 +191,22 @@ begin
      order by 3, 4
   loop
     begin
-      execute format('lock table holdfast.%I in exclusive mode', v_old.relname); -- it can still be read while it is counted
+      execute format('lock table %s.%I in exclusive mode', v_schema, v_old.relname); -- it can still be read while it is counted
       execute format($count$
         with sums as (
-          insert into holdfast.tally (xid, queue, done, dead, cancelled)
+          insert into %1$s.tally (xid, queue, done, dead, cancelled)
           select pg_current_xact_id(), e.queue, -count(*) filter (where e.state = 'done'),
                  -count(*) filter (where e.state = 'dead'), -count(*) filter (where e.state = 'cancelled')
-            from holdfast.%1$I e group by e.queue
+            from %1$s.%2$I e group by e.queue
           returning done, dead, cancelled
         ),
         forgotten as (
-          delete from holdfast.idempotency i using holdfast.%1$I e
+          delete from %1$s.idempotency i using %1$s.%2$I e
            where e.idempotency_key is not null and i.queue = e.queue and i.key = e.idempotency_key and i.seq = e.seq
         )
         select coalesce(-sum(s.done + s.dead + s.cancelled), 0) from sums s
-      $count$, v_old.relname) into v_jobs;
-      execute format('drop table holdfast.%I', v_old.relname);
+      $count$, v_schema, v_old.relname) into v_jobs;
+      execute format('drop table %s.%I', v_schema, v_old.relname);
       return v_jobs;
     exception when lock_not_available or insufficient_privilege or undefined_table then
       return null;

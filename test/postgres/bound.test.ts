@@ -1,0 +1,141 @@
+// Rows ahead of the bound that no claim may take, because they are not committed or were cancelled, are walked over once.
+// The bound then stands at a number that no transaction had yet, and whoever gets that number must not hide behind it.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { type CallerTx, type Hand, inHand, useDatabase } from './hand.ts'
+import { boundMovesToTheEnd, gaps, gapsFromTheBoundOn } from './rules.ts'
+
+useDatabase()
+
+const many = 30_000
+
+/** In one statement, in whoever's transaction this is. */
+async function enqueueMany(hand: Hand, tx: Pick<CallerTx, 'run'>): Promise<void> {
+  const lane = await hand.lane('mail')
+  await tx.run(
+    `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
+     select n, n, pg_current_xact_id(), 0, 0, gen_random_uuid(), $1, 5, '"one of many"'
+       from (select nextval('holdfast.number') as n from generate_series(1, $2)) u`,
+    [lane, many],
+  )
+  await tx.run(
+    `insert into holdfast.tally (xid, queue, ready) select pg_current_xact_id(), queue, $2 from holdfast.lane where no = $1`,
+    [lane, many],
+  )
+}
+
+async function uncommittedAhead(hand: Hand) {
+  await hand.enqueue('mail', 'first')
+  await hand.claim()
+  const before = BigInt((await hand.cursor('mail')).xid)
+  const tx = await hand.begin()
+  await enqueueMany(hand, tx)
+  const xid = BigInt(await tx.xid())
+  await hand.rows('select pg_current_xact_id()') // one that ends, so that the scan does not end before theirs
+  assert.deepEqual(await hand.claim(), [])
+  const after = await hand.cursor('mail')
+  await tx.commit()
+  const taken = await hand.claim('mail', 10_000)
+  return { before, xid, after, taken }
+}
+
+test(
+  'a claim that walked over 30,000 uncommitted jobs moves the bound past them, and they are claimed after their commit',
+  inHand(async (hand) => {
+    const { before, xid, after, taken } = await uncommittedAhead(hand)
+    assert.ok(before <= xid && xid < BigInt(after.xid), `the bound moved past ${xid}: from ${before} to ${after.xid}`)
+    assert.ok(after.gap_xids.includes(String(xid)))
+    assert.equal(taken.length, 10_000)
+    for (let left = many - 10_000; left > 0; left -= 10_000) await hand.claim('mail', 10_000)
+    assert.deepEqual(await hand.claim(), [])
+    assert.equal((await hand.holdfast.stats()).running, many + 1)
+  }),
+)
+
+test(
+  'where the bound moves past uncommitted jobs without gaps, all of them hide',
+  inHand(async (hand) => assert.equal((await uncommittedAhead(hand)).taken.length, 0), { without: [gaps] }),
+)
+
+test(
+  'where the bound stays, the next claim walks over the same jobs again',
+  inHand(
+    async (hand) => {
+      const { xid, after } = await uncommittedAhead(hand)
+      assert.ok(BigInt(after.xid) <= xid)
+    },
+    { without: [boundMovesToTheEnd] },
+  ),
+)
+
+async function cancelledAhead(hand: Hand): Promise<{ moved: boolean; slowMs: number; quickMs: number }> {
+  await hand.enqueue('mail', 'first')
+  await hand.claim()
+  const old = await hand.begin('begin isolation level repeatable read')
+  await enqueueMany(hand, { run: (text, values) => hand.rows(text, values) })
+  const [xid] = await hand.rows(`select distinct ready_xid::text as xid from holdfast.job where payload like '%many%'`)
+  await old.run('select') // an old snapshot keeps the rows of deleted jobs from being removed
+  await hand.rows(`delete from holdfast.job where payload like '%many%'`)
+  await hand.rows(
+    'insert into holdfast.tally (xid, queue, ready) select pg_current_xact_id(), queue, $1 from holdfast.lane',
+    [-many],
+  )
+  const timed = async () => {
+    const began = performance.now()
+    assert.deepEqual(await hand.claim(), [])
+    return performance.now() - began
+  }
+  const slowMs = await timed()
+  const quickMs = Math.min(await timed(), await timed(), await timed())
+  const moved = BigInt((await hand.cursor('mail')).xid) > BigInt(xid?.['xid'] as string)
+  await old.commit()
+  return { moved, slowMs, quickMs }
+}
+
+test(
+  'a claim that walked over 30,000 cancelled jobs moves the bound past them, also while an old snapshot keeps their rows',
+  inHand(async (hand) => assert.equal((await cancelledAhead(hand)).moved, true)),
+)
+
+test(
+  'where the bound stays, cancelled jobs are walked over by every claim',
+  inHand(async (hand) => assert.equal((await cancelledAhead(hand)).moved, false), { without: [boundMovesToTheEnd] }),
+)
+
+/** Somebody's transaction has the very number at which the bound stands. */
+async function numberOfTheBound(hand: Hand): Promise<unknown[][]> {
+  await hand.enqueue('mail', 'first')
+  await hand.claim()
+  const a = await hand.begin()
+  await hand.setCursor('mail', await a.xid())
+  await a.enqueue('mail', 'a')
+  await hand.enqueue('mail', 'b')
+  const first = await hand.claim()
+  await a.commit()
+  return [first, await hand.claim()]
+}
+
+test(
+  'the transaction whose number is the bound itself becomes a gap like those after it',
+  inHand(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], ['a']])),
+)
+
+test(
+  'where gaps begin after the old bound, the job of the transaction at the bound hides',
+  inHand(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], []]), {
+    without: [gapsFromTheBoundOn],
+  }),
+)
+
+test(
+  'a job of the transaction whose number is the bound is claimed when it commits before the next claim',
+  inHand(async (hand) => {
+    await hand.enqueue('mail', 'first')
+    await hand.claim()
+    const a = await hand.begin()
+    await a.enqueue('mail', 'a')
+    await hand.setCursor('mail', await a.xid())
+    await a.commit()
+    assert.deepEqual(await hand.claim(), ['a'])
+  }),
+)

@@ -1,0 +1,53 @@
+// Counts the tables themselves, so that what the store says of them can be judged.
+import assert from 'node:assert/strict'
+import type { ClientBase, Pool } from 'pg'
+
+const states = ['scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
+
+export type Counts = Record<(typeof states)[number], number>
+
+/** Every queue's counts as the tallies say, and as the rows say, in one snapshot. */
+const countBoth = `
+  with place as (
+    select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+  ),
+  listed (queue, state) as (
+    select l.queue, case when j.ready_xid is null then 'scheduled' when p.lane is null then 'ready' else 'running' end
+      from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1
+      left join place p on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord
+     union all
+    select queue, state from holdfast.ended
+  )
+  select q.name,
+         (select jsonb_build_object(${states.map((state) => `'${state}', coalesce(sum(t.${state}), 0)`).join(', ')})
+            from holdfast.tally t where t.queue = q.no) as told,
+         (select jsonb_build_object(${states.map((state) => `'${state}', count(*) filter (where l.state = '${state}')`).join(', ')})
+            from listed l where l.queue = q.no) as counted
+    from holdfast.queue q order by q.name`
+
+/** Jobs that the cursor holds for waiting although a lease lists them, or the other way round. */
+const astray = `
+  select j.id from holdfast.job j
+   where j.ready_xid is not null
+     and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)
+         = exists (select from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+                    where l.lane = j.lane and u.xid = j.ready_xid and u.ord = j.ord)`
+
+/** Keys that point at no job. */
+const orphans = `
+  select 'idempotency ' || i.key as key from holdfast.idempotency i
+   where not exists (select from holdfast.job j where j.id = i.id and j.seq = i.seq)
+     and not exists (select from holdfast.ended e where e.id = i.id and e.seq = i.seq)
+   union all
+  select 'dedup ' || d.key from holdfast.dedup d
+   where d.until is null and not exists (select from holdfast.job j where j.id = d.id and j.seq = d.seq)`
+
+/** Fails unless the counts equal a recount, every job waits or is held, and every key has its job. */
+export async function assertRecount(on: Pool | ClientBase, schema = 'holdfast'): Promise<Map<string, Counts>> {
+  const query = (text: string) => on.query(text.replaceAll('holdfast.', `"${schema.replaceAll('"', '""')}".`))
+  const { rows } = await query(countBoth)
+  for (const { name, told, counted } of rows) assert.deepEqual(told, counted, `the counts of ${name} equal a recount`)
+  assert.deepEqual((await query(astray)).rows, [], 'every ready job either waits or is held')
+  assert.deepEqual((await query(orphans)).rows, [], 'every key has its job')
+  return new Map(rows.map(({ name, told }) => [name, told]))
+}

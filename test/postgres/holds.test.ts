@@ -1,0 +1,155 @@
+// A lease holds places, not jobs: what was rescued and claimed again is another hold, and nobody else's to touch, also
+// while the first claim goes on with its other jobs.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Lease } from '../../src/lease.ts'
+import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
+import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+
+useDatabase()
+
+/** A settlement names the place that its claim has taken, not only the job. */
+const placesCount: readonly Rule[] = [
+  { from: 'where k.lane = s.lane and k.ready_xid = s.xid and k.ord >= s.first and k.ord <= s.last offset 0', to: '' },
+  { from: 'and j.ready_xid = any (p_xids) returning', to: 'returning' },
+]
+
+const effects = { put: [{ key: 'effect', value: 'landed' }] }
+
+interface Holds {
+  /** The first claim's hold on a job that it has renewed. */
+  readonly kept: Lease
+  /** Its hold on a job that was rescued. */
+  readonly stale: Lease
+  /** The second claim's hold on that job. */
+  readonly fresh: Lease
+}
+
+/** Two jobs under one claim; one is renewed, the other runs out, is rescued, and is claimed by somebody else. */
+async function rescuedMate(hand: Hand): Promise<Holds> {
+  await hand.holdfast.queue('mail').enqueueMany([{ payload: 'kept' }, { payload: 'rescued' }])
+  const other = await hand.another()
+  const [kept, stale] = await hand.holdfast.claim(['mail'], { max: 2, lease: 1 })
+  assert.ok(kept && stale)
+  await kept.renew('1h')
+  await delay(3)
+  assert.equal((await other.sweep()).rescued, 1)
+  const fresh = await claimOne(other, 'mail', { lease: '1h' })
+  assert.deepEqual([fresh.job.id, fresh.job.attempt], [stale.job.id, 2])
+  return { kept, stale, fresh }
+}
+
+test(
+  'who lost a job of their claim cannot settle or renew it, and still holds the others',
+  inHand(async (hand) => {
+    const { kept, stale, fresh } = await rescuedMate(hand)
+    await rejects(stale.done('stale'), 'LEASE_LOST')
+    await rejects(stale.done('stale', effects), 'LEASE_LOST')
+    await rejects(stale.retry(new Error('stale')), 'LEASE_LOST')
+    await rejects(stale.release(), 'LEASE_LOST')
+    await rejects(stale.renew('1h'), 'LEASE_LOST')
+    assert.equal(await hand.holdfast.kv.get('effect'), null)
+    assert.equal(await stateOf(hand.holdfast, fresh.job.id), 'running')
+    await fresh.renew()
+    assert.equal((await kept.done('kept')).state, 'done')
+    assert.equal((await fresh.done('fresh')).state, 'done')
+    assert.equal((await readJob(hand.holdfast, fresh.job.id)).result, 'fresh')
+  }),
+)
+
+test(
+  'where a settlement names the job alone, who lost it settles it under the hands of who holds it',
+  inHand(
+    async (hand) => {
+      const { stale, fresh } = await rescuedMate(hand)
+      assert.equal((await stale.done('stale')).state, 'done')
+      await rejects(fresh.done('fresh'), 'LEASE_LOST')
+    },
+    { without: placesCount },
+  ),
+)
+
+test(
+  'a claim that is sent again by its token answers only what it still holds, and renews nothing else',
+  inHand(async (hand) => {
+    const { kept, stale, fresh } = await rescuedMate(hand)
+    const token = kept.fence.slice(0, 32)
+    assert.equal(stale.fence.slice(0, 32), token)
+    const before = await hand.rows('select no, expires_at from holdfast.lease where token <> $1', [token])
+    const again = await hand.rows(
+      `select distinct unnest(ids) as id from holdfast.claim($1, 'worker', 60000, 10, '{mail}', '{}', null)`,
+      [token],
+    )
+    assert.deepEqual(again, [{ id: kept.job.id }])
+    assert.deepEqual(await hand.rows('select no, expires_at from holdfast.lease where token <> $1', [token]), before)
+    assert.equal((await fresh.done('fresh')).state, 'done')
+  }),
+)
+
+test(
+  'a claim that is sent again after all its jobs were rescued begins anew, and takes nothing that others hold',
+  inHand(async (hand) => {
+    const other = await hand.another()
+    await hand.enqueue('mail', 'a')
+    const stale = await claimOne(hand.holdfast, 'mail', { lease: 1 })
+    await delay(3)
+    assert.equal((await other.sweep()).rescued, 1)
+    const fresh = await claimOne(other, 'mail', { lease: '1h' })
+    const again = `select unnest(ids) as id from holdfast.claim($1, 'worker', 60000, 10, '{mail}', '{}', null)`
+    assert.deepEqual(await hand.rows(again, [stale.fence.slice(0, 32)]), [])
+    const id = await hand.enqueue('mail', 'b')
+    assert.deepEqual(await hand.rows(again, [stale.fence.slice(0, 32)]), [{ id }])
+    await rejects(stale.done(), 'LEASE_LOST')
+    assert.equal((await fresh.done()).state, 'done')
+  }),
+)
+
+test(
+  'of a settlement and a rescue that meet, one lands',
+  inHand(async (hand) => {
+    const other = await hand.another()
+    for (const first of ['settlement', 'rescue']) {
+      await hand.enqueue('mail', first)
+      const lease = await claimOne(hand.holdfast, 'mail', { lease: 1 })
+      await delay(3)
+      // Somebody looks at the row and keeps it locked, so that both wait for it.
+      const reader = await hand.begin()
+      await reader.run('select from holdfast.job where id = $1 for update', [lease.job.id])
+      const settle = () =>
+        lease.done().then(
+          () => 'settled',
+          () => 'lost',
+        )
+      const rescue = () => other.sweep().then(({ rescued }) => rescued)
+      const acts: (() => Promise<unknown>)[] = first === 'settlement' ? [settle, rescue] : [rescue, settle]
+      const answers: Promise<unknown>[] = []
+      for (const [i, act] of acts.entries()) {
+        answers.push(act())
+        await hand.waiters(i + 1)
+      }
+      await reader.commit()
+      assert.deepEqual(await Promise.all(answers), first === 'settlement' ? ['settled', 0] : [1, 'lost'])
+    }
+    assert.deepEqual(await hand.claim(), ['rescue'])
+  }),
+)
+
+test(
+  'a renewal that was answered holds against a sweep that waited for it',
+  inHand(async (hand) => {
+    const other = await hand.another()
+    await hand.enqueue('mail', 'a')
+    const lease = await claimOne(hand.holdfast, 'mail', { lease: 1 })
+    await delay(3)
+    const reader = await hand.begin()
+    await reader.run('select from holdfast.lease for update')
+    const renewed = lease.renew('1h')
+    await hand.waiters(1)
+    assert.equal((await other.sweep()).rescued, 0) // a lease that somebody renews now is left to them
+    await reader.commit()
+    await renewed
+    assert.equal((await other.sweep()).rescued, 0)
+    assert.equal((await lease.done()).state, 'done')
+  }),
+)

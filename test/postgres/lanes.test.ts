@@ -1,0 +1,166 @@
+// One claim over many lanes: every queue has one for each priority, and beside it one for jobs that came back.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+import { gaps, peekAtGaps } from './rules.ts'
+
+useDatabase()
+
+async function latePriorities(hand: Hand): Promise<unknown[][]> {
+  const late = await hand.begin()
+  for (const priority of [9, 5, 0]) await late.enqueue('mail', `late ${priority}`, { priority })
+  for (const priority of [9, 5, 0]) await hand.enqueue('mail', `early ${priority}`, { priority })
+  const first = await hand.claim()
+  await late.commit()
+  return [first, await hand.claim('mail', 2), await hand.claim()]
+}
+
+test(
+  'a late commit has its jobs claimed in every priority, the first priority first',
+  inHand(async (hand) => {
+    assert.deepEqual(await latePriorities(hand), [['early 0', 'early 5', 'early 9'], ['late 0', 'late 5'], ['late 9']])
+  }),
+)
+
+test(
+  'without gaps, a late commit hides in every priority',
+  inHand(async (hand) => assert.deepEqual((await latePriorities(hand)).slice(1), [[], []]), { without: [gaps] }),
+)
+
+test(
+  'the limit of a claim over priorities is used up by the first; the others keep their place',
+  inHand(async (hand) => {
+    const late = await hand.begin()
+    for (const priority of [0, 9]) await late.enqueue('mail', `late ${priority}`, { priority })
+    for (const priority of [0, 9]) await hand.enqueue('mail', `early ${priority}`, { priority })
+    assert.deepEqual(await hand.claim('mail', 1), ['early 0'])
+    await late.commit()
+    assert.deepEqual(await hand.claim('mail', 1), ['late 0'])
+    assert.deepEqual(await hand.claim('mail', 5), ['late 9', 'early 9'])
+  }),
+)
+
+test(
+  'several queues in one claim: each has its own gaps, and they come in the order named',
+  inHand(async (hand) => {
+    const late = await hand.begin()
+    for (const queue of ['a', 'b', 'c']) await late.enqueue(queue, `late ${queue}`)
+    for (const queue of ['a', 'b', 'c']) await hand.enqueue(queue, `early ${queue}`)
+    assert.deepEqual(await hand.claim(['c', 'a']), ['early c', 'early a'])
+    await late.commit()
+    assert.deepEqual(await hand.claim(['c', 'b', 'a']), ['late c', 'late b', 'early b', 'late a'])
+  }),
+)
+
+const names = (count: number) => Array.from({ length: count }, (_, i) => `q${String(i).padStart(2, '0')}`)
+
+async function enqueueEach(hand: Hand, queues: readonly string[]): Promise<void> {
+  for (const queue of queues) await hand.enqueue(queue, `early ${queue}`)
+}
+
+async function lateInManyLanes(hand: Hand): Promise<unknown[][]> {
+  const queues = names(12)
+  const late = await hand.begin()
+  await late.enqueue('q07', 'late')
+  await enqueueEach(hand, queues)
+  const first = await hand.claim('*')
+  const between = await hand.claim('*')
+  await late.commit()
+  return [first, between, await hand.claim('*'), await hand.claim('*')]
+}
+
+const early = (count: number) => names(count).map((queue) => `early ${queue}`)
+
+test(
+  'of many lanes only those with work are locked, and a late commit in one of them counts as work',
+  inHand(async (hand) => assert.deepEqual(await lateInManyLanes(hand), [early(12), [], ['late'], []])),
+)
+
+test(
+  'where the look at many lanes passes over gaps, a late commit hides',
+  inHand(async (hand) => assert.deepEqual(await lateInManyLanes(hand), [early(12), [], [], []]), {
+    without: [peekAtGaps],
+  }),
+)
+
+test(
+  'more than 64 lanes with work are claimed in parts, in order, and none is left out',
+  inHand(async (hand) => {
+    const queues = names(70)
+    await enqueueEach(hand, queues)
+    const taken: unknown[][] = []
+    for (let part = await hand.claim('*', 1_000); part.length > 0; part = await hand.claim('*', 1_000)) taken.push(part)
+    assert.deepEqual(taken.flat(), early(70))
+    assert.ok(taken.length > 1, 'one claim locks only so many lanes')
+  }),
+)
+
+test(
+  'late commits in more than 64 lanes are all claimed',
+  inHand(async (hand) => {
+    const queues = names(70)
+    const late = await hand.begin()
+    for (const queue of queues) await late.enqueue(queue, `late ${queue}`)
+    await enqueueEach(hand, queues)
+    while ((await hand.claim('*', 1_000)).length > 0);
+    await late.commit()
+    const taken: unknown[] = []
+    for (let part = await hand.claim('*', 1_000); part.length > 0; part = await hand.claim('*', 1_000))
+      taken.push(...part)
+    assert.deepEqual(
+      taken,
+      queues.map((queue) => `late ${queue}`),
+    )
+  }),
+)
+
+/** Where the look at many lanes takes long, somebody must move the bound of the lane that is to blame. */
+const slowLanesAreVisited: Rule = { from: 'if v_slow then', to: 'if false then' }
+
+// Neither a gap that ended nor a slow look, which are reasons to visit a lane, may come between.
+test(
+  'a claim of many lanes does not wait for a lane without work that somebody has locked',
+  inHand(
+    async (hand) => {
+      await enqueueEach(hand, names(12))
+      await hand.claim('*')
+      const other = await hand.begin()
+      await hand.setCursor('q03', await other.xid())
+      await other.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('q03')])
+      await hand.enqueue('q08', 'work')
+      assert.deepEqual(await hand.claim('*'), ['work'])
+      await other.commit()
+    },
+    { without: [slowLanesAreVisited] },
+  ),
+)
+
+async function manyAheadInOneLane(hand: Hand): Promise<boolean> {
+  await enqueueEach(hand, names(12))
+  await hand.claim('*')
+  const tx = await hand.begin()
+  await tx.run(
+    `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
+     select n, n, pg_current_xact_id(), 0, 0, gen_random_uuid(), $1, 5, '"one of many"'
+       from (select nextval('holdfast.number') as n from generate_series(1, 50000)) u`,
+    [await hand.lane('q04')],
+  )
+  const xid = await tx.xid()
+  await hand.rows('select pg_current_xact_id()') // one that ends, so that the look does not end before theirs
+  await hand.setCursor('q04', xid) // without gaps: one that ended would be a reason to visit the lane
+  assert.deepEqual(await hand.claim('*'), [])
+  const moved = BigInt((await hand.cursor('q04')).xid) > BigInt(xid)
+  await tx.rollback()
+  assert.deepEqual(await hand.claim('*'), [])
+  return moved
+}
+
+test(
+  'of many lanes one with 50,000 uncommitted jobs ahead is visited, so that its bound moves past them',
+  inHand(async (hand) => assert.equal(await manyAheadInOneLane(hand), true)),
+)
+
+test(
+  'where slow lanes are not visited, the bound stays and every look walks over them',
+  inHand(async (hand) => assert.equal(await manyAheadInOneLane(hand), false), { without: [slowLanesAreVisited] }),
+)

@@ -1,0 +1,86 @@
+// Plans do not flip. Whatever the statistics say and whatever lies in the tables, each verb touches about as many blocks as
+// it does in a table of a few jobs. Judged by blocks, never by time.
+import assert from 'node:assert/strict'
+import { after, before, type TestContext, test } from 'node:test'
+import { type Server, startServer } from '../support/postgres.ts'
+import { type Costs, claim, costs, fill, fillQuickly, Ground, passAll } from './plans.ts'
+
+let server: Server
+
+before(async () => {
+  server = await startServer()
+})
+
+after(() => server[Symbol.asyncDispose]())
+
+/** Deeper trees and fuller pages are fine; a walk over a table is not: 100,000 jobs are some 1,800 blocks. */
+const factor = 2
+const slack = 200
+
+for (const planned of [0, 1, 100]) {
+  test(`a session that planned for ${planned} jobs serves 100,000 as well`, async (t) => {
+    await using ground = await Ground.make(server)
+    const session = await ground.session()
+    if (planned > 0) await fill(session, 'mail', planned)
+    await session.query('analyze')
+    const few = await costs(session)
+    await fill(await ground.session(), 'mail', 100_000)
+    judge(t, few, await costs(session), 'in the same session')
+    judge(t, few, await costs(await ground.session()), 'in a new session, with old statistics')
+    await session.query('analyze')
+    judge(t, few, await costs(await ground.session()), 'in a new session, with new statistics')
+  })
+}
+
+test('statistics of a full table do no harm when it is drained', async (t) => {
+  await using ground = await Ground.make(server)
+  const few = await costs(await ground.session())
+  const session = await ground.session()
+  await fill(session, 'mail', 50_000)
+  await session.query('analyze')
+  await costs(session) // plans are made now
+  await passAll(session, 'mail')
+  await session.query('delete from holdfast.job') // no analyze follows
+  await session.query('vacuum (truncate off) holdfast.job')
+  judge(t, few, await costs(session), 'in a session that saw it full')
+  judge(t, few, await costs(await ground.session()), 'in a new session')
+})
+
+test('a million jobs behind the claim position are not walked', async (t) => {
+  await using ground = await Ground.make(server)
+  const session = await ground.session()
+  const few = await costs(session)
+  await fillQuickly(session, 'mail', 1_000_000)
+  await passAll(session, 'mail')
+  judge(t, few, await costs(session), 'in the same session')
+  judge(t, few, await costs(await ground.session()), 'in a new session')
+  const empty = await claim(session, 'mail', 50)
+  assert.equal(empty.count, 0)
+  assert.ok(empty.cost < (few['claim'] ?? 0) * factor + slack, `an empty claim touched ${empty.cost} blocks`)
+})
+
+test('among 1,000 lanes a claim of one is not dearer, and a claim of all looks at each a few times', async (t) => {
+  await using ground = await Ground.make(server)
+  const session = await ground.session()
+  const few = await costs(session)
+  await session.query(
+    `select holdfast.open_lanes(array_agg('queue ' || n), array_agg(5::smallint), 0, 0) from generate_series(1, 998) n`,
+  )
+  judge(t, few, await costs(session), 'in the same session')
+  judge(t, few, await costs(await ground.session()), 'in a new session')
+  await claim(session, null, 50)
+  const idle = await claim(session, null, 50)
+  await fill(session, 'queue 500', 20)
+  const busy = await claim(session, null, 50)
+  t.diagnostic(`a claim of all: ${idle.cost} blocks idle, ${busy.cost} with one lane busy`)
+  assert.deepEqual([idle.count, busy.count], [0, 20])
+  // Two sides of each lane: its cursor, and a look at what is ready, in gaps and overdue.
+  for (const { cost } of [idle, busy]) assert.ok(cost < 2 * 1_000 * 12, `touched ${cost} blocks`)
+})
+
+function judge(t: TestContext, few: Costs, now: Costs, when: string): void {
+  const changes = Object.entries(now).map(([verb, cost]) => `${verb} ${few[verb]} → ${cost}`)
+  t.diagnostic(`${when}: ${changes.join(', ')}`)
+  const dearer = Object.entries(now).filter(([verb, cost]) => cost > (few[verb] ?? 0) * factor + slack)
+  assert.deepEqual(dearer, [], `verbs that touch many more blocks ${when}`)
+}

@@ -1,0 +1,192 @@
+// What the hot statements touch: each is run as a session of the store's would run it, and the server says how many blocks
+// it read to answer. A session keeps its plans, so one that met an empty table meets the full one with the same plan.
+import { randomBytes, randomUUID } from 'node:crypto'
+import pg from 'pg'
+import { open } from '../../src/open.ts'
+import type { Database, Server } from '../support/postgres.ts'
+import { databaseOn } from './exactness-ground.ts'
+
+const batch = 10
+
+/** Blocks touched by each verb. */
+export type Costs = Record<string, number>
+
+export class Ground implements AsyncDisposable {
+  readonly #database: Database
+  readonly #sessions: pg.Client[] = []
+
+  /** Nobody tidies up behind the test's back: statistics stay as wrong as the test makes them. */
+  static async make(server: Server): Promise<Ground> {
+    const ground = new Ground(await databaseOn(server))
+    const holdfast = await open(ground.#database.url)
+    await holdfast.queue('mail').enqueue(0)
+    await holdfast.queue('bulk').enqueue(0)
+    await (await holdfast.claim(['mail', 'bulk'], { max: 2, lease: '1h' })).at(0)?.done()
+    await holdfast.close()
+    const session = await ground.session()
+    const { rows } = await session.query(`select oid::regclass as name from pg_class
+      where relnamespace = 'holdfast'::regnamespace and relkind = 'r'`)
+    for (const { name } of rows) await session.query(`alter table ${name} set (autovacuum_enabled = off)`)
+    await session.query('truncate holdfast.job, holdfast.lease, holdfast.tally')
+    await session.query('alter table holdfast.job set unlogged') // for speed: what is planned and touched is the same
+    await session.query('vacuum analyze')
+    return ground
+  }
+
+  private constructor(database: Database) {
+    this.#database = database
+  }
+
+  async session(): Promise<pg.Client> {
+    const client = new pg.Client({ connectionString: this.#database.url })
+    await client.connect()
+    this.#sessions.push(client)
+    return client
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const client of this.#sessions) await client.end()
+    await this.#database[Symbol.asyncDispose]()
+  }
+}
+
+/** Every verb twice over, and what the second time touched: the first also reads the catalogs. */
+export async function costs(session: pg.Client, queue = 'mail'): Promise<Costs> {
+  await cycle(session, queue)
+  return cycle(session, queue)
+}
+
+async function cycle(session: pg.Client, queue: string): Promise<Costs> {
+  const { lane, no } = await laneOf(session, queue)
+  const enqueue = await touched(
+    session,
+    `select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')},
+    ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null)`,
+  )
+  const key = randomUUID()
+  const job = () =>
+    JSON.stringify([
+      [
+        {
+          id: randomUUID(),
+          name: queue,
+          queue: no,
+          lane,
+          payload: '1',
+          maxAttempts: 25,
+          dedupKey: key,
+          dedupScope: 'live',
+        },
+      ],
+    ])
+  const dedup = await touched(session, `select holdfast.enqueue('${job()}', null, null, false)`)
+  const duplicate = await touched(session, `select holdfast.enqueue('${job()}', null, null, false)`)
+  const first = await claim(session, queue, batch)
+  const second = await claim(session, queue, batch)
+  const renew = await touched(
+    session,
+    `select * from holdfast.renew(${first.holds}, array_fill(60000::bigint, array[${first.count}]), null)`,
+  )
+  const held = await touched(session, `select * from holdfast.held(${first.holds})`)
+  const settle = await touched(session, `select holdfast.settle_done('${randomUUID()}', ${first.holds}, null, null)`)
+  await session.query(`select holdfast.settle_done('${randomUUID()}', ${second.holds}, null, null)`)
+  const now = Date.now()
+  await delayed(session, lane, now - 5_000)
+  const promote = await touched(session, `select * from holdfast.promote(${batch}, ${now})`)
+  const third = await claim(session, queue, batch, 1)
+  const expired = await touched(session, `select * from holdfast.expired(1, ${now + 3_000})`)
+  await session.query(`select holdfast.settle_done('${randomUUID()}', ${third.holds}, null, null)`)
+  const due = await touched(session, 'select holdfast.next_due()')
+  const prune = await touched(session, `select holdfast.prune(100, ${now})`)
+  return { enqueue, dedup, duplicate, claim: first.cost, renew, held, settle, promote, expired, due, prune }
+}
+
+async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number; no: number }> {
+  const { rows } = await session.query(
+    'select l.no as lane, q.no from holdfast.lane l join holdfast.queue q on q.no = l.queue where q.name = $1',
+    [queue],
+  )
+  return rows[0]
+}
+
+/** Jobs that wait for a time that is over by now. */
+async function delayed(session: pg.Client, lane: number, runAt: number): Promise<void> {
+  await session.query(`select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')}, ${list(25, 'smallint')},
+    ${list("'{}'", 'text')}, null, null, null, ${list(runAt, 'bigint')}, ${runAt - 1})`)
+}
+
+interface Claimed {
+  readonly cost: number
+  readonly count: number
+  /** As SQL: the parameters by which holds are named. */
+  readonly holds: string
+}
+
+export async function claim(
+  session: pg.Client,
+  queue: string | null,
+  max: number,
+  leaseMs = 3_600_000,
+): Promise<Claimed> {
+  const token = randomBytes(16).toString('hex')
+  const queues = queue === null ? 'null' : `'{${queue}}'`
+  const cost = await touched(
+    session,
+    `select * from holdfast.claim('${token}', 'w', ${leaseMs}, ${max}, ${queues}, '{}', null)`,
+  )
+  const { rows } = await session.query(
+    `select l.lane, u.xid::text, u.ord, j.id from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+       join holdfast.job j on j.lane = l.lane and j.ready_xid = u.xid and j.ord = u.ord where l.token = $1`,
+    [token],
+  )
+  const column = (name: string) => `'{${rows.map((row) => row[name]).join(',')}}'`
+  const ones = `'{${rows.map(() => 1)}}'`
+  const stretches = [ones, column('lane'), column('xid'), column('ord'), column('ord')]
+  return { cost, count: rows.length, holds: [`'{${token}}'`, ...stretches, column('id'), ones].join(', ') }
+}
+
+/** Blocks that this call read, from memory or disk, with everything the functions in it did. */
+export async function touched(session: pg.Client, call: string): Promise<number> {
+  const { rows } = await session.query(`explain (analyze, buffers, timing off, format json) ${call}`)
+  const [{ Plan: plan }] = rows[0]['QUERY PLAN']
+  return plan['Shared Hit Blocks'] + plan['Shared Read Blocks']
+}
+
+function ids(): string {
+  return `'{${Array.from({ length: batch }, () => randomUUID())}}'`
+}
+
+function list(value: unknown, type: string): string {
+  return `array_fill(${value}::${type}, array[${batch}])`
+}
+
+/** Ready jobs of one transaction in a queue's lane. */
+export async function fill(session: pg.Client, queue: string, jobs: number): Promise<void> {
+  const { lane } = await laneOf(session, queue)
+  await session.query(
+    `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
+     select n, n, pg_current_xact_id(), 0, 0, lpad(to_hex(n), 32, '0')::uuid, $1, 25, '{}'
+       from (select nextval('holdfast.number') as n from generate_series(1, $2::int)) s`,
+    [lane, jobs],
+  )
+}
+
+/** The same with the indexes built behind the jobs, in a third of the time; sessions that have plans make new ones. */
+export async function fillQuickly(session: pg.Client, queue: string, jobs: number): Promise<void> {
+  const { rows } = await session.query(
+    `select indexname as name, indexdef as sql from pg_indexes where schemaname = 'holdfast' and tablename = 'job'`,
+  )
+  for (const { name } of rows) await session.query(`drop index holdfast.${name}`)
+  await fill(session, queue, jobs)
+  for (const { sql } of rows) await session.query(sql)
+}
+
+/** As if claims had come past everything that is there now. */
+export async function passAll(session: pg.Client, queue: string): Promise<void> {
+  const { lane } = await laneOf(session, queue)
+  await session.query(
+    `insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
+     values ($1, pg_snapshot_xmax(pg_current_snapshot()), 0, '{}', '{}')`,
+    [lane],
+  )
+}

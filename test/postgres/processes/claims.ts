@@ -1,0 +1,8 @@
+// Claims as much as there is in one go, and says how much that was.
+//   claims.ts <url>
+import { open } from '../../../src/open.ts'
+import { say } from '../../sqlite/programs/conversation.ts'
+
+const [url = ''] = process.argv.slice(2)
+await using holdfast = await open(url)
+say({ claimed: (await holdfast.claim(['mail'], { max: 1_000 })).length })

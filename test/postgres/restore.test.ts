@@ -1,0 +1,94 @@
+// After a restore into another cluster the transaction numbers in the rows mean nothing: they lie in that cluster's future.
+// Opening the store heals it, and so does a claim that finds out by itself.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { claimOne, claimOrder, readJob, rejects } from '../conformance/expect.ts'
+import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+
+useDatabase()
+
+const ahead = 1_000_000_000
+
+/** A cursor that is ahead of the cluster is noticed. */
+const cursorsAheadAreNoticed: Rule = {
+  from: 'if v_cursor.xid > pg_snapshot_xmax(pg_current_snapshot()) then',
+  to: 'if false then',
+}
+
+/** As if the rows had come from a cluster that had used up a billion numbers more. */
+async function shift(hand: Hand): Promise<void> {
+  const later = (column: string) => `(${column}::text::bigint + ${ahead})::text::xid8`
+  const laterAll = (column: string) =>
+    `array(select ${later('x')} from unnest(${column}) with ordinality u(x, n) order by n)`
+  await hand.rows(`update holdfast.job set ready_xid = ${later('ready_xid')} where ready_xid is not null`)
+  await hand.rows(
+    `update holdfast.lane_cursor set xid = ${later('xid')}, gap_xids = ${laterAll('gap_xids')} where xid <> '0'`,
+  )
+  await hand.rows(`update holdfast.lease set xids = ${laterAll('xids')}`)
+  await hand.rows(`update holdfast.tally set xid = ${later('xid')}, low = ${later('low')}`)
+}
+
+async function comeFromElsewhere(hand: Hand): Promise<void> {
+  await shift(hand)
+  await hand.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
+}
+
+/** Jobs 1 and 2 run, 3 is done, 4 came back, 5 to 7 wait, 8 is scheduled. */
+async function work(hand: Hand) {
+  for (const n of [1, 2, 3, 4, 5, 6, 7]) await hand.enqueue('mail', n)
+  await hand.enqueue('mail', 8, { delay: '1h' })
+  const leases = await hand.holdfast.claim(['mail'], { max: 4, lease: '1h' })
+  const [one, two, three, four] = leases
+  assert.ok(one && two && three && four)
+  await three.done()
+  await four.release()
+  return { one, two }
+}
+
+test(
+  'opening a store that was restored elsewhere makes every ready job claimable, in order, and running ones first',
+  inHand(async (hand) => {
+    const { one, two } = await work(hand)
+    await comeFromElsewhere(hand)
+    const reopened = await hand.another()
+    await rejects(one.done(), 'LEASE_LOST')
+    await rejects(two.renew(), 'LEASE_LOST')
+    const { running, ready, scheduled, done } = await reopened.stats()
+    assert.deepEqual({ running, ready, scheduled, done }, { running: 0, ready: 6, scheduled: 1, done: 1 })
+    await hand.enqueue('mail', 'new')
+    assert.deepEqual(await claimOrder(reopened, ['mail']), [1, 2, 4, 5, 6, 7, 'new'])
+    assert.equal((await readJob(reopened, one.job.id)).attempts, 1)
+  }),
+)
+
+test(
+  'a store that was healed is not healed again',
+  inHand(async (hand) => {
+    await work(hand)
+    await comeFromElsewhere(hand)
+    const reopened = await hand.another()
+    const lease = await claimOne(reopened, 'mail')
+    await hand.another()
+    assert.equal((await lease.done()).state, 'done')
+  }),
+)
+
+async function claimsAfterShift(hand: Hand): Promise<unknown[]> {
+  await work(hand)
+  await shift(hand)
+  await hand.enqueue('mail', 'new')
+  return claimOrder(hand.holdfast, ['mail'])
+}
+
+test(
+  'a claim that finds the cursor ahead of the cluster heals the store by itself',
+  inHand(async (hand) => {
+    // The new job was enqueued before anybody noticed, so its number is below theirs.
+    assert.deepEqual(await claimsAfterShift(hand), [1, 2, 4, 'new', 5, 6, 7])
+  }),
+)
+
+test(
+  'where nobody notices a cursor ahead of the cluster, jobs wait for a billion transactions',
+  inHand(async (hand) => assert.deepEqual(await claimsAfterShift(hand), []), { without: [cursorsAheadAreNoticed] }),
+)

@@ -1,0 +1,83 @@
+// Rules of the claim, each as the text that states it and what stands there when it is broken. A test that shows a rule
+// runs once more without it, and must then see the harm.
+import type { Rule } from './hand.ts'
+
+/** Transactions in progress that the bound passes become gaps. */
+export const gaps: Rule = { from: 'where x.xid >= v_cursor.xid and x.xid < b.xid', to: 'where false' }
+
+/** From the old bound on, inclusive: the bound after a scan that came to its end is a number nobody had yet. */
+export const gapsFromTheBoundOn: Rule = { from: 'x.xid >= v_cursor.xid and', to: 'x.xid > v_cursor.xid and' }
+
+/** A gap is taken from once its transaction has ended, not before. */
+export const onlyEndedGaps: Rule = {
+  from: 'pg_visible_in_snapshot(g.xid, m.snapshot) as ended',
+  to: 'true as ended',
+}
+
+/** Where the limit ends in or before a gap, it stays. */
+export const gapsStayWhenCut: Rule = {
+  from: 'not g.ended or (b.iscut and (l.n = 0 or g.xid >= l.xid))',
+  to: 'not g.ended',
+}
+
+/** Of the gaps that the limit left, all stay, not only the one it ended in. */
+export const unreachedGapsStay: Rule = { from: 'g.xid >= l.xid', to: 'g.xid = l.xid' }
+
+/** Where the limit cuts a gap short, it is remembered how far. */
+export const howFar: Rule = { from: 'case when g.xid = l.xid then l.ord else g.ord end as ord', to: 'g.ord as ord' }
+
+/** The cleaned list of gaps is written even where nothing was taken. */
+export const cleanedListIsWritten: Rule = { from: 'or exists (select from gap g where g.ended)', to: '' }
+
+/** A scan that came to its end puts the bound behind everything it walked over. */
+export const boundMovesToTheEnd: Rule = {
+  from: `(f.n > 0 or clock_timestamp() - m.began > interval '2 milliseconds') as isend`,
+  to: 'false as isend',
+}
+
+/** Claims of one lane come one after the other. */
+export const laneLock: Rule = { from: 'perform holdfast.lock_lanes(v_lanes);', to: '' }
+
+/** The lock has a statement of its own, before the one that reads the cursor; here it is taken by that one. */
+export const readAfterLock: Rule = {
+  from: 'select * into v_cursor from holdfast.lane_cursor c where c.lane = v_lane order by c.no desc limit 1;',
+  to: `select c.* into v_cursor
+         from (select holdfast.lock_lanes(case when v_lane & 1 = 0 then array[v_lane] end)) l, holdfast.lane_cursor c
+        where c.lane = v_lane order by c.no desc limit 1;`,
+}
+
+/** A claim is a transaction of its own. */
+export const ownTransaction: Rule = {
+  from: 'if pg_current_xact_id_if_assigned() is not null then',
+  to: 'if false then',
+}
+
+/** A claim needs read committed. */
+export const readCommitted: Rule = {
+  from: `if current_setting('transaction_isolation') <> 'read committed' then`,
+  to: 'if false then',
+}
+
+/** The time is read after the wait for the lanes. */
+export const clockAfterLock: Rule = {
+  from: 'perform holdfast.lock_lanes(v_lanes);\n  v_now := holdfast.now_ms(p_now);',
+  to: 'v_now := holdfast.now_ms(p_now);\n  perform holdfast.lock_lanes(v_lanes);',
+}
+
+/** A claim that was sent again finds its lease. */
+export const replay: Rule = {
+  from: 'if exists (select from holdfast.lease l where l.token = p_token) then',
+  to: 'if false then',
+}
+
+/** A claim that was sent again waits for the first. */
+export const tokenLock: Rule = {
+  from: 'perform pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));',
+  to: '',
+}
+
+/** The peek at many lanes looks at gaps that have ended, too. */
+export const peekAtGaps: Rule = {
+  from: 'or exists (select from unnest(c.gap_xids) g(xid) where pg_visible_in_snapshot(g.xid, pg_current_snapshot()))',
+  to: '',
+}

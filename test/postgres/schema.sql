@@ -1,0 +1,338 @@
+dedup (
+  queue integer not null,
+  key text collate "C" not null,
+  seq bigint not null,
+  id uuid not null,
+  until bigint
+) with autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0;
+ended (
+  seq bigint not null,
+  finished_at bigint not null,
+  keep_until bigint not null,
+  keep_class smallint not null,
+  run_at bigint not null,
+  created_at bigint not null,
+  id uuid not null,
+  queue integer not null,
+  priority smallint not null,
+  state text not null,
+  attempts smallint not null,
+  max_attempts smallint not null,
+  attempt smallint,
+  started_at bigint,
+  worker text,
+  ending text,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text,
+  idempotency_key text collate "C",
+  cancel text,
+  past text,
+  headers text,
+  payload text not null,
+  result text,
+  error text
+) partition by RANGE (keep_class, keep_until);
+ended_rest (
+  seq bigint not null,
+  finished_at bigint not null,
+  keep_until bigint not null,
+  keep_class smallint not null,
+  run_at bigint not null,
+  created_at bigint not null,
+  id uuid not null,
+  queue integer not null,
+  priority smallint not null,
+  state text not null,
+  attempts smallint not null,
+  max_attempts smallint not null,
+  attempt smallint,
+  started_at bigint,
+  worker text,
+  ending text,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text,
+  idempotency_key text collate "C",
+  cancel text,
+  past text,
+  headers text,
+  payload text not null,
+  result text,
+  error text
+);
+flush (
+  id uuid not null,
+  at bigint not null,
+  answer text
+) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
+found_job (
+  spot tid,
+  turn integer,
+  claim integer,
+  worker text,
+  started_at bigint
+) type;
+held_job (
+  turn integer,
+  id uuid,
+  seq bigint,
+  lane integer,
+  queue integer,
+  name text,
+  priority smallint,
+  attempt smallint,
+  max_attempts smallint,
+  freed smallint,
+  cancel text,
+  past text,
+  worker text,
+  started_at bigint,
+  on_dead text,
+  payload text
+) type;
+idempotency (
+  queue integer not null,
+  key text collate "C" not null,
+  seq bigint not null,
+  id uuid not null,
+  hash text not null
+);
+job (
+  seq bigint not null,
+  ord bigint not null,
+  ready_xid xid8,
+  run_at bigint not null,
+  created_at bigint not null,
+  id uuid not null,
+  lane integer not null,
+  attempts smallint not null default 0,
+  max_attempts smallint not null,
+  freed smallint not null default 0,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text,
+  idempotency_key text collate "C",
+  cancel text,
+  past text,
+  headers text,
+  payload text not null
+) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
+kv (
+  key text collate "C" not null,
+  value text not null,
+  version bigint not null,
+  expires_at bigint
+);
+lane (
+  no integer not null default nextval('holdfast.lane_no'::regclass),
+  queue integer not null,
+  priority smallint not null
+);
+lane_cursor (
+  lane integer not null,
+  no bigint not null generated always as identity,
+  xid xid8 not null,
+  ord bigint not null,
+  gap_xids xid8[] not null,
+  gap_ords bigint[] not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0;
+lease (
+  no bigint not null generated always as identity,
+  token uuid not null,
+  lane integer not null,
+  worker text not null,
+  started_at bigint not null,
+  given_at bigint not null,
+  expires_at bigint not null,
+  xids xid8[] not null,
+  ords bigint[] not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0;
+meta (
+  only_row boolean not null default true,
+  schema integer not null,
+  system_identifier text
+);
+overdue (
+  start_before bigint not null,
+  seq bigint not null,
+  lane integer not null,
+  id uuid not null,
+  passed boolean not null default false
+);
+queue (
+  no integer not null generated always as identity,
+  name text collate "C" not null,
+  is_named boolean not null default false,
+  paused boolean not null default false,
+  retain_done_ms bigint,
+  retain_dead_ms bigint,
+  on_dead text
+);
+tally (
+  xid xid8 not null,
+  queue integer not null,
+  low xid8,
+  scheduled bigint not null default 0,
+  ready bigint not null default 0,
+  running bigint not null default 0,
+  done bigint not null default 0,
+  dead bigint not null default 0,
+  cancelled bigint not null default 0
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+
+sequence lane_cursor_no_seq start 1 increment 1;
+sequence lane_no start 2 increment 2;
+sequence lease_no_seq start 1 increment 1;
+sequence number start 1 increment 1;
+sequence queue_no_seq start 1 increment 1;
+
+holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
+holdfast.flush flush_pkey PRIMARY KEY (id);
+holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
+holdfast.kv kv_pkey PRIMARY KEY (key);
+holdfast.lane lane_once UNIQUE (queue, priority);
+holdfast.lane lane_pkey PRIMARY KEY (no);
+holdfast.lane lane_queue_fkey FOREIGN KEY (queue) REFERENCES holdfast.queue(no);
+holdfast.lane_cursor lane_cursor_pkey PRIMARY KEY (lane, no);
+holdfast.lease lease_pkey PRIMARY KEY (no);
+holdfast.meta meta_only_row_check CHECK (only_row);
+holdfast.meta meta_pkey PRIMARY KEY (only_row);
+holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
+holdfast.queue queue_name_key UNIQUE (name);
+holdfast.queue queue_pkey PRIMARY KEY (no);
+
+CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
+CREATE INDEX ended_id ON ONLY holdfast.ended USING btree (id);
+CREATE INDEX ended_list ON ONLY holdfast.ended USING btree (queue, state, finished_at, seq);
+CREATE INDEX ended_rest_expiry ON holdfast.ended_rest USING btree (keep_until);
+CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
+CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
+CREATE INDEX flush_at ON holdfast.flush USING btree (at);
+CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE (ready_xid IS NULL);
+CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord);
+CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE (ready_xid IS NULL);
+CREATE INDEX kv_expiry ON holdfast.kv USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX lease_expiry ON holdfast.lease USING btree (expires_at);
+CREATE INDEX lease_given ON holdfast.lease USING btree (given_at);
+CREATE INDEX lease_token ON holdfast.lease USING btree (token);
+CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
+CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
+CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
+CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
+CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
+CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
+CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id);
+CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
+CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
+CREATE UNIQUE INDEX lane_once ON holdfast.lane USING btree (queue, priority);
+CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
+CREATE UNIQUE INDEX lease_pkey ON holdfast.lease USING btree (no);
+CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
+CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, seq);
+CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
+CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
+
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
+function claim_room(p_lane integer, p_max integer) returns integer plpgsql volatile;
+function drop_partition(p_now bigint) returns bigint plpgsql volatile;
+function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile;
+function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
+  set jit=off;
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint) returns void plpgsql volatile
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
+  set jit=off;
+function error_text(p_error text) returns text plpgsql immutable;
+function expired(p_max integer, p_now bigint, p_from bigint) returns SETOF holdfast.held_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[]) returns SETOF holdfast.found_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_nestloop=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function fold() returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set jit=off;
+function heal(p_system_identifier text) returns void plpgsql volatile;
+function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[]) returns SETOF holdfast.held_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
+function keep_class(p_retain_ms bigint) returns smallint sql immutable;
+function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
+function keep_width(p_class integer) returns bigint sql immutable;
+function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan;
+function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile;
+function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
+function low_tally() returns xid8 sql stable;
+function make_partitions(p_now bigint) returns integer plpgsql volatile;
+function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile;
+function next_due(p_from bigint) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function now_ms(p_now bigint) returns bigint sql volatile;
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
+function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns boolean plpgsql volatile;
+function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[], p_results text[], p_now bigint) returns integer[] plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_nestloop=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;

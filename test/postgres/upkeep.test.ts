@@ -1,0 +1,314 @@
+// Upkeep: partitions of what has ended, sums of the counts, and what an old snapshot that is held open costs.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { claimOne, day, hour, minute } from '../conformance/expect.ts'
+import { type Server, startServer } from '../support/postgres.ts'
+import { type Ground, setup } from './exactness-ground.ts'
+import { assertRecount } from './exactness-recount.ts'
+
+let server: Server
+
+before(async () => {
+  server = await startServer()
+})
+
+after(() => server[Symbol.asyncDispose]())
+
+const makePartitions = 'select holdfast.make_partitions($1) as n'
+const dropPartition = 'select holdfast.drop_partition($1)::int as n'
+
+describe('partitions of what has ended', () => {
+  test('are there ahead of time for every retention in use, and what is done lands in them', async () => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    const retentions = { short: '1s', hours: '5h', days: '9d', months: '100d', forever: Number.POSITIVE_INFINITY }
+    for (const [name, done] of Object.entries(retentions)) await work(holdfast, name, done, 0)
+    await holdfast.sweep()
+    for (const [name, done] of Object.entries(retentions)) await work(holdfast, name, done, 3)
+    const places = await ground.rows<{ name: string; place: string; n: number }>(
+      `select q.name, regexp_replace(e.tableoid::regclass::text, '_[0-9]+$', '') as place, count(*)::int as n
+         from holdfast.ended e join holdfast.queue q on q.no = e.queue group by 1, 2 order by 2`,
+    )
+    assert.deepEqual(
+      places.map(({ name, place, n }) => [name, place, n]),
+      Object.keys(retentions).map((name, i) => [name, `holdfast.ended_${i + 1}`, 3]),
+    )
+    // Some widths ahead: what is done hours later finds its place too, though nobody swept meanwhile.
+    const [{ last = 0 } = {}] = await ground.rows<{ last: number }>(
+      `select max(substring(relname from '_([0-9]+)$')::bigint)::int as last from pg_class where relname like 'ended\\_2\\_%' and relkind = 'r'`,
+    )
+    assert.ok((last + 1) * hour > Date.now() + 5 * hour + 2 * hour)
+    await assertRecount(ground.pool)
+  })
+
+  test('are dropped when their time is over, and counts and idempotency keys follow', async () => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    await work(holdfast, 'short', '1s', 0)
+    await work(holdfast, 'long', '30d', 0)
+    await holdfast.sweep()
+    await work(holdfast, 'short', '1s', 20, true)
+    await work(holdfast, 'long', '30d', 20, true)
+    assert.equal((await holdfast.stats('short')).done, 20)
+    assert.equal((await ground.rows('select 1 from holdfast.idempotency')).length, 40)
+    assert.deepEqual(await dropAll(ground, Date.now() - minute), [], 'nothing is over yet')
+    const dropped = await dropAll(ground, Date.now() + 2 * day)
+    assert.equal(
+      dropped.reduce((sum, n) => sum + n, 0),
+      20,
+    )
+    assert.equal((await holdfast.stats('short')).done, 0)
+    assert.equal((await holdfast.stats('long')).done, 20)
+    assert.equal((await ground.rows('select 1 from holdfast.idempotency')).length, 20)
+    await assertRecount(ground.pool)
+    const { status } = await holdfast.queue('short').enqueue('other', { idempotencyKey: 'key 1' })
+    assert.equal(status, 'created', 'the key is free')
+  })
+
+  test('are made by many processes at once, once, and none of them fails', async () => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    await work(holdfast, 'mail', '5h', 0)
+    const failures: string[] = []
+    for (let round = 0; round < 10; round++) {
+      const now = Date.now() + round * 10 * day
+      const making = Array.from({ length: 6 }, () => ground.pool.query(makePartitions, [now]))
+      for (const outcome of await Promise.allSettled(making))
+        if (outcome.status === 'rejected') failures.push(String(outcome.reason))
+      assert.deepEqual(await ground.rows(makePartitions, [now]), [{ n: 0 }], 'all are there')
+    }
+    assert.deepEqual([...new Set(failures.map((failure) => failure.replace(/\d{3,}/g, 'N')))], [])
+  })
+
+  test('that a process finds made by another are never dropped with what is in them', async () => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    await work(holdfast, 'mail', '5h', 0)
+    const [one, two] = [await ground.pool.connect(), await ground.pool.connect()]
+    // Two make the same partitions over and over, each a moment after the other, while jobs end in them.
+    let isOver = false
+    const makers = [one, two].map(async (client) => {
+      for (let ahead = 0; !isOver; ahead += hour)
+        await client.query(makePartitions, [Date.now() + ahead]).catch(() => undefined)
+    })
+    for (let n = 0; n < 20; n++) await work(holdfast, 'mail', '5h', 5)
+    isOver = true
+    await Promise.all(makers)
+    for (const client of [one, two]) client.release()
+    assert.equal((await holdfast.stats('mail')).done, 100)
+    await assertRecount(ground.pool)
+  })
+
+  test('may be made at the very moment in which jobs end that belong there', async () => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    const mail = holdfast.queue('mail', { retain: { done: '5h' } })
+    await mail.enqueueMany([{ payload: 'plain' }, { payload: 'with effects' }])
+    const [plain, rich] = await mail.claim({ max: 2 })
+    const made = `select oid::regclass as name from pg_class where relname ~ '^ended_2_[0-9]+$' and relkind = 'r'`
+    for (const { name } of await ground.rows<{ name: string }>(made)) await ground.rows(`drop table ${name}`)
+    const maker = await ground.pool.connect()
+    await maker.query('begin')
+    await maker.query(makePartitions, [Date.now()])
+    const settling = [plain?.done(), rich?.done(1, { put: [{ key: 'k', value: 1 }] })]
+    await sleep(200) // both wait for the maker by now
+    await maker.query('commit')
+    maker.release()
+    const outcomes = await Promise.allSettled(settling)
+    assert.deepEqual(
+      outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value?.state : String(outcome.reason))),
+      ['done', 'done'],
+    )
+    await assertRecount(ground.pool)
+  })
+
+  test('are left alone while somebody reads, and nobody waits for that reader', async (t) => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    await work(holdfast, 'mail', '1s', 0)
+    await holdfast.sweep()
+    await work(holdfast, 'mail', '1s', 5)
+    const reader = await ground.pool.connect()
+    await reader.query('begin')
+    await reader.query('select count(*) from holdfast.ended')
+    const soon = Date.now() + 10 * minute
+    const waits: number[] = []
+    let isOver = false
+    const settling = (async () => {
+      while (!isOver) {
+        await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        const beganAt = performance.now()
+        await lease.done()
+        await holdfast.stats()
+        await holdfast.job(lease.job.id)
+        waits.push(performance.now() - beganAt)
+      }
+    })()
+    for (let n = 0; n < 5; n++) {
+      assert.deepEqual(await ground.rows(dropPartition, [soon]), [{ n: null }], 'in use')
+      await ground.rows(makePartitions, [soon + n * minute])
+    }
+    isOver = true
+    await settling
+    t.diagnostic(`${waits.length} settlements beside a reader took up to ${Math.round(Math.max(...waits))} ms`)
+    assert.ok(Math.max(...waits) < 2_000)
+    await reader.query('commit')
+    reader.release()
+    assert.ok((await dropAll(ground, soon)).reduce((sum, n) => sum + n, 0) > 0, 'dropped once the reader is gone')
+    await assertRecount(ground.pool)
+  })
+})
+
+describe('counts', () => {
+  test('are added up: thousands of transactions leave few rows, and stats are exact at every moment', async (t) => {
+    await using ground = await setup(server)
+    await using holdfast = await open(postgres({ url: ground.url, listen: false }))
+    await small(ground, 3_000)
+    await Promise.all(Array.from({ length: 4 }, () => ground.pool.query('select holdfast.fold()')))
+    await ground.rows('select holdfast.fold()')
+    const [{ n = 0 } = {}] = await ground.rows<{ n: number }>('select count(*)::int as n from holdfast.tally')
+    t.diagnostic(`${n} rows after 3,000 transactions`)
+    assert.ok(n < 200)
+    assert.equal((await holdfast.stats('mail')).ready, 3_000)
+    await assertRecount(ground.pool)
+  })
+
+  test('lose nothing of a transaction that commits after others were added up, whoever adds at once', async () => {
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    await holdfast.queue('mail').enqueue(0)
+    const late = await ground.pool.connect()
+    await late.query('begin')
+    await holdfast.queue('mail').enqueue('late', { tx: late })
+    for (let round = 0; round < 3; round++) {
+      await small(ground, 300)
+      await Promise.all(Array.from({ length: 4 }, () => ground.pool.query('select holdfast.fold()')))
+      assert.equal((await holdfast.stats('mail')).ready, 1 + 300 * (round + 1))
+    }
+    await late.query('commit')
+    late.release()
+    assert.equal((await holdfast.stats('mail')).ready, 902)
+    await Promise.all(Array.from({ length: 4 }, () => ground.pool.query('select holdfast.fold()')))
+    assert.equal((await holdfast.stats('mail')).ready, 902)
+    await small(ground, 300)
+    await ground.rows('select holdfast.fold()')
+    await assertRecount(ground.pool)
+    assert.ok((await ground.rows('select 1 from holdfast.tally')).length < 200)
+  })
+})
+
+describe('while an old snapshot is held open', () => {
+  test('no verb touches more and more blocks', async (t) => {
+    await using ground = await setup(server)
+    await (await open(ground.url)).close()
+    const pool = new pg.Pool({ connectionString: ground.url, max: 1 })
+    await using holdfast = await open(postgres({ pool }))
+    await rounds(holdfast, 50)
+    const before = await measure(holdfast, pool)
+    const reader = await ground.pool.connect()
+    await reader.query('begin isolation level repeatable read')
+    await reader.query('select count(*) from holdfast.job')
+    await rounds(holdfast, 500)
+    const after = await measure(holdfast, pool)
+    await reader.query('commit')
+    reader.release()
+    await holdfast.close()
+    await pool.end()
+    const changes = Object.entries(after).map(([verb, blocks]) => `${verb} ${before[verb]} → ${blocks}`)
+    t.diagnostic(changes.join(', '))
+    const dearer = Object.entries(after).filter(([verb, blocks]) => blocks > 2 * (before[verb] ?? 0) + 80)
+    assert.deepEqual(dearer, [], 'verbs that walk what the snapshot keeps')
+  })
+})
+
+/** Defines the queue, and sees `jobs` of it through. */
+async function work(
+  holdfast: Holdfast,
+  name: string,
+  done: string | number,
+  jobs: number,
+  isKeyed = false,
+): Promise<void> {
+  const queue = holdfast.queue(name, { retain: { done } } as never)
+  await queue.claim()
+  for (let n = 0; n < jobs; n++) await queue.enqueue(n, isKeyed ? { idempotencyKey: `key ${n}` } : {})
+  for (const lease of await queue.claim({ max: 100 })) await lease.done()
+}
+
+async function dropAll(ground: Ground, now: number): Promise<number[]> {
+  const dropped: number[] = []
+  for (;;) {
+    const [row] = await ground.rows<{ n: number | null }>(dropPartition, [now])
+    if (row?.n == null) return dropped
+    dropped.push(row.n)
+  }
+}
+
+/** As many transactions, each with one job, by one statement each on a few connections. */
+async function small(ground: Ground, count: number): Promise<void> {
+  const [lane] = await ground.rows<{ no: number }>(
+    `select lane as no from holdfast.open_lanes('{mail}', '{5}', 1000, 1000)`,
+  )
+  const text = `select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], '{25}', '{1}', null, null, null, null, null)`
+  const producers = Array.from({ length: 6 }, async () => {
+    const client = await ground.pool.connect()
+    try {
+      await client.query('set synchronous_commit = off')
+      for (let n = 0; n < count / 6; n++) await client.query(text, [lane?.no])
+    } finally {
+      client.release(true)
+    }
+  })
+  await Promise.all(producers)
+}
+
+/** Enqueue, claim, renew, settle and sweep, again and again. */
+async function rounds(holdfast: Holdfast, count: number): Promise<void> {
+  const mail = holdfast.queue('mail', { retain: { done: 0 } })
+  for (let n = 0; n < count; n++) {
+    await mail.enqueueMany([{ payload: n }, { payload: n }, { payload: n, delay: 1 }])
+    const leases = await mail.claim({ max: 3, lease: n % 10 === 0 ? 1_000 : '1h' })
+    await leases[0]?.renew()
+    await Promise.all(leases.map((lease, i) => (i === 1 && n % 5 === 0 ? lease.release() : lease.done())))
+  }
+  await sleep(20)
+  await holdfast.sweep()
+  for (const lease of await mail.claim({ max: 1_000 })) await lease.done()
+}
+
+/** Blocks of the store's tables and indexes that the one connection of this pool has touched. */
+async function touched(pool: pg.Pool): Promise<number> {
+  await pool.query('select pg_stat_force_next_flush()')
+  const { rows } = await pool.query(
+    `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::int as blocks
+       from pg_statio_user_tables where schemaname = 'holdfast'`,
+  )
+  return rows[0].blocks
+}
+
+async function measure(holdfast: Holdfast, pool: pg.Pool): Promise<Record<string, number>> {
+  const mail = holdfast.queue('mail', { retain: { done: 0 } })
+  const costs: Record<string, number> = {}
+  const cost = async <T>(verb: string, call: () => Promise<T>): Promise<T> => {
+    await call() // what only the first one reads
+    const before = await touched(pool)
+    const answer = await call()
+    costs[verb] = (await touched(pool)) - before
+    return answer
+  }
+  await cost('stats', () => holdfast.stats())
+  await cost('sweep', () => holdfast.sweep())
+  await cost('enqueue', () => mail.enqueue(1))
+  const [lease] = await cost('claim', () => holdfast.claim(['mail']))
+  await cost('renew', () => lease?.renew() ?? Promise.reject())
+  await cost('empty claim', () => holdfast.claim(['mail']))
+  const rest = await holdfast.claim(['mail'], { max: 9 })
+  await cost('settle', () => (rest.pop() ?? lease)?.done().catch(() => undefined) ?? Promise.reject())
+  return costs
+}

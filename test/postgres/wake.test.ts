@@ -1,0 +1,266 @@
+// Wake-ups: LISTEN and NOTIFY between processes, and what happens without.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { type PostgresOptions, postgres } from '../../src/store/postgres/index.ts'
+import { machineMs } from '../sqlite/process.ts'
+import { type Ground, setup } from './exactness-ground.ts'
+import { type Program, startProgram } from './processes.ts'
+
+const backstopMs = 1_000
+const channel = '"holdfast holdfast"'
+
+describe('a waiting claim', () => {
+  test('is woken by an enqueue in another process, well before it would look by itself', async (t) => {
+    await using ground = await setup()
+    await using program = startProgram('enqueues', ground.url)
+    await program.hear()
+    await using listening = await open(ground.url)
+    await using polling = await open(postgres({ url: ground.url, listen: false }))
+    const heard = await delays(listening, program, 'heard', 5)
+    const polled = await delays(polling, program, 'polled', 5)
+    t.diagnostic(`median from enqueue to claim: ${median(heard)} ms listening, ${median(polled)} ms polling`)
+    assert.ok(median(heard) < 250, `listening: ${heard}`)
+    assert.ok(median(polled) <= backstopMs + 250, `polling: ${polled}`)
+    assert.ok(Math.max(...heard, ...polled) < 3 * backstopMs, 'and none waits for ever')
+  })
+
+  test('is woken again after its connection was ended, and what was lost meanwhile costs at most the backstop', async (t) => {
+    await using ground = await setup()
+    await using program = startProgram('enqueues', ground.url)
+    await program.hear()
+    await using holdfast = await open(ground.url)
+    const before = await delays(holdfast, program, 'mail', 3)
+    const lost: number[] = []
+    for (let round = 0; round < 3; round++) {
+      const claiming = holdfast.claim(['mail'], { wait: '20s' })
+      await sleep(50)
+      assert.equal(await endListeners(ground), 1, 'one connection listens')
+      program.tell('mail') // nobody hears of this one
+      lost.push(await took(claiming, program))
+      await untilListening(ground)
+    }
+    const after = await delays(holdfast, program, 'mail', 5)
+    t.diagnostic(`before ${before}, lost ${lost}, after ${after} ms`)
+    for (const ms of lost) assert.ok(ms < backstopMs + 700, `a lost notification cost ${ms} ms`)
+    assert.ok(median(after) < 250, `woken again: ${after}`)
+  })
+
+  test('is woken by the commit of a transaction of the caller, not before, and not by a rollback', async () => {
+    await using ground = await setup()
+    await using waits = await open(ground.url)
+    await using enqueues = await open(ground.url)
+    await using raw = await listen(ground)
+    await enqueues.queue('mail').enqueue('first')
+    for (const lease of await waits.claim(['mail'], { wait: '5s' })) await lease.done()
+    await untilListening(ground)
+    await raw.quiet()
+    const client = await ground.pool.connect()
+    for (const commits of [false, true]) {
+      const claiming = waits.claim(['mail'], { wait: commits ? '20s' : 700 })
+      await client.query('begin')
+      await enqueues.queue('mail').enqueue('mine', { tx: client })
+      await sleep(300)
+      assert.deepEqual(raw.heard, [], 'nothing is told before the transaction has ended')
+      await client.query(commits ? 'commit' : 'rollback')
+      const endedAt = machineMs()
+      const leases = await claiming
+      assert.deepEqual(
+        leases.map(({ job }) => job.payload),
+        commits ? ['mine'] : [],
+      )
+      if (commits) assert.ok(machineMs() - endedAt < 500, `woken ${machineMs() - endedAt} ms after the commit`)
+      for (const lease of leases) await lease.done()
+      await raw.quiet(commits ? 1 : 0)
+    }
+    client.release()
+  })
+})
+
+describe('notifications', () => {
+  test('are not sent per job: many at once are told together', async (t) => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await using raw = await listen(ground)
+    const mail = holdfast.queue('mail')
+    await mail.enqueueMany(Array.from({ length: 1_000 }, (_, payload) => ({ payload })))
+    const many = await raw.settled()
+    await Promise.all(Array.from({ length: 50 }, (_, n) => mail.enqueue(n)))
+    const concurrent = await raw.settled()
+    for (let n = 0; n < 50; n++) await mail.enqueue(n)
+    const inTurn = await raw.settled()
+    t.diagnostic(`1,000 at once ${many}, 50 concurrent ${concurrent}, 50 in turn ${inTurn} notifications`)
+    assert.ok(many >= 1 && many <= 2, `${many} for 1,000 jobs at once`)
+    assert.ok(concurrent >= 1 && concurrent <= 10, `${concurrent} for 50 concurrent enqueues`)
+    assert.ok(inTurn >= 1 && inTurn <= 50)
+  })
+
+  test('of a transaction of the caller are one per queue, however many it enqueues', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await using raw = await listen(ground)
+    const tx = await ground.pool.connect()
+    await tx.query('begin')
+    for (let n = 0; n < 20; n++) await holdfast.queue(n % 2 ? 'mail' : 'post').enqueue(n, { tx })
+    await holdfast.queue('mail').enqueueMany(Array.from({ length: 100 }, (_, payload) => ({ payload, tx })))
+    await tx.query('commit')
+    tx.release()
+    assert.equal(await raw.settled(), 2)
+  })
+})
+
+describe('connections', () => {
+  test('of a pool of two are enough: none is kept to listen', async () => {
+    await using ground = await setup()
+    const pool = new pg.Pool({ connectionString: ground.url, max: 2 })
+    pool.on('connect', (client) => client.on('error', () => {}))
+    await using waits = await open(postgres({ pool }))
+    await using program = startProgram('enqueues', ground.url)
+    await program.hear()
+    const claims = Array.from({ length: 5 }, (_, n) => waits.claim([`queue-${n}`], { wait: '20s' }))
+    await sleep(100)
+    for (let n = 0; n < 5; n++) await program.ask(`queue-${n}`)
+    for (const leases of await Promise.all(claims)) for (const lease of leases) await lease.done()
+    assert.equal((await waits.stats()).done, 5)
+    assert.equal(await listeners(ground), 0)
+    await waits.close()
+    await pool.end()
+  })
+
+  test('are all gone after close, also where a claim was waiting', async () => {
+    await using ground = await setup()
+    assert.equal(await ground.connections(), 0)
+    for (const options of [{}, { listen: false }]) {
+      const holdfast = await open(postgres({ url: ground.url, ...options }))
+      const waiting = holdfast.claim(['mail'], { wait: '20s' }).catch(({ code }) => code)
+      await Promise.all([holdfast.queue('post').enqueue(1), holdfast.stats(), holdfast.sweep()])
+      if (!('listen' in options)) await untilListening(ground)
+      await holdfast.close()
+      assert.equal(await waiting, 'CLOSED')
+      await until(async () => (await ground.connections()) === 0, 'no connection is left')
+    }
+    await using mine = await open(postgres({ pool: ground.pool }))
+    await mine.claim(['mail'], { wait: 200 })
+    await untilListening(ground)
+    await mine.close()
+    await until(async () => (await listeners(ground)) === 0, 'nobody listens')
+    assert.equal((await ground.pool.query('select 1 as n')).rows[0].n, 1, 'a pool that was given stays open')
+  })
+})
+
+test('an idle worker on 1,000 queues sends no more statements than one on a single queue', async (t) => {
+  await using ground = await setup()
+  await using first = await open(ground.url)
+  await first.sweep()
+  const thousand = Array.from({ length: 1_000 }, (_, n) => `queue-${n}`)
+  const kinds = [true, false].flatMap((listen) => [idle(ground, ['queue-0'], listen), idle(ground, thousand, listen)])
+  const sent = await Promise.all(kinds)
+  for (const [kind, one = 0, many = 0] of [
+    ['listening', ...sent.slice(0, 2)],
+    ['polling', ...sent.slice(2)],
+  ] as const) {
+    t.diagnostic(`${kind}: ${one} statements for one queue, ${many} for 1,000, in 3 s`)
+    assert.ok(many <= one * 1.5 + 5, `${kind}: ${many} against ${one}`)
+    assert.ok(one < 3 * 40, `${kind}: ${one} statements in 3 s`)
+  }
+})
+
+/** Statements sent while a claim waits for 3 s, the first second left out: it opens and defines. */
+async function idle(ground: Ground, queues: readonly string[], listen: boolean): Promise<number> {
+  const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
+  let statements = 0
+  pool.on('connect', (client) => {
+    client.on('error', () => {})
+    const query = client.query
+    client.query = ((...args: unknown[]) => {
+      statements += 1
+      return Reflect.apply(query, client, args)
+    }) as typeof client.query
+  })
+  await using holdfast = await open(postgres({ pool, listen } satisfies PostgresOptions))
+  const claiming = holdfast.claim(queues, { wait: 4_000 })
+  await sleep(1_000)
+  const before = statements
+  await sleep(3_000)
+  const sent = statements - before
+  assert.deepEqual(await claiming, [])
+  await holdfast.close()
+  await pool.end()
+  return sent
+}
+
+/** How long a job that another process enqueues waits for a claim that waits for it, in ms. */
+async function delays(holdfast: Holdfast, program: Program, queue: string, samples: number): Promise<number[]> {
+  await holdfast.claim([queue], { wait: 300 }) // it listens by now, or polls
+  const measured: number[] = []
+  for (let n = 0; n < samples; n++) {
+    const claiming = holdfast.claim([queue], { wait: '20s' })
+    await sleep(150 + 37 * n) // at different moments of whatever rhythm there is
+    program.tell(queue)
+    measured.push(await took(claiming, program))
+  }
+  return measured
+}
+
+/** From the moment the enqueue was answered. */
+async function took(claiming: ReturnType<Holdfast['claim']>, program: Program): Promise<number> {
+  const [lease] = await claiming
+  const claimedAt = machineMs()
+  const { answeredAt } = await program.hear<{ answeredAt: number }>()
+  await lease?.done()
+  return Math.max(0, Math.round(claimedAt - answeredAt))
+}
+
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1] as number
+}
+
+const whoListens = `from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+  and query ilike 'listen %' and application_name <> 'raw'`
+
+async function listeners(ground: Ground): Promise<number> {
+  return (await ground.rows<{ n: number }>(`select count(*)::int as n ${whoListens}`))[0]?.n ?? 0
+}
+
+async function endListeners(ground: Ground): Promise<number> {
+  return (await ground.rows(`select pg_terminate_backend(pid) ${whoListens}`)).length
+}
+
+async function untilListening(ground: Ground): Promise<void> {
+  await until(async () => (await listeners(ground)) > 0, 'somebody listens')
+  await sleep(100) // and has heard its own voice
+}
+
+async function until(condition: () => Promise<boolean>, what: string): Promise<void> {
+  for (const deadline = performance.now() + 10_000; !(await condition()); await sleep(20))
+    assert.ok(performance.now() < deadline, what)
+}
+
+/** Hears what anybody hears on the store's channel. */
+async function listen(ground: Ground) {
+  const client = new pg.Client({ connectionString: ground.url, application_name: 'raw' })
+  client.on('error', () => {})
+  await client.connect()
+  await client.query(`listen ${channel}`)
+  const heard: string[] = []
+  client.on('notification', ({ payload = '' }) => {
+    if (!payload.includes('"probe"')) heard.push(payload)
+  })
+  const settled = async () => {
+    await sleep(150)
+    await client.query('select 1')
+    return heard.splice(0).length
+  }
+  return {
+    heard,
+    /** How many were heard since it was last asked. */
+    settled,
+    async quiet(atLeast = 0) {
+      assert.ok((await settled()) >= atLeast)
+    },
+    [Symbol.asyncDispose]: () => client.end(),
+  }
+}

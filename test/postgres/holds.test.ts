@@ -12,7 +12,7 @@ useDatabase()
 /** A settlement names the place that its claim has taken, not only the job. */
 const placesCount: readonly Rule[] = [
   { from: 'where k.lane = s.lane and k.ready_xid = s.xid and k.ord >= s.first and k.ord <= s.last offset 0', to: '' },
-  { from: 'and j.ready_xid = any (p_xids) returning', to: 'returning' },
+  { from: "any (v_spots) and coalesce(j.ready_xid, '0') = any (p_xids)", to: 'any (v_spots)' },
 ]
 
 const effects = { put: [{ key: 'effect', value: 'landed' }] }

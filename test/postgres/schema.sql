@@ -245,7 +245,6 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
-function claim_room(p_lane integer, p_max integer) returns integer plpgsql volatile;
 function drop_partition(p_now bigint) returns bigint plpgsql volatile;
 function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
@@ -299,8 +298,12 @@ function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile;
-function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile;
-function next_due(p_from bigint) returns bigint plpgsql volatile
+function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan;
+function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -309,6 +312,7 @@ function now_ms(p_now bigint) returns bigint sql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
 function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint) plpgsql volatile
   set enable_seqscan=off
+  set enable_sort=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
@@ -316,6 +320,7 @@ function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsq
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function quoted_schema() returns text sql stable;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

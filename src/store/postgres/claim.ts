@@ -49,13 +49,15 @@ export class Claims {
     return jobs
   }
 
-  /** A cursor ahead of the cluster's own numbers was restored from another one. */
+  /** A cursor ahead of the cluster's own numbers was restored from another one; a session may have been set otherwise. */
   async #healing<T>(action: () => Promise<T>): Promise<T> {
     try {
       return await action()
     } catch (error) {
-      if ((error as { code?: unknown }).code !== 'HF003') throw error
-      await heal(this.#db)
+      const { code } = error as { code?: unknown }
+      if (code === 'HF001') this.#db.wrapFromNowOn()
+      else if (code === 'HF003') await heal(this.#db)
+      else throw error
       return action()
     }
   }

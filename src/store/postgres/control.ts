@@ -150,8 +150,8 @@ export async function requeue(desk: Desk, ids: readonly string[]): Promise<Reque
 
 async function requeueOne(tx: Transaction, id: string, ready: Map<string, number>): Promise<RequeueAnswer> {
   const [live] = await lockJobs(tx, [id])
-  if (live) return cannotRequeue(id, live[1].state)
   await tx.readClock()
+  if (live) return cannotRequeue(id, live[1].state)
   const [dead] = await tx.query(
     `select ${deadColumns}, e.state from holdfast.ended e join holdfast.queue q on q.no = e.queue
       where e.id = $1 order by e.seq desc limit 1 for update of e`,

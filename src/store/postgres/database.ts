@@ -39,6 +39,11 @@ export class Database {
     return this.#clock === systemClock ? null : this.#clock.now()
   }
 
+  /** A session turned out not to be read committed although it was when the store was opened. */
+  wrapFromNowOn(): void {
+    this.#wraps = true
+  }
+
   async learnIsolation(): Promise<void> {
     const [row] = await this.query(`select current_setting('default_transaction_isolation')`, [])
     this.#wraps = row?.[0] !== 'read committed'
@@ -192,12 +197,14 @@ export async function patiently<T>(
   action: () => Promise<T>,
   { isHasty = false }: { readonly isHasty?: boolean } = {},
 ): Promise<T> {
+  let mayHaveLanded = false
   for (let tries = 1; ; tries++) {
     try {
       return await action()
     } catch (error) {
       if (isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
-      if (isHasty && isCollision(error)) throw error
+      mayHaveLanded ||= isBroken(error)
+      if (isHasty && isCollision(error) && !mayHaveLanded) throw error
       if (tries >= triesMax || !(isBroken(error) || isCollision(error))) throw unavailable(error)
       await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
     }

@@ -12,6 +12,9 @@ import { Clerk, requireLanes, toHeld } from './settle.ts'
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
 const fullEveryMs = 60_000
+/** Whoever waits sweeps more often than this anyway. */
+const horizonMs = 2_000
+const farOff = Number.MAX_SAFE_INTEGER
 
 export class Sweeps {
   readonly #desk: Desk
@@ -81,7 +84,7 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   const rescued = await rescueExpired(tx, lanes, clerk, { max, from })
   const promoted = await promoteDue(tx, clerk, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
-  const [due] = await tx.query('select holdfast.next_due($1)', [from])
+  const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])
   const counts = { rescued, promoted, overdue, pruned: Number(pruned?.[0]) }
   const more = Object.values(counts).some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])

@@ -99,6 +99,7 @@ declare
   v_seq bigint := nextval('holdfast.number');
   v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
   v_start_before bigint := (p_job ->> 'startBefore')::bigint;
+  v_until bigint := case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
 begin
@@ -117,13 +118,17 @@ begin
   end if;
   if v_key is not null then
     loop
-      insert into holdfast.dedup as d (queue, key, seq, id, until)
-      values (v_queue, v_key, v_seq, v_id, case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end)
-      on conflict (queue, key) do update set seq = excluded.seq, id = excluded.id, until = excluded.until
-       where d.until <= p_now;
+      insert into holdfast.dedup (queue, key, seq, id, until) values (v_queue, v_key, v_seq, v_id, v_until)
+      on conflict do nothing; -- and not \`do update\`, which locks the holder's row even where it changes nothing
       exit when found;
       select * into v_slot from holdfast.dedup d where d.queue = v_queue and d.key = v_key;
       continue when not found;
+      if v_slot.until <= p_now then
+        update holdfast.dedup d set seq = v_seq, id = v_id, until = v_until
+         where d.queue = v_queue and d.key = v_key and d.until <= p_now;
+        exit when found;
+        continue;
+      end if;
       if p_job ? 'idempotencyKey' then
         delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
       end if;

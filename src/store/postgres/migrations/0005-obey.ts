@@ -191,8 +191,10 @@ begin
     end if;
     if v_held is null and not p_dry_run then
       if v_ended.dedup_scope = 'live' then
-        insert into holdfast.dedup as d (queue, key, seq, id) values (v_ended.queue, v_ended.dedup_key, v_ended.seq, v_ended.id)
-        on conflict (queue, key) do update set seq = excluded.seq, id = excluded.id, until = null where d.until <= p_now;
+        delete from holdfast.dedup d
+         where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.until <= p_now;
+        insert into holdfast.dedup (queue, key, seq, id)
+        values (v_ended.queue, v_ended.dedup_key, v_ended.seq, v_ended.id) on conflict do nothing;
         if not found then
           select d.id into v_held from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
           v_held := coalesce(v_held, v_turn.id);

@@ -215,9 +215,9 @@ begin
   return null;
 end $holdfast$;
 
--- When something is to be swept next. Leases that hold nothing any more, because their jobs were settled or renewed, are
+-- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases that hold nothing any more, because their jobs were settled or renewed, are
 -- removed on the way.
-create function holdfast.next_due(p_from bigint default 0) returns bigint language plpgsql
+create function holdfast.next_due(p_from bigint default 0, p_until bigint default 9223372036854775807) returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -225,7 +225,7 @@ declare
   v_from bigint := p_from;
 begin
   for v_tries in 1..200 loop
-    select * into v_lease from holdfast.lease l where l.expires_at >= v_from order by l.expires_at limit 1;
+    select * into v_lease from holdfast.lease l where l.expires_at >= v_from and l.expires_at <= p_until order by l.expires_at limit 1;
     exit when not found;
     exit when exists (
       select from unnest(v_lease.xids, v_lease.ords) u(xid, ord)
@@ -239,7 +239,8 @@ begin
     v_from := v_lease.expires_at;
   end loop;
   return least(v_lease.expires_at,
-               (select run_at from holdfast.job where ready_xid is null and run_at >= p_from order by run_at limit 1),
+               (select run_at from holdfast.job where ready_xid is null and run_at >= p_from and run_at <= p_until
+                 order by run_at limit 1),
                (select start_before from holdfast.overdue order by start_before limit 1));
 end $holdfast$;
 

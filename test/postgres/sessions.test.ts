@@ -1,0 +1,51 @@
+// What becomes of a session or a transaction beside us.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { open } from '../../src/open.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { stateOf } from '../conformance/expect.ts'
+import { inHand, useDatabase } from './hand.ts'
+
+useDatabase()
+
+test(
+  'a transaction that enqueued without notifying can be prepared for a commit in two phases',
+  inHand(async (hand) => {
+    const name = `prepared ${hand.schema.name}`
+    await using quiet = await open(postgres({ pool: hand.pool, schema: hand.schema.name, listen: false }))
+    const tx = await hand.pool.connect()
+    try {
+      await tx.query('begin')
+      await quiet.queue('mail').enqueue('a', { tx })
+      await tx.query(`prepare transaction '${name}'`)
+      assert.deepEqual(await hand.claim(), [])
+      await tx.query(`commit prepared '${name}'`)
+    } finally {
+      tx.release()
+    }
+    assert.deepEqual(await hand.claim(), ['a'])
+  }),
+)
+
+test(
+  'a store that is open goes on when sessions begin to start in repeatable read',
+  inHand(async (hand) => {
+    const id = await hand.enqueue('mail', 'a')
+    const database = new URL(hand.url).pathname.slice(1)
+    await hand.rows(`alter database ${database} set default_transaction_isolation = 'repeatable read'`)
+    try {
+      const idle = await hand.rows(
+        `select pg_terminate_backend(pid, 5000) from pg_stat_activity
+          where datname = current_database() and pid <> pg_backend_pid()`,
+      )
+      assert.ok(idle)
+      const client = await hand.pool.connect()
+      client.release(true)
+      const [lease] = await hand.holdfast.claim(['mail'])
+      assert.equal(lease?.job.id, id)
+      assert.equal(await stateOf(hand.holdfast, id), 'running')
+    } finally {
+      await hand.rows(`alter database ${database} reset default_transaction_isolation`)
+    }
+  }),
+)

@@ -241,7 +241,7 @@ test(
   inHand(async (hand) => assert.deepEqual(await claimWithoutAnswer(hand), [[['c', 1]], 3, 0]), { without: [replay] }),
 )
 
-const claimAs = `select unnest(ids) as id, unnest(attempts) as attempts, expires_at::float8
+const claimAs = `select unnest(ids) as id, attempts[1] as attempts, expires_at::float8
   from holdfast.claim($1, 'worker', $2, 2, '{mail}', '{}', null)`
 
 async function claimedAgain(hand: Hand): Promise<[unknown[], unknown[]]> {

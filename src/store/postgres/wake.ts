@@ -1,7 +1,6 @@
 // Wake-ups. Jobs that became ready here are told to this process at once, and to others by NOTIFY: after the commit that
-// made them ready, in a transaction of its own, and gathered, because every NOTIFY takes a lock that all others wait for
-// (inside each enqueue it halves what the server takes in). The first goes out at once, those that follow within
-// `gatherMs` as one.
+// made them ready, in a transaction of its own, and gathered, because every commit with a NOTIFY takes a lock that all
+// others wait for. The first goes out at once, those that follow within `gatherMs` as one.
 //
 // A process that claims keeps one connection for LISTEN. When it breaks it is made again, and because notifications may
 // have been lost meanwhile, so is a look at the counts. Whether notifications arrive at all is tried out at the start: a

@@ -22,6 +22,6 @@ after(async () => {
 
 const inSchema = (clock: VirtualClock) => postgres({ pool, schema: `model ${schemas++}` })({ clock })
 
-test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25 }))
+test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 15 }))
 
 test('the store does what the model says when', (t) => tellStories(t, inSchema))

@@ -39,6 +39,8 @@ export interface Finding {
 }
 
 const compareEvery = 5
+/** A slow store must not use up the test's time before anything was said. */
+const shrinkMaxMs = 60_000
 
 /** Tells the seed; fails with everything needed to replay. */
 export async function runModel(t: TestContext, open: OpenStore, { runs }: { readonly runs: number }): Promise<void> {
@@ -80,7 +82,9 @@ export async function findDisagreement(
   })
   if (!failed) return null
   const drawn = counterexample?.[0] ?? []
-  const fewest = shrinks ? await shrink(drawn, async (fewer) => (await live(open, fewer)) !== null) : drawn
+  const until = performance.now() + shrinkMaxMs
+  const fails = async (fewer: readonly Step[]) => performance.now() < until && (await live(open, fewer)) !== null
+  const fewest = shrinks ? await shrink(drawn, fails) : drawn
   // Calls that race may meet in another way each time: then what was seen first is all there is.
   const end = (await live(open, fewest)) ?? (first as Disagreement | null)
   assert.ok(end, 'what failed before fails again')

@@ -4,7 +4,7 @@
 // claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
 // is looked for once more.
 
-import { isRefused, type Refused } from '../../errors.ts'
+import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState, QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
@@ -57,14 +57,18 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
   await lanes.open(requests.flatMap(({ effects }) => effects?.enqueue ?? []))
   let ready = new Map<string, number>()
   const answers = await db.transact(async (tx) => {
-    const found = await lockJobs(
+    await lockJobs(
       tx,
       requests.map(({ id }) => id),
     )
     await tx.readClock()
     const clerk = new Clerk(tx, lanes)
     const answered: CancelAnswer[] = []
-    for (const request of requests) answered.push(await cancelOne(tx, clerk, request, found))
+    // Read one by one: the effects of the one before may have moved this one.
+    for (const request of requests) {
+      const job = (await lockJobs(tx, [request.id])).get(request.id)
+      answered.push(await cancelOne(tx, clerk, request, job))
+    }
     ready = clerk.becameReady
     return answered
   })
@@ -108,23 +112,19 @@ async function cancelOne(
   tx: Transaction,
   clerk: Clerk,
   { id, effects }: CancelRequest,
-  found: Map<string, LockedJob>,
+  job: LockedJob | undefined,
 ): Promise<CancelAnswer> {
-  const job = found.get(id)
   if (!job) return cannotCancelEnded(tx, id)
   if (job.state === 'running') {
     const all = JSON.stringify([...decodeCancel(job.cancel), ...(effects ? [effects] : [])])
     await tx.query('update holdfast.job set cancel = $2 where id = $1', [id, all])
-    found.set(id, { ...job, cancel: all })
     return { status: 'requested', enqueued: [] }
   }
-  const answer = await tx.attempt(async () => {
+  return tx.attempt(async () => {
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
     return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
   })
-  if (!isRefused(answer)) found.delete(id)
-  return answer
 }
 
 async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused> {

@@ -166,7 +166,7 @@ export class Clerk {
     const verdict = settled(core(job), settlement, this.#tx.now)
     const result = settlement.as === 'done' ? settlement.result : null
     const effects = [...stagedEffects(settlement), ...requestedEffects(job, verdict)]
-    if (effects.every(cannotFail)) return this.#gather({ job, verdict, result, effects })
+    if (effects.every(cannotFail)) return await this.#gather({ job, verdict, result, effects })
     await this.write()
     const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects }))
     if (!isRefused(answer)) return answer
@@ -178,7 +178,7 @@ export class Clerk {
   async rescue(job: HeldJob): Promise<void> {
     const verdict = expired(core(job), job.worker)
     const effects = requestedEffects(job, verdict)
-    if (effects.every(cannotFail)) this.#gather({ job, verdict, result: null, effects })
+    if (effects.every(cannotFail)) await this.#gather({ job, verdict, result: null, effects })
     else await this.#landAnyway(job, verdict)
   }
 
@@ -188,7 +188,9 @@ export class Clerk {
     if (landings.length > 0) await this.#write(landings)
   }
 
-  #gather(landing: Landing): Landed {
+  /** What waits again is written before what others enqueue, so one that comes behind such a one starts a new set. */
+  async #gather(landing: Landing): Promise<Landed> {
+    if (waits(landing.verdict) && this.#gathered.some(enqueues)) await this.write()
     this.#gathered.push(landing)
     const enqueued = landing.effects.flatMap((set) => set.enqueue).map(({ id }) => ({ id, status: 'created' }) as const)
     return answerOf(landing.verdict, enqueued)
@@ -233,8 +235,10 @@ export class Clerk {
       await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
     }
     await this.#writeKv(landings.flatMap(({ effects }) => effects))
-    const notices = ended.flatMap((landing) => this.#noticeOf(landing))
-    const follow = [...notices, ...landings.flatMap(({ effects }) => effects.flatMap((set) => set.enqueue))]
+    const follow = landings.flatMap((landing) => [
+      ...this.#noticeOf(landing),
+      ...landing.effects.flatMap((set) => set.enqueue),
+    ])
     await addPlain(this.#tx, this.#lanes, follow)
     this.#wakeFor(follow)
   }
@@ -305,6 +309,11 @@ function cannotFail({ sql, enqueue }: EffectSet): boolean {
 
 function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): Landed {
   return { state: verdict.to, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
+}
+
+/** Other jobs follow from its end. */
+function enqueues({ job, verdict, effects }: Landing): boolean {
+  return (verdict.to === 'dead' && job.onDead !== null) || effects.some((set) => set.enqueue.length > 0)
 }
 
 function waits(verdict: Verdict): verdict is Extract<Verdict, { freed: number }> {

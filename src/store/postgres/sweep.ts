@@ -80,8 +80,10 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   const now = await tx.readClock()
   const from = fromOf(now)
   const clerk = new Clerk(tx, lanes)
-  const overdue = await cancelOverdue(tx, max)
+  let overdue = await cancelOverdue(tx, max)
   const rescued = await rescueExpired(tx, lanes, clerk, { max, from })
+  // What a rescue enqueued (the effects of a requested cancel) may be too late already.
+  if (rescued > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
   const promoted = await promoteDue(tx, clerk, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
   const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])

@@ -24,7 +24,7 @@ begin
 end $holdfast$;
 
 -- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
--- renews or sweeps at this moment are waited for, in the order of their numbers here as there.
+-- renews or sweeps at this moment are left to them.
 create function holdfast.expired(p_max int, p_now bigint, p_from bigint default 0) returns setof holdfast.held_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -43,7 +43,7 @@ begin
              where expires_at >= p_from and expires_at <= p_now order by expires_at limit p_max) l;
     select array_agg(l.no), array_agg(distinct l.token) into v_leases, v_tokens
       from (select no, token from holdfast.lease
-             where expires_at >= p_from and expires_at <= v_until order by no for update) l;
+             where expires_at >= p_from and expires_at <= v_until for update skip locked) l;
     exit when v_leases is null;
     return query
       with listed as materialized (

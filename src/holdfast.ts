@@ -322,7 +322,7 @@ export class Holdfast {
   #run<T>(action: () => Promise<T>): Promise<T> {
     if (this.#closing)
       return Promise.reject(new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.'))
-    const promise = Promise.try(action) // what throws at once is refused like what throws later
+    const promise = begin(action)
     this.#running += 1
     promise.then(this.#leave, this.#leave)
     return promise
@@ -415,6 +415,15 @@ export class Holdfast {
     }
     await Promise.all(deaths)
     return leases
+  }
+}
+
+/** What throws at once is refused like what throws later. (`Promise.try` makes a promise more.) */
+function begin<T>(action: () => Promise<T>): Promise<T> {
+  try {
+    return action()
+  } catch (error) {
+    return Promise.reject(error)
   }
 }
 

@@ -3,36 +3,37 @@
 
 import { randomFillSync } from 'node:crypto'
 
-const pool = new Uint8Array(8 * 1024)
-const hex = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, '0'))
-let used = pool.length
+const randoms = new Uint16Array(4 * 1024)
+const hex = Array.from({ length: 0x10000 }, (_, number) => number.toString(16).padStart(4, '0'))
+let used = randoms.length
 let lastMs = 0
 let counter = 0
+let time = ''
 
 export function newId(): string {
   advance()
-  if (used + 8 > pool.length) {
-    randomFillSync(pool)
+  if (used === randoms.length) {
+    randomFillSync(randoms)
     used = 0
   }
-  const at = used
-  used += 8
-  const time = lastMs.toString(16).padStart(12, '0')
-  const low = 0x7000 | counter
-  return `${time.slice(0, 8)}-${time.slice(8)}-${low.toString(16)}-${hex[0x80 | (byte(at) & 0x3f)]}${hex[byte(at + 1)]}-${hex[byte(at + 2)]}${hex[byte(at + 3)]}${hex[byte(at + 4)]}${hex[byte(at + 5)]}${hex[byte(at + 6)]}${hex[byte(at + 7)]}`
+  const variant = 0x8000 | (nextRandom() & 0x3fff)
+  return `${time}${hex[0x7000 | counter]}-${hex[variant]}-${hex[nextRandom()]}${hex[nextRandom()]}${hex[nextRandom()]}`
 }
 
 function advance(): void {
   const now = Date.now()
-  if (now > lastMs) {
-    lastMs = now
-    counter = 0
-  } else if (++counter > 0xfff) {
-    lastMs += 1
-    counter = 0
-  }
+  if (now > lastMs) startMs(now)
+  else if (counter < 0xfff) counter += 1
+  else startMs(lastMs + 1)
 }
 
-function byte(index: number): number {
-  return pool[index] as number
+function startMs(ms: number): void {
+  lastMs = ms
+  counter = 0
+  const text = ms.toString(16).padStart(12, '0')
+  time = `${text.slice(0, 8)}-${text.slice(8)}-`
+}
+
+function nextRandom(): number {
+  return randoms[used++] as number
 }

@@ -17,7 +17,7 @@ export const kvRule: EncodeRule = { what: 'value', maxBytes: bounds.kvValueBytes
 /** Encodes to JSON text, or throws INVALID_PAYLOAD with the path, or the rule's own code when it is too large. */
 export function encodeJson(value: unknown, rule: EncodeRule): string {
   if (value === undefined) return 'null'
-  inspect(value, rule.what, [])
+  inspect(value, [rule.what], [])
   const text = JSON.stringify(value)
   const bytes = utf8Bytes(text, rule.maxBytes)
   if (bytes > rule.maxBytes) {
@@ -30,7 +30,8 @@ export function encodeJson(value: unknown, rule: EncodeRule): string {
   return text
 }
 
-function inspect(value: unknown, path: string, parents: object[]): void {
+/** `path` holds the keys that lead here; it becomes text only where something is wrong. */
+function inspect(value: unknown, path: (string | number)[], parents: object[]): void {
   switch (typeof value) {
     case 'string':
     case 'boolean':
@@ -49,12 +50,12 @@ function inspect(value: unknown, path: string, parents: object[]): void {
   }
 }
 
-function inspectObject(value: object, path: string, parents: object[]): void {
+function inspectObject(value: object, path: (string | number)[], parents: object[]): void {
   if (parents.includes(value)) throw unfit(path, 'refers back to an object that contains it')
   if (parents.length >= bounds.jsonDepth) throw unfit(path, `is nested more than ${bounds.jsonDepth} levels deep`)
   parents.push(value)
   if (Array.isArray(value)) {
-    for (let i = 0; i < value.length; i++) inspect(value[i], `${path}[${i}]`, parents)
+    for (let i = 0; i < value.length; i++) inspectPart(value[i], i, path, parents)
   } else {
     const prototype = Object.getPrototypeOf(value)
     if (prototype !== null && prototype !== Object.prototype && Object.getPrototypeOf(prototype) !== null) {
@@ -66,13 +67,20 @@ function inspectObject(value: object, path: string, parents: object[]): void {
     if (typeof (value as { toJSON?: unknown }).toJSON === 'function') throw unfit(path, 'has a toJSON method')
     for (const key of Object.keys(value)) {
       const part = (value as Record<string, unknown>)[key]
-      if (part !== undefined) inspect(part, `${path}.${key}`, parents) // absent and undefined read the same
+      if (part !== undefined) inspectPart(part, key, path, parents) // absent and undefined read the same
     }
   }
   parents.pop()
 }
 
-function unfit(path: string, why: string): HoldfastError {
+function inspectPart(part: unknown, key: string | number, path: (string | number)[], parents: object[]): void {
+  path.push(key)
+  inspect(part, path, parents)
+  path.pop()
+}
+
+function unfit([what, ...keys]: readonly (string | number)[], why: string): HoldfastError {
+  const path = `${what}${keys.map((key) => (typeof key === 'number' ? `[${key}]` : `.${key}`)).join('')}`
   return new HoldfastError('INVALID_PAYLOAD', `${path} ${why}. Pass plain JSON data (dates as ISO strings).`, { path })
 }
 

@@ -21,7 +21,7 @@ before(async () => {
 after(() => server[Symbol.asyncDispose]())
 
 /** A settlement counts only while its token is in a lease. */
-const tokenCounts: Rule = { from: 'where v_workers[s.claim] is not null', to: '' }
+const tokenCounts: Rule = { from: 'continue when v_workers[p_claims[v_stretch]] is null;', to: '' }
 
 interface LostClaim extends AsyncDisposable {
   readonly hand: Hand

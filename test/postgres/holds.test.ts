@@ -9,10 +9,14 @@ import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 
 useDatabase()
 
-/** A settlement names the place that its claim has taken, not only the job. */
+/** A settlement names the place that its claim has taken; here it names the job by its number. */
 const placesCount: readonly Rule[] = [
-  { from: 'where k.lane = s.lane and k.ready_xid = s.xid and k.ord >= s.first and k.ord <= s.last offset 0', to: '' },
-  { from: "any (v_spots) and coalesce(j.ready_xid, '0') = any (p_xids)", to: 'any (v_spots)' },
+  {
+    from: `j.lane = p_lanes[v_stretch] and j.ready_xid = p_xids[v_stretch] and j.ord >= p_firsts[v_stretch]
+         and j.ord <= p_lasts[v_stretch]`,
+    to: 'j.seq = p_firsts[v_stretch]',
+  },
+  { from: '(j.ord - p_firsts[v_stretch])::int as turn', to: '(j.seq - p_firsts[v_stretch])::int as turn' },
 ]
 
 const effects = { put: [{ key: 'effect', value: 'landed' }] }

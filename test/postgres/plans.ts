@@ -6,7 +6,9 @@ import { open } from '../../src/open.ts'
 import type { Database, Server } from '../support/postgres.ts'
 import { databaseOn } from './exactness-ground.ts'
 
-const batch = 10
+/** Settled one by one, more stretches than are deleted range by range. */
+const batch = 24
+const few = 5
 
 /** Blocks touched by each verb. */
 export type Costs = Record<string, number>
@@ -88,17 +90,18 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
     `select * from holdfast.renew(${first.holds}, array_fill(60000::bigint, array[${first.count}]), null)`,
   )
   const held = await touched(session, `select * from holdfast.held(${first.holds})`)
-  const settle = await touched(session, `select holdfast.settle_done('${randomUUID()}', ${first.holds}, null, null)`)
-  await session.query(`select holdfast.settle_done('${randomUUID()}', ${second.holds}, null, null)`)
+  const settleFew = await touched(session, settled(first.few))
+  const settle = await touched(session, settled(first.rest))
+  await session.query(settled(second.holds))
   const now = Date.now()
   await delayed(session, lane, now - 5_000)
   const promote = await touched(session, `select * from holdfast.promote(${batch}, ${now})`)
   const third = await claim(session, queue, batch, 1)
   const expired = await touched(session, `select * from holdfast.expired(1, ${now + 3_000})`)
-  await session.query(`select holdfast.settle_done('${randomUUID()}', ${third.holds}, null, null)`)
+  await session.query(settled(third.holds))
   const due = await touched(session, 'select holdfast.next_due()')
   const prune = await touched(session, `select holdfast.prune(100, ${now})`)
-  return { enqueue, dedup, duplicate, claim: first.cost, renew, held, settle, promote, expired, due, prune }
+  return { enqueue, dedup, duplicate, claim: first.cost, renew, held, settleFew, settle, promote, expired, due, prune }
 }
 
 async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number; no: number }> {
@@ -118,8 +121,10 @@ async function delayed(session: pg.Client, lane: number, runAt: number): Promise
 interface Claimed {
   readonly cost: number
   readonly count: number
-  /** As SQL: the parameters by which holds are named. */
+  /** As SQL: the parameters by which holds are named; of all, of a few, of the rest. */
   readonly holds: string
+  readonly few: string
+  readonly rest: string
 }
 
 export async function claim(
@@ -135,14 +140,21 @@ export async function claim(
     `select * from holdfast.claim('${token}', 'w', ${leaseMs}, ${max}, ${queues}, '{}', null)`,
   )
   const { rows } = await session.query(
-    `select l.lane, u.xid::text, u.ord, j.id from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
-       join holdfast.job j on j.lane = l.lane and j.ready_xid = u.xid and j.ord = u.ord where l.token = $1`,
+    `select l.lane, u.xid::text, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+      where l.token = $1`,
     [token],
   )
-  const column = (name: string) => `'{${rows.map((row) => row[name]).join(',')}}'`
-  const ones = `'{${rows.map(() => 1)}}'`
-  const stretches = [ones, column('lane'), column('xid'), column('ord'), column('ord')]
-  return { cost, count: rows.length, holds: [`'{${token}}'`, ...stretches, column('id'), ones].join(', ') }
+  const holds = (some: typeof rows) => {
+    const column = (value: (row: (typeof rows)[0], i: number) => unknown) => `'{${some.map(value).join(',')}}'`
+    const [first, last] = [column(({ ord }) => ord), column(({ ord }) => ord)]
+    const places = [column(() => 1), column(({ lane }) => lane), column(({ xid }) => xid), first, last]
+    return [`'{${token}}'`, ...places, column((_, i) => i + 1)].join(', ')
+  }
+  return { cost, count: rows.length, holds: holds(rows), few: holds(rows.slice(0, few)), rest: holds(rows.slice(few)) }
+}
+
+function settled(holds: string): string {
+  return `select holdfast.settle_done('${randomUUID()}', ${holds}, null, null)`
 }
 
 /** Blocks that this call read, from memory or disk, with everything the functions in it did. */

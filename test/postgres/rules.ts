@@ -3,7 +3,7 @@
 import type { Rule } from './hand.ts'
 
 /** Transactions in progress that the bound passes become gaps. */
-export const gaps: Rule = { from: 'where x.xid >= v_cursor.xid and x.xid < b.xid', to: 'where false' }
+export const gaps: Rule = { from: 'where x.xid >= v_cursor.xid and x.xid < v_next.xid', to: 'where false' }
 
 /** From the old bound on, inclusive: the bound after a scan that came to its end is a number nobody had yet. */
 export const gapsFromTheBoundOn: Rule = { from: 'x.xid >= v_cursor.xid and', to: 'x.xid > v_cursor.xid and' }
@@ -16,7 +16,7 @@ export const onlyEndedGaps: Rule = {
 
 /** Where the limit ends in or before a gap, it stays. */
 export const gapsStayWhenCut: Rule = {
-  from: 'not g.ended or (b.iscut and (l.n = 0 or g.xid >= l.xid))',
+  from: 'not g.ended or (c.short and (l.xid is null or g.xid >= l.xid))',
   to: 'not g.ended',
 }
 
@@ -27,12 +27,12 @@ export const unreachedGapsStay: Rule = { from: 'g.xid >= l.xid', to: 'g.xid = l.
 export const howFar: Rule = { from: 'case when g.xid = l.xid then l.ord else g.ord end as ord', to: 'g.ord as ord' }
 
 /** The cleaned list of gaps is written even where nothing was taken. */
-export const cleanedListIsWritten: Rule = { from: 'or exists (select from gap g where g.ended)', to: '' }
+export const cleanedListIsWritten: Rule = { from: 'if v_ended or (v_next.xid', to: 'if (v_next.xid' }
 
 /** A scan that came to its end puts the bound behind everything it walked over. */
 export const boundMovesToTheEnd: Rule = {
-  from: `(f.n > 0 or clock_timestamp() - m.began > interval '2 milliseconds') as isend`,
-  to: 'false as isend',
+  from: 'if v_taken < v_left and (v_taken = v_ahead',
+  to: 'if false and (v_taken = v_ahead',
 }
 
 /** Claims of one lane come one after the other. */

@@ -70,6 +70,9 @@ flush (
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
 found_job (
   spot tid,
+  lane integer,
+  xid xid8,
+  ord bigint,
   turn integer,
   claim integer,
   worker text,
@@ -261,10 +264,9 @@ function expired(p_max integer, p_now bigint, p_from bigint) returns SETOF holdf
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
-function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[]) returns SETOF holdfast.found_job plpgsql volatile
+function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
-  set enable_nestloop=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
@@ -277,7 +279,7 @@ function fold() returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off;
 function heal(p_system_identifier text) returns void plpgsql volatile;
-function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[]) returns SETOF holdfast.held_job plpgsql volatile
+function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.held_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -290,11 +292,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile;
-function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off;
+function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile;
@@ -321,7 +319,7 @@ function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsq
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function quoted_schema() returns text sql stable;
-function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
+function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -330,7 +328,7 @@ function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, 
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off;
-function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_ids uuid[], p_of integer[], p_results text[], p_now bigint) returns integer[] plpgsql volatile
+function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_now bigint) returns integer[] plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=off

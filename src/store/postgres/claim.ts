@@ -67,9 +67,11 @@ export class Claims {
    * ended holds nothing; one of which some were lost is left to the sweep.
    */
   forget(fences: readonly string[]): void {
-    for (const fence of fences) {
-      const token = tokenOf(fence)
-      const left = (this.#open.get(token) ?? 0) - 1
+    for (let at = 0; at < fences.length; ) {
+      const token = tokenOf(fences[at] as string)
+      const from = at
+      while (fences[at]?.startsWith(token)) at++
+      const left = (this.#open.get(token) ?? 0) - (at - from)
       if (left > 0) this.#open.set(token, left)
       else if (this.#open.delete(token)) this.#finished.push(token)
     }
@@ -79,20 +81,19 @@ export class Claims {
     const lane = Number(row[0])
     const { name: queue, priority } = this.#lanes.known(lane) ?? (await this.#lanes.byNo(lane))
     const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
-    const [xids, ords, ids, attempts, maxAttempts, createdAts] = row
-      .slice(3, 9)
-      .map((column) => parseList(column as string))
-    const timeouts = row[9] == null ? null : parseList(row[9])
-    const { headers, payloads } = await this.#textsOf(row, ids?.length ?? 0)
-    return (ids as string[]).map((id, i) => ({
+    const [xids, ords, ids] = [column(row, 3), column(row, 4), column(row, 5)]
+    const [attempts, maxAttempts, createdAts] = [numbers(row, 6), numbers(row, 7), numbers(row, 8)]
+    const timeouts = row[9] == null ? null : column(row, 9)
+    const { headers, payloads } = await this.#textsOf(row, ids.length)
+    return ids.map((id, i) => ({
       id,
       queue,
-      fence: toFence(token, { lane, xid: Number(xids?.[i]), ord: Number(ords?.[i]) }),
-      attempt: Number(attempts?.[i] ?? attempts?.[0]) + 1,
-      maxAttempts: Number(maxAttempts?.[i] ?? maxAttempts?.[0]),
+      fence: toFence({ token, lane, xid: xids[i] as string, ord: ords[i] as string }, id),
+      attempt: attempts(i) + 1,
+      maxAttempts: maxAttempts(i),
       priority,
       timeoutMs: timeouts === null || timeouts[i] === 'NULL' ? null : Number(timeouts[i]),
-      createdAt: Number(createdAts?.[i] ?? createdAts?.[0]),
+      createdAt: createdAts(i),
       startedAt,
       expiresAt,
       headers: headers?.[i] || null,
@@ -113,6 +114,17 @@ export class Claims {
       payloads: ids.map((id) => byId.get(id)?.[1] ?? ''),
     }
   }
+}
+
+function column(row: Row, at: number): string[] {
+  return parseList(row[at] as string)
+}
+
+/** A column of numbers, where one may stand for all. */
+function numbers(row: Row, at: number): (i: number) => number {
+  const values = column(row, at)
+  const [first] = values.map(Number)
+  return values.length === 1 ? () => first as number : (i) => Number(values[i])
 }
 
 const joint = '\x1e'

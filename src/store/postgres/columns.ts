@@ -3,13 +3,18 @@
 // server to take apart again. (500 jobs to insert: 0.9 µs a job in the client; with the driver's arrays 2.0, with JSON 1.8.)
 
 /** Numbers, ids and the like: nothing that needs quoting. */
-export function list(values: readonly (string | number | null)[]): string {
-  return `{${values.map((value) => value ?? 'NULL').join(',')}}`
+export function list(values: readonly (string | number)[]): string {
+  return `{${values.join(',')}}`
+}
+
+/** One for all where all are the same. */
+export function sharedList(values: readonly number[]): string {
+  return list(values.every((value) => value === values[0]) ? values.slice(0, 1) : values)
 }
 
 /** Null where every value is: most columns of most calls. */
 export function optionalList(values: readonly (number | null)[]): string | null {
-  return values.every((value) => value === null) ? null : list(values)
+  return values.every((value) => value === null) ? null : list(values.map((value) => value ?? 'NULL'))
 }
 
 const headerBytes = 20

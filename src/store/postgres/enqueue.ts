@@ -5,7 +5,7 @@ import { isRefused, type Refused } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { list, optionalList, optionalTexts, texts } from './columns.ts'
+import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
 import { type Database, isCollision, type Transaction, type Value } from './database.ts'
 import type { Lanes } from './lanes.ts'
 import type { Turnstile } from './turnstile.ts'
@@ -67,8 +67,8 @@ function plainColumns(lanes: Lanes, jobs: readonly NewJob[]): Value[] {
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
-    list(jobs.map((job) => lanes.of(job).lane)),
-    list(jobs.map(({ maxAttempts }) => maxAttempts)),
+    sharedList(jobs.map((job) => lanes.of(job).lane)),
+    sharedList(jobs.map(({ maxAttempts }) => maxAttempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
     optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),

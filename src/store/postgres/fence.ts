@@ -1,74 +1,138 @@
-// A fence as text: the claim's random token, and the place of the job that it holds, so that a settlement finds it without
-// a search. The token is what counts; a place alone opens nothing.
+// A fence as text: the claim's random token, the place of the job that it holds, so that a settlement finds it without a
+// search, and the end of the job's id, so that a fence goes with one id only. The token is what counts; a place alone opens
+// nothing.
 
 import type { HoldName } from '../store.ts'
 import { list } from './columns.ts'
 
 export interface Place {
+  readonly token: string
   readonly lane: number
-  readonly xid: number
-  readonly ord: number
+  readonly xid: string
+  readonly ord: string
 }
 
-export function toFence(token: string, { lane, xid, ord }: Place): string {
-  return `${token}.${lane}.${xid}.${ord}`
+export function toFence({ token, lane, xid, ord }: Place, id: string): string {
+  return `${token}.${lane}.${xid}.${ord}.${id.slice(-idEnd)}`
 }
 
 export function tokenOf(fence: string): string {
   return fence.slice(0, 32)
 }
 
-const pattern = /^([0-9a-f]{32})\.(\d{1,10})\.(\d{1,16})\.(\d{1,16})$/
-const nowhere = { token: '0'.repeat(32), lane: 0, xid: 0, ord: 0 }
+const idEnd = 12
+const pattern = /^([0-9a-f]{32})\.(\d{1,10})\.(\d{1,16})\.(\d{1,16})\.([0-9a-f]{12})$/
 
-function parseFence(fence: string): Place & { readonly token: string } {
-  const parts = pattern.exec(fence)
-  if (!parts) return nowhere
-  const [lane, xid, ord] = [Number(parts[2]), Number(parts[3]), Number(parts[4])]
-  if (lane > 0x7fffffff || !Number.isSafeInteger(xid) || !Number.isSafeInteger(ord)) return nowhere
-  return { token: parts[1] as string, lane, xid, ord }
+/** Stretches of places, which `migrations/0004-settle.ts` tells about. A hold that is given twice is in two of them. */
+export interface Holds {
+  /** Tokens; claims, lanes, xids, firsts, lasts and starts of stretches. */
+  readonly columns: string[]
+  /** Which hold each place in the stretches belongs to: an index into what was given. */
+  readonly order: readonly number[]
 }
 
-/**
- * Holds as columns: the tokens once each; then the stretches of a lane in which the jobs lie, each with the number of its
- * token (from 1), its transaction, first and last place; and for every hold the id of its job and the number of its token,
- * which say what in a stretch is meant. Jobs that were enqueued together and are settled together make one stretch: the
- * server reads a range instead of looking each of them up.
- */
-export function holdColumns(names: readonly HoldName[]): string[] {
-  const numbers = new Map<string, number>()
-  const holds = names.map(({ fence }) => {
-    const { token, ...place } = parseFence(fence)
-    const known = numbers.get(token)
-    if (known === undefined) numbers.set(token, numbers.size + 1)
-    return { claim: known ?? numbers.size, ...place }
-  })
+export function holdColumns(names: readonly HoldName[]): Holds {
+  const claims = new Claims()
+  const holds = names.map((name, i) => claims.read(name, i))
+  if (!isInOrder(holds)) holds.sort(compare)
   const stretches = stretchesOf(holds)
-  return [
-    list([...numbers.keys()]),
-    list(stretches.map(({ claim }) => claim)),
-    list(stretches.map(({ lane }) => lane)),
-    list(stretches.map(({ xid }) => xid)),
-    list(stretches.map(({ ord }) => ord)),
-    list(stretches.map(({ last }) => last)),
-    list(names.map(({ id }) => id)),
-    list(holds.map(({ claim }) => claim)),
-  ]
+  return {
+    columns: [
+      list(claims.tokens),
+      list(stretches.map(({ first }) => first.claim)),
+      list(stretches.map(({ first }) => first.lane)),
+      list(stretches.map(({ first }) => first.xid)),
+      list(stretches.map(({ first }) => first.ord)),
+      list(stretches.map(({ last }) => last.ord)),
+      list(stretches.map(({ start }) => start)),
+    ],
+    order: holds.map(({ i }) => i),
+  }
 }
 
-interface Hold extends Place {
+interface Hold {
+  readonly i: number
   readonly claim: number
+  readonly lane: number
+  readonly xid: number
+  readonly ord: number
 }
 
-/** No two of them overlap: a job that lay in both would be found twice. */
-function stretchesOf(holds: readonly Hold[]): (Hold & { last: number })[] {
-  const stretches: (Hold & { last: number })[] = []
-  const inOrder = holds.toSorted((a, b) => a.claim - b.claim || a.lane - b.lane || a.xid - b.xid || a.ord - b.ord)
-  for (const hold of inOrder) {
-    const before = stretches.at(-1)
-    if (before && before.claim === hold.claim && before.lane === hold.lane && before.xid === hold.xid) {
-      before.last = hold.ord
-    } else stretches.push({ ...hold, last: hold.ord })
+/** Reads fences. Most begin like the one before: same token, lane and transaction. */
+class Claims {
+  readonly tokens: string[] = []
+  readonly #numbers = new Map<string, number>()
+  #before = { beginning: '\n', claim: 0, lane: 0, xid: 0 }
+
+  read({ id, fence }: HoldName, i: number): Hold {
+    const end = fence.length - idEnd - 1
+    if (fence.startsWith(this.#before.beginning) && fence.endsWith(id.slice(-idEnd)) && fence[end] === '.') {
+      const ord = digits(fence, this.#before.beginning.length, end)
+      if (ord >= 0) return { i, claim: this.#before.claim, lane: this.#before.lane, xid: this.#before.xid, ord }
+    }
+    const parts = pattern.exec(fence)
+    const [lane, xid, ord] = [Number(parts?.[2]), Number(parts?.[3]), Number(parts?.[4])]
+    const fits = lane <= 0x7fffffff && Number.isSafeInteger(xid) && Number.isSafeInteger(ord)
+    if (!parts || !fits || !id.endsWith(parts[5] as string))
+      return { ...nowhere, i, claim: this.#number('0'.repeat(32)) }
+    const claim = this.#number(parts[1] as string)
+    this.#before = { beginning: `${parts[1]}.${parts[2]}.${parts[3]}.`, claim, lane, xid }
+    return { i, claim, lane, xid, ord }
+  }
+
+  #number(token: string): number {
+    const known = this.#numbers.get(token)
+    if (known !== undefined) return known
+    this.tokens.push(token)
+    this.#numbers.set(token, this.tokens.length)
+    return this.tokens.length
+  }
+}
+
+const nowhere = { lane: 0, xid: 0, ord: 0 }
+
+/** The number that these characters write, or -1. */
+function digits(text: string, from: number, to: number): number {
+  if (to <= from || to - from > 15) return -1
+  let number = 0
+  for (let at = from; at < to; at++) {
+    const digit = text.charCodeAt(at) - 48
+    if (digit < 0 || digit > 9) return -1
+    number = number * 10 + digit
+  }
+  return number
+}
+
+function isInOrder(holds: readonly Hold[]): boolean {
+  for (let i = 1; i < holds.length; i++) if (compare(holds[i - 1] as Hold, holds[i] as Hold) > 0) return false
+  return true
+}
+
+function compare(a: Hold, b: Hold): number {
+  return a.claim - b.claim || a.lane - b.lane || a.xid - b.xid || a.ord - b.ord
+}
+
+interface Stretch {
+  readonly first: Hold
+  readonly start: number
+  last: Hold
+}
+
+function stretchesOf(holds: readonly Hold[]): Stretch[] {
+  const stretches: Stretch[] = []
+  let stretch: Stretch | null = null
+  let start = 0
+  for (const hold of holds) {
+    start++
+    if (stretch && continues(stretch.last, hold)) stretch.last = hold
+    else {
+      stretch = { first: hold, last: hold, start }
+      stretches.push(stretch)
+    }
   }
   return stretches
+}
+
+function continues(last: Hold, hold: Hold): boolean {
+  return hold.ord === last.ord + 1 && hold.xid === last.xid && hold.lane === last.lane && hold.claim === last.claim
 }

@@ -4,15 +4,19 @@ import type { Database } from './database.ts'
 import { holdColumns } from './fence.ts'
 
 export async function renew(db: Database, requests: readonly RenewRequest[]): Promise<RenewAnswer[]> {
-  const leases = list(requests.map(({ leaseMs }) => leaseMs))
-  const rows = await db.query('select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', [
-    ...holdColumns(requests),
+  const { columns, order } = holdColumns(requests)
+  const leases = list(order.map((i) => (requests[i] as RenewRequest).leaseMs))
+  const rows = await db.query('select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)', [
+    ...columns,
     leases,
     db.now,
   ])
   const answers: RenewAnswer[] = requests.map(() => 'lost')
   for (const [turn, expiresAt, cancelRequested] of rows) {
-    answers[Number(turn) - 1] = { expiresAt: Number(expiresAt), cancelRequested: cancelRequested === 't' }
+    answers[order[Number(turn) - 1] as number] = {
+      expiresAt: Number(expiresAt),
+      cancelRequested: cancelRequested === 't',
+    }
   }
   return answers
 }

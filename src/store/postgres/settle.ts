@@ -46,23 +46,31 @@ function isPlainlyDone({ settlement }: SettleRequest): boolean {
 const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 
 async function settleDone(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
-  const results = requests.map(({ settlement }) => (settlement.as === 'done' ? settlement.result : null))
+  const { columns, order } = holdColumns(requests)
+  const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
   const call = {
-    text: 'select to_jsonb(holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11))::text',
-    values: [...holdColumns(requests), optionalTexts(results), desk.db.now],
+    text: 'select to_jsonb(holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10))::text',
+    values: [...columns, optionalTexts(results), desk.db.now],
   }
-  const read = (json: string | null | undefined) => new Set<number>(JSON.parse(json ?? 'null') ?? [])
+  const read = (json: string | null | undefined) => (JSON.parse(json ?? 'null') ?? []) as number[]
   const lost = await desk.db.land(call, ([row]) => read(row?.[0]), read)
-  return requests.map((_, i) => (lost.has(i + 1) ? 'lost' : plainlyDone))
+  const answers: SettleAnswer[] = requests.map(() => plainlyDone)
+  for (const turn of lost) answers[order[turn - 1] as number] = 'lost'
+  return answers
+}
+
+function resultOf(settlement: Settlement): string | null {
+  return settlement.as === 'done' ? settlement.result : null
 }
 
 async function settleInTurn(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
+  const { columns, order } = holdColumns(requests)
   await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
   const answers = await desk.lanes.withLanes(() =>
     desk.db.transact(async (tx) => {
-      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7, $8)', holdColumns(requests))
-      const held = new Map(rows.map(toHeld).map((job) => [job.turn - 1, job]))
+      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
+      const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
       requireLanes(desk.lanes, [...held.values()])
       await tx.readClock()
       const clerk = new Clerk(tx, desk.lanes)
@@ -164,7 +172,7 @@ export class Clerk {
   /** Answers at once, or once everything gathered was written. */
   async settle(job: HeldJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
     const verdict = settled(core(job), settlement, this.#tx.now)
-    const result = settlement.as === 'done' ? settlement.result : null
+    const result = resultOf(settlement)
     const effects = [...stagedEffects(settlement), ...requestedEffects(job, verdict)]
     if (effects.every(cannotFail)) return await this.#gather({ job, verdict, result, effects })
     await this.write()

@@ -85,6 +85,8 @@ create table holdfast.lease ( -- jobs of one lane held under one claim; a renewa
   xids xid8[] not null, -- places of the jobs in the lane
   ords bigint[] not null
 );
+-- Not compressed: that took 600 µs of a claim of 500 jobs; written as they are 80.
+alter table holdfast.lease alter xids set storage external, alter ords set storage external;
 create index lease_token on holdfast.lease (token);
 create index lease_expiry on holdfast.lease (expires_at);
 create index lease_given on holdfast.lease (given_at);

@@ -34,6 +34,25 @@
 // Plans are pinned. One made for an empty table and kept by the session took the bare cursor of bench/ 142 ms a claim at
 // 300,000 jobs instead of 2.
 
+const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
+                 j.start_before, j.dedup_scope, j.headers, j.payload`
+
+/** Or has been claimed before: then it has started. */
+const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
+
+const columns = `v_taken, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, v_keyed,
+               v_hurried`
+
+const columnsOf = (t: string) => `count(*), array_agg(${t}.ready_xid), array_agg(${t}.ord), array_agg(${t}.id),
+               ${once(`${t}.attempts`)}, ${once(`${t}.max_attempts`)}, ${once(`${t}.created_at`)},
+               case when count(${t}.timeout_ms) > 0 then array_agg(${t}.timeout_ms) end,
+               case when count(${t}.headers) > 0 then string_agg(coalesce(${t}.headers, ''), e'\\x1e') end,
+               string_agg(${t}.payload, e'\\x1e'), count(${t}.dedup_scope), count(${t}.start_before)`
+
+function once(column: string): string {
+  return `case when min(${column}) = max(${column}) then array[min(${column})] else array_agg(${column}) end`
+}
+
 export const claim = `
 create function holdfast.now_ms(p_now bigint) returns bigint language sql volatile as $holdfast$
   select coalesce(p_now, floor(extract(epoch from clock_timestamp()) * 1000)::bigint)
@@ -57,8 +76,9 @@ begin
   end loop;
 end $holdfast$;
 
--- A row for each lane that gave something, its jobs as columns; what is the same for all is there once, and texts are
--- joined by a character that JSON text cannot contain. (500 jobs as rows with ten columns cost the client 1.9 µs a job, so 0.7.)
+-- Up to two rows for each lane that gave something (what was taken behind its bound, and after it), jobs as columns; what
+-- is the same for all is there once, and texts are joined by a character that JSON text cannot contain. (500 jobs as rows
+-- with ten columns cost the client 1.9 µs a job, so 0.7.)
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
   p_finished uuid[], p_now bigint)
 returns table (lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
@@ -73,11 +93,22 @@ declare
   v_lane int;
   v_queue int;
   v_cursor holdfast.lane_cursor%rowtype;
-  v_left int := p_max;
+  v_next holdfast.lane_cursor%rowtype;
+  v_snapshot pg_snapshot; -- of the statement that looked for jobs after the bound
+  v_open xid8[];
+  v_ended boolean; -- a gap was done with
+  v_cut boolean; -- the limit was reached before the bound
+  v_any boolean;
   v_began timestamptz;
+  v_now bigint;
+  v_left int := p_max;
   v_bytes bigint := 0;
   v_bytes_max constant bigint := 33554432; -- payloads of one answer; the job that reaches it is the last
-  v_now bigint;
+  v_taken int;
+  v_ahead int;
+  v_keyed int;
+  v_hurried int;
+  v_total int;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'a claim needs read committed' using errcode = 'HF001';
@@ -104,170 +135,154 @@ begin
     if v_cursor.xid > pg_snapshot_xmax(pg_current_snapshot()) then
       raise exception 'the cursor of lane % is ahead of this cluster', v_lane using errcode = 'HF003';
     end if;
-    v_began := clock_timestamp();
-    continue when cardinality(v_cursor.gap_xids) = 0
-      and not exists (select from holdfast.job j
-                       where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
-                         and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()))
-      and not exists (select from holdfast.overdue o where o.lane = v_lane and o.passed)
-      and clock_timestamp() - v_began < interval '1 millisecond'; -- a slow look must move the bound
-    select l.queue into v_queue from holdfast.lane l where l.no = v_lane & ~1;
-    with moment as materialized (select pg_current_snapshot() as snapshot, clock_timestamp() as began),
-      again as materialized (
-        select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.start_before,
-               j.dedup_key, j.dedup_scope, j.headers, j.payload
-          from holdfast.overdue o join holdfast.job j on j.id = o.id
-         where o.lane = v_lane and o.passed and o.start_before > v_now
-         limit v_left
-      ),
-      gap as materialized (
-        select g.xid, g.ord, pg_visible_in_snapshot(g.xid, m.snapshot) as ended
-          from moment m, unnest(v_cursor.gap_xids, v_cursor.gap_ords) g(xid, ord)
-      ),
-      late_ahead as materialized (
-        select l.*, sum(octet_length(l.payload)) over (rows unbounded preceding) - octet_length(l.payload) as bytes
-          from (
-            select l.*
-              from gap g cross join lateral (
-                select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
-                       j.start_before, j.dedup_key, j.dedup_scope, j.headers, j.payload
-                  from holdfast.job j
-                 where j.lane = v_lane and j.ready_xid = g.xid and j.ord > g.ord
-                   and (j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)
-                 order by j.ord
-                 limit v_left
-              ) l
-             where g.ended
-             order by l.ready_xid, l.ord
-             limit (select v_left - count(*) from again)
-          ) l
-      ),
-      late as not materialized (
-        select seq, ready_xid, ord, id, attempts, max_attempts, timeout_ms, created_at, start_before, dedup_key, dedup_scope,
-               headers, payload
-          from late_ahead where v_bytes + bytes < v_bytes_max
-      ),
-      ahead as materialized (
-        select j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.start_before,
-               j.dedup_key, j.dedup_scope, j.headers, j.payload
-          from holdfast.job j
-         where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
-           and j.ready_xid < (select pg_snapshot_xmax(m.snapshot) from moment m)
-           and (j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)
-         order by j.ready_xid, j.ord
-         limit (select case when (select count(*) from late) = (select count(*) from late_ahead)
-                            then v_left - (select count(*) from again) - (select count(*) from late) else 0 end)
-      ),
-      room as materialized (
-        select v_bytes_max - v_bytes - coalesce((select sum(octet_length(l.payload)) from late l), 0) as bytes,
-               (select count(*) as n from ahead) as jobs, (select sum(octet_length(a.payload)) from ahead a) as wanted
-      ),
-      last as not materialized ( -- asked for only where they do not all fit
-        select a.ready_xid, a.ord
-          from (select a.ready_xid, a.ord, sum(octet_length(a.payload)) over w - octet_length(a.payload) as before
-                  from ahead a window w as (order by a.ready_xid, a.ord)) a
-         where a.before < (select r.bytes from room r)
-         order by a.ready_xid desc, a.ord desc limit 1
-      ),
-      fresh as not materialized (
-        select a.* from ahead a
-         where (select r.wanted <= r.bytes from room r)
-            or (a.ready_xid, a.ord) <= (select l.ready_xid, l.ord from last l)
-      ),
-      taken as not materialized (
-        select * from again union all select * from late union all select * from fresh
-      ),
-      sums as materialized (
-        select count(*) as n, array_agg(t.ready_xid) as xids, array_agg(t.ord) as ords, array_agg(t.id) as ids,
-               array_agg(t.attempts) as attempts, min(t.attempts) <> max(t.attempts) as tried,
-               array_agg(t.max_attempts) as max_attempts, min(t.max_attempts) <> max(t.max_attempts) as capped,
-               array_agg(t.created_at) as created_ats, min(t.created_at) <> max(t.created_at) as aged,
-               array_agg(t.timeout_ms) as timeouts, count(t.timeout_ms) as limited,
-               string_agg(coalesce(t.headers, ''), e'\\x1e') as headers, count(t.headers) as headed,
-               string_agg(t.payload, e'\\x1e') as payloads,
-               count(t.dedup_key) as keyed, count(t.start_before) as hurried
-          from taken t
-      ),
-      late_sum as materialized (
-        select c.n, case when c.n > 0 then s.xids[a.n + c.n] end as xid, case when c.n > 0 then s.ords[a.n + c.n] end as ord
-          from sums s, (select count(*) as n from again) a, (select count(*) as n from late) c
-      ),
-      fresh_sum as materialized (
-        select c.n, s.xids[s.n] as xid, s.ords[s.n] as ord from sums s, (select count(*) as n from fresh) c
-      ),
-      bound as materialized (
-        select b.iscut, b.isend, m.snapshot,
-               case when b.isend then pg_snapshot_xmax(m.snapshot) when f.n > 0 then f.xid else v_cursor.xid end as xid,
-               case when b.isend then 0 when f.n > 0 then f.ord else v_cursor.ord end as ord
-          from moment m, late_sum l, fresh_sum f, sums s,
-               (select (select count(*) from late_ahead) as late, r.jobs as fresh from room r) a, lateral (
-            select s.n - f.n >= v_left or l.n < a.late as iscut,
-                   s.n < v_left and l.n = a.late and f.n = a.fresh and (f.n > 0 or clock_timestamp() - m.began > interval '2 milliseconds') as isend
-          ) b
-      ),
-      gaps as materialized (
-        select g.xid, case when g.xid = l.xid then l.ord else g.ord end as ord
-          from gap g, late_sum l, bound b
-         where not g.ended or (b.iscut and (l.n = 0 or g.xid >= l.xid))
-         union all
-        select x.xid, 0
-          from bound b, pg_snapshot_xip(b.snapshot) x(xid)
-         where x.xid >= v_cursor.xid and x.xid < b.xid
-      ),
-      moved as (
-        insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
-        select v_lane, b.xid, b.ord, coalesce((select array_agg(g.xid) from gaps g), '{}'),
-               coalesce((select array_agg(g.ord) from gaps g), '{}')
-          from bound b
-         where (b.xid, b.ord) <> (v_cursor.xid, v_cursor.ord) or exists (select from gap g where g.ended)
-        returning 1
-      ),
-      dropped as (
-        delete from holdfast.lane_cursor c
-         where c.lane = v_lane and c.no = v_cursor.no and exists (select from moved)
-      ),
-      leased as (
-        insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
-        select p_token, v_lane, p_worker, v_now, v_now, v_now + p_lease_ms, s.xids, s.ords from sums s where s.n > 0
-      ),
-      counted as (
-        insert into holdfast.tally (xid, queue, ready, running)
-        select pg_current_xact_id(), v_queue, -s.n, s.n from sums s where s.n > 0
-      ),
-      freed as (
+    v_next := v_cursor;
+    v_ended := false;
+    v_cut := false;
+    v_total := 0;
+    for v_step in 1..2 loop
+      exit when v_cut;
+      v_taken := 0;
+      if v_step = 1 then -- behind the bound
+        continue when cardinality(v_cursor.gap_xids) = 0
+          and not exists (select from holdfast.overdue o where o.lane = v_lane and o.passed);
+        with moment as materialized (select pg_current_snapshot() as snapshot),
+        again as materialized (
+          select ${jobColumns}
+            from holdfast.overdue o join holdfast.job j on j.id = o.id
+           where o.lane = v_lane and o.passed and o.start_before > v_now
+           limit v_left
+        ),
+        gap as materialized (
+          select g.xid, g.ord, pg_visible_in_snapshot(g.xid, m.snapshot) as ended
+            from moment m, unnest(v_cursor.gap_xids, v_cursor.gap_ords) g(xid, ord)
+        ),
+        late_ahead as materialized (
+          select l.*, sum(octet_length(l.payload)) over (rows unbounded preceding) - octet_length(l.payload) as before
+            from (
+              select l.*
+                from gap g cross join lateral (
+                  select ${jobColumns}
+                    from holdfast.job j
+                   where j.lane = v_lane and j.ready_xid = g.xid and j.ord > g.ord and ${startsInTime}
+                   order by j.ord
+                   limit v_left
+                ) l
+               where g.ended
+               order by l.ready_xid, l.ord
+               limit (select v_left - count(*) from again)
+            ) l
+        ),
+        late as not materialized (select * from late_ahead l where v_bytes + l.before < v_bytes_max),
+        cut as materialized (
+          select late.n as late, a.n + late.n >= v_left or late.n < ahead.n as short
+            from (select count(*) as n from again) a, (select count(*) as n from late) late,
+                 (select count(*) as n from late_ahead) ahead
+        ),
+        last as materialized ( -- the last place that was taken from a gap
+          select l.ready_xid as xid, l.ord from late l offset (select greatest(c.late - 1, 0) from cut c)
+        ),
+        gaps as materialized (
+          select g.xid, case when g.xid = l.xid then l.ord else g.ord end as ord
+            from gap g cross join cut c left join last l on true
+           where not g.ended or (c.short and (l.xid is null or g.xid >= l.xid))
+        )
+        select ${columnsOf('t')}, (select c.short from cut c), (select coalesce(bool_or(g.ended), false) from gap g),
+               (select coalesce(array_agg(g.xid), '{}') from gaps g), (select coalesce(array_agg(g.ord), '{}') from gaps g)
+          into ${columns}, v_cut, v_ended, v_next.gap_xids, v_next.gap_ords
+          from (select a.*, 0 as before from again a union all select * from late) t;
+      else
+        v_began := clock_timestamp();
+        select pg_current_snapshot(), exists (
+            select from holdfast.job j
+             where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
+               and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()))
+          into v_snapshot, v_any;
+        if v_any then
+          with ahead as materialized (
+            select ${jobColumns}
+              from holdfast.job j
+             where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
+               and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()) and ${startsInTime}
+             order by j.ready_xid, j.ord
+             limit v_left
+          ),
+          room as materialized (
+            select v_bytes_max - v_bytes as bytes, count(*) as jobs, sum(octet_length(a.payload)) as wanted from ahead a
+          ),
+          last as not materialized ( -- asked for only where they do not all fit
+            select a.ready_xid, a.ord
+              from (select a.ready_xid, a.ord, sum(octet_length(a.payload)) over w - octet_length(a.payload) as before
+                      from ahead a window w as (order by a.ready_xid, a.ord)) a
+             where a.before < (select r.bytes from room r)
+             order by a.ready_xid desc, a.ord desc limit 1
+          )
+          select ${columnsOf('t')}, (select r.jobs from room r), pg_current_snapshot()
+            into ${columns}, v_ahead, v_snapshot
+            from ahead t
+           where (select r.wanted <= r.bytes from room r)
+              or (t.ready_xid, t.ord) <= (select l.ready_xid, l.ord from last l);
+        end if;
+        if v_taken > 0 then
+          v_next.xid := xids[v_taken];
+          v_next.ord := ords[v_taken];
+        end if;
+        if v_taken < v_left and (v_taken = v_ahead and v_taken > 0 -- it came to the end of what it can see
+            or v_taken = 0 and clock_timestamp() - v_began > interval '2 milliseconds') then
+          v_next.xid := pg_snapshot_xmax(v_snapshot);
+          v_next.ord := 0;
+        end if;
+        if v_next.xid > v_cursor.xid then
+          select array_agg(x.xid) into v_open
+            from pg_snapshot_xip(v_snapshot) x(xid) where x.xid >= v_cursor.xid and x.xid < v_next.xid;
+          v_next.gap_xids := v_next.gap_xids || v_open;
+          v_next.gap_ords := v_next.gap_ords || array_fill(0::bigint, array[coalesce(cardinality(v_open), 0)]);
+        end if;
+      end if;
+      continue when v_taken = 0;
+
+      insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
+      values (p_token, v_lane, p_worker, v_now, v_now, v_now + p_lease_ms, xids, ords);
+      lane := v_lane;
+      started_at := v_now;
+      expires_at := v_now + p_lease_ms;
+      return next;
+      v_total := v_total + v_taken;
+      v_left := v_left - v_taken;
+      v_bytes := v_bytes + octet_length(payloads);
+      if v_keyed > 0 then
         delete from holdfast.dedup d
          where d.ctid = any (array(
-           select s.spot from taken t cross join lateral (
-             select e.ctid as spot from holdfast.dedup e
-              where e.queue = v_queue and e.key = t.dedup_key and e.seq = t.seq offset 0) s
-            where t.dedup_scope = 'waiting' and (select u.keyed from sums u) > 0))
-      ),
-      started as (
+           select s.spot
+             from unnest(ids) u(id)
+            cross join lateral (select * from holdfast.job where id = u.id and dedup_scope = 'waiting' offset 0) j
+            cross join lateral (select * from holdfast.lane where no = v_lane & ~1 offset 0) l
+            cross join lateral (select e.ctid as spot from holdfast.dedup e
+                                 where e.queue = l.queue and e.key = j.dedup_key and e.seq = j.seq offset 0) s));
+      end if;
+      if v_hurried > 0 then
         delete from holdfast.overdue o
          where o.ctid = any (array(
-           select s.spot from taken t cross join lateral (
-             select e.ctid as spot from holdfast.overdue e
-              where e.start_before = t.start_before and e.seq = t.seq offset 0) s
-            where t.start_before is not null and (select u.hurried from sums u) > 0))
-      )
-      select v_lane, v_now, v_now + p_lease_ms, s.xids, s.ords, s.ids,
-             case when s.tried then s.attempts else s.attempts[1:1] end,
-             case when s.capped then s.max_attempts else s.max_attempts[1:1] end,
-             case when s.aged then s.created_ats else s.created_ats[1:1] end,
-             case when s.limited > 0 then s.timeouts end, case when s.headed > 0 then s.headers end, s.payloads
-        into lane, started_at, expires_at, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers,
-             payloads
-        from sums s;
-    if ords is not null then
-      return next;
-      v_left := v_left - cardinality(ords);
-      v_bytes := v_bytes + octet_length(payloads);
+           select s.spot
+             from unnest(ids) u(id)
+            cross join lateral (select * from holdfast.job where id = u.id and start_before is not null offset 0) j
+            cross join lateral (select e.ctid as spot from holdfast.overdue e
+                                 where e.start_before = j.start_before and e.seq = j.seq offset 0) s));
+      end if;
+    end loop;
+    if v_total > 0 then
+      insert into holdfast.tally (xid, queue, ready, running)
+      select pg_current_xact_id(), l.queue, -v_total, v_total from holdfast.lane l where l.no = v_lane & ~1;
     end if;
-    if exists (select from holdfast.overdue o where o.start_before <= v_now and o.lane = v_lane and not o.passed) then
-      update holdfast.overdue o set passed = true
-        from holdfast.job j
-       where o.start_before <= v_now and o.lane = v_lane and not o.passed and j.id = o.id and j.ready_xid is not null
-         and not holdfast.is_waiting(v_lane, j.ready_xid, j.ord, o.start_before, o.seq);
+    if v_ended or (v_next.xid, v_next.ord) <> (v_cursor.xid, v_cursor.ord) then
+      insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
+      values (v_lane, v_next.xid, v_next.ord, v_next.gap_xids, v_next.gap_ords);
+      delete from holdfast.lane_cursor c where c.lane = v_lane and c.no = v_cursor.no;
+      if exists (select from holdfast.overdue o where o.start_before <= v_now and o.lane = v_lane and not o.passed) then
+        update holdfast.overdue o set passed = true
+          from holdfast.job j
+         where o.start_before <= v_now and o.lane = v_lane and not o.passed and j.id = o.id and j.ready_xid is not null
+           and not holdfast.is_waiting(v_lane, j.ready_xid, j.ord, o.start_before, o.seq);
+      end if;
     end if;
     exit when v_bytes >= v_bytes_max;
   end loop;
@@ -300,10 +315,7 @@ end $holdfast$;
 
 -- The lanes of these queues (null: of all) in the order of a claim. Of many, only those where something may be taken: it
 -- is cheaper to look at 1,000 lanes in one statement than to lock them.
-create function holdfast.lanes_to_claim(p_queues text[]) returns int[]
-language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
-as $holdfast$
+create function holdfast.lanes_to_claim(p_queues text[]) returns int[] language plpgsql as $holdfast$
 declare
   v_lanes int[];
   v_busy int[];

@@ -48,6 +48,7 @@ begin
   end if;
 end $holdfast$;
 
+-- Of lanes and attempts there is one for all, or one for each.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint)
 returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -60,21 +61,22 @@ begin
   end if;
   if p_delays is null and p_run_ats is null then
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
-    select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, u.lane, u.max_attempts, u.timeout_ms, u.headers,
-           u.payload
+    select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
+           coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
       from (select nextval('holdfast.number') as number, j.*
               from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts)
                      j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
     insert into holdfast.tally (xid, queue, ready)
     select pg_current_xact_id(), l.queue, c.jobs
-      from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
+      from (select u.lane, case when cardinality(p_lanes) = 1 then cardinality(p_ids) else count(*) end as jobs
+              from unnest(p_lanes) u(lane) group by u.lane) c
       join holdfast.lane l on l.no = c.lane;
     return;
   end if;
   with added as (
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
     select u.number, u.number, case when u.due_at <= v_now then pg_current_xact_id() end, greatest(u.due_at, v_now), v_now,
-           u.id, u.lane, u.max_attempts, u.timeout_ms, u.headers, u.payload
+           u.id, coalesce(u.lane, p_lanes[1]), coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
       from (select nextval('holdfast.number') as number, coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at, j.*
               from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats)
                      j(id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at)) u

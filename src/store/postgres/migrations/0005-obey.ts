@@ -8,7 +8,7 @@ create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue
 
 -- The jobs that these holds hold, locked until the transaction ends.
 create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
-  p_lasts bigint[], p_ids uuid[], p_of int[])
+  p_lasts bigint[], p_starts int[])
 returns setof holdfast.held_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -16,9 +16,9 @@ begin
   return query
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
            j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
-      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_ids, p_of) f
+      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
-                          where k.id = p_ids[f.turn] and coalesce(k.ready_xid, '0') = any (p_xids) for update) j
+                          where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
      cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
      cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q;
 end $holdfast$;

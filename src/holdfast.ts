@@ -61,6 +61,12 @@ export type Stats = Omit<QueueInfo, 'name' | 'paused'>
 type LeaseOf<Q> =
   Q extends QueueDefinition<infer _In, infer Out, infer Result, infer _ResultOut> ? Lease<Out, Result> : Lease
 
+interface Defined {
+  readonly settings: AnyDefinition['settings']
+  readonly text: string
+  readonly stored: Promise<void>
+}
+
 /** How long a waiter goes without looking, whatever wake-ups say. */
 const backstopMs = 1_000
 /** The most jobs in one group commit. */
@@ -74,7 +80,7 @@ export class Holdfast {
   readonly #sweeper: Sweeper
   readonly #waiters = new Waiters()
   readonly #unsubscribe: () => void
-  readonly #defined = new Map<string, { readonly settings: string; readonly stored: Promise<void> }>()
+  readonly #defined = new Map<string, Defined>()
   readonly #enqueues: Group<EnqueueRequest, EnqueueAnswer>
   readonly #settles: Group<SettleRequest, SettleAnswer>
   readonly #renews: Group<RenewRequest, RenewAnswer>
@@ -382,11 +388,11 @@ export class Holdfast {
   /** Makes sure that the store knows what this definition asks of it, once per definition. */
   #define({ settings }: AnyDefinition): Promise<void> | undefined {
     if (settings === null) return undefined
-    const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
     const known = this.#defined.get(settings.name)
-    if (known?.settings === text) return known.stored
-    const stored = this.#store.define([settings])
-    this.#defined.set(settings.name, { settings: text, stored })
+    if (known?.settings === settings) return known.stored
+    const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
+    const stored = known?.text === text ? known.stored : this.#store.define([settings])
+    this.#defined.set(settings.name, { settings, text, stored })
     stored.catch(() => this.#defined.delete(settings.name))
     return stored
   }

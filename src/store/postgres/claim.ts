@@ -42,7 +42,7 @@ export class Claims {
     const token = randomBytes(16).toString('hex')
     const finished = this.#finished.splice(0, finishedMax)
     const values = [token, worker, leaseMs, max, queues && texts(queues), list(finished), this.#db.now]
-    const rows = await patiently(() => this.#healing(() => this.#db.once(select, values)))
+    const rows = await patiently(() => this.#healing(() => this.#db.hot(select, values)))
     const jobs: ClaimedJob[] = []
     for (const row of rows) jobs.push(...(await this.#toClaimed(token, row)))
     if (jobs.length > 0) this.#open.set(token, jobs.length)

@@ -4,7 +4,7 @@
 // records in the transaction; sent again under the same number it either lands now, or is told (HF004) that it has landed,
 // and reads what was answered then. Calls that write nothing durable are simply made again.
 
-import { randomUUID } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Pool, PoolClient, QueryResult } from 'pg'
 import { type Clock, systemClock } from '../../clock.ts'
@@ -27,6 +27,8 @@ export class Database {
   readonly #clock: Clock
   /** Set where sessions do not start as read committed: then even single statements bring a transaction along. */
   #wraps = false
+  #prepares = true
+  readonly #names = new Map<string, string>()
 
   constructor(pool: Pool, schema: Schema, clock: Clock) {
     this.pool = pool
@@ -60,6 +62,31 @@ export class Database {
     return rowsOf(this.pool, this.schema.sql(text), values)
   }
 
+  /**
+   * The same for a statement that is made again and again: each connection keeps it prepared, which saves 0.1 ms. Where
+   * somebody lets go of what was prepared, as a pooler does that hands out another connection for every transaction,
+   * statements are sent whole from then on; none of these refusals comes after something was done.
+   */
+  async hot(text: string, values: readonly Value[]): Promise<Row[]> {
+    if (this.#wraps || !this.#prepares) return this.once(text, values)
+    const sql = this.schema.sql(text)
+    try {
+      return await rowsOf(this.pool, sql, values, this.#nameOf(sql))
+    } catch (error) {
+      if (!isUnprepared(error)) throw error
+      this.#prepares = false
+      return this.once(text, values)
+    }
+  }
+
+  #nameOf(sql: string): string {
+    const known = this.#names.get(sql)
+    if (known !== undefined) return known
+    const name = `holdfast ${createHash('sha256').update(sql).digest('hex').slice(0, 32)}`
+    this.#names.set(sql, name)
+    return name
+  }
+
   /** A durable call that is one statement; `flush` is its first parameter. */
   async land<T>(
     call: { readonly text: string; readonly values: readonly Value[] },
@@ -69,7 +96,7 @@ export class Database {
   ): Promise<T> {
     const flush = randomUUID()
     try {
-      return read(await patiently(() => this.once(call.text, [flush, ...call.values]), { isHasty }))
+      return read(await patiently(() => this.hot(call.text, [flush, ...call.values]), { isHasty }))
     } catch (error) {
       if (!hasLanded(error)) throw error
       return readKept(await this.#answerOf(flush))
@@ -102,7 +129,7 @@ export class Database {
   }
 
   async #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
-    const client = await this.#checkOut()
+    const client = await this.checkOut()
     try {
       await client.query(`begin isolation level read committed${durable ? '' : '; set local synchronous_commit = off'}`)
       const answer = await work(new Transaction(client, this.schema, this.now))
@@ -116,7 +143,7 @@ export class Database {
   }
 
   /** A connection that breaks between two statements says so at the next one; it must not end the process. */
-  async #checkOut(): Promise<PoolClient> {
+  async checkOut(): Promise<PoolClient> {
     const client = await this.pool.connect()
     if (client.listenerCount('error', ignore) === 0) client.on('error', ignore)
     return client
@@ -172,8 +199,9 @@ export class Transaction {
 
 function ignore(): void {}
 
-async function rowsOf(on: Pool | PoolClient, text: string, values: readonly Value[]): Promise<Row[]> {
+async function rowsOf(on: Pool | PoolClient, text: string, values: readonly Value[], name?: string): Promise<Row[]> {
   const result: QueryResult = await on.query({
+    name,
     text,
     values: values as Value[],
     rowMode: 'array',
@@ -226,6 +254,12 @@ function isOurs(error: unknown): boolean {
 
 export function hasLanded(error: unknown): boolean {
   return codeOf(error) === 'HF004'
+}
+
+/** A prepared statement that is not there, or is there already, or whose answer has changed its type. */
+function isUnprepared(error: unknown): boolean {
+  const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)
+  return isStale || ['26000', '42P05'].includes(codeOf(error))
 }
 
 /** The server or the way to it is gone: the outcome is unknown. */

@@ -117,7 +117,7 @@ class PostgresStore implements Store {
 
   async start(): Promise<void> {
     await patiently(async () => {
-      const client = await this.#pool.connect()
+      const client = await this.#db.checkOut()
       try {
         await migrate(client, this.#db.schema)
       } finally {

@@ -1,16 +1,15 @@
 import type { RenewAnswer, RenewRequest } from '../store.ts'
 import { list } from './columns.ts'
-import type { Database } from './database.ts'
+import { type Database, patiently } from './database.ts'
 import { holdColumns } from './fence.ts'
+
+const select = 'select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)'
 
 export async function renew(db: Database, requests: readonly RenewRequest[]): Promise<RenewAnswer[]> {
   const { columns, order } = holdColumns(requests)
   const leases = list(order.map((i) => (requests[i] as RenewRequest).leaseMs))
-  const rows = await db.query('select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)', [
-    ...columns,
-    leases,
-    db.now,
-  ])
+  const values = [...columns, leases, db.now]
+  const rows = await patiently(() => db.hot(select, values))
   const answers: RenewAnswer[] = requests.map(() => 'lost')
   for (const [turn, expiresAt, cancelRequested] of rows) {
     answers[order[Number(turn) - 1] as number] = {

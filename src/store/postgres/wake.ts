@@ -8,7 +8,7 @@
 // less often while there is none.
 
 import { randomUUID } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import type { PoolClient } from 'pg'
 import type { Database } from './database.ts'
 import { readReady } from './read.ts'
@@ -92,6 +92,7 @@ export class Wakes {
   }
 
   async #send(): Promise<void> {
+    await immediate() // whoever was woken here is on its way first
     while (this.#gathered.size > 0) {
       const ready = [...this.#gathered]
       this.#gathered = new Map()
@@ -108,7 +109,7 @@ export class Wakes {
 
   /** Assigns a transaction number, whose commit need not wait for the disk. */
   async #notify(text: string): Promise<void> {
-    await this.#db.once(
+    await this.#db.hot(
       `select pg_notify($1, $2) from (select set_config('synchronous_commit', 'off', true)) as quick`,
       [this.channel, text],
     )

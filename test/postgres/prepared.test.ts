@@ -1,0 +1,56 @@
+// Statements are kept prepared by each connection. A pooler that hands out another connection for every transaction, or
+// somebody who tidies up, may let go of them; that costs nobody anything.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import type { Pool } from 'pg'
+import { open } from '../../src/open.ts'
+import type { Queue } from '../../src/queue.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { allJobs } from '../conformance/expect.ts'
+import { setup } from './exactness-ground.ts'
+import { newPool } from './hand.ts'
+
+test('a connection prepares what is sent again and again, and nothing twice', async () => {
+  await using ground = await setup()
+  const pool = newPool(ground.url, 1)
+  await using holdfast = await open(postgres({ pool, listen: false }))
+  for (let i = 0; i < 5; i++) await cycle(holdfast.queue('mail'))
+  const names = (await prepared(pool)).map(({ statement }) => /holdfast"?\.(\w+)\(/.exec(statement)?.[1] ?? 'notify')
+  assert.deepEqual(names.sort(), ['claim', 'enqueue_plain', 'notify', 'renew', 'settle_done'])
+  await holdfast.close()
+  await pool.end()
+})
+
+test('what was prepared and is gone, or is there already, is sent whole, and lands once', async () => {
+  await using ground = await setup()
+  const pool = newPool(ground.url, 1)
+  await using holdfast = await open(postgres({ pool, listen: false }))
+  await cycle(holdfast.queue('mail'))
+  const known = await prepared(pool)
+  await pool.query('deallocate all')
+  await cycle(holdfast.queue('mail'))
+  assert.deepEqual(await prepared(pool), [])
+  await holdfast.close()
+  await pool.end()
+
+  const taken = newPool(ground.url, 1)
+  await using later = await open(postgres({ pool: taken, listen: false }))
+  for (const { name, statement } of known) await taken.query(`prepare "${name}" as ${statement}`)
+  await cycle(later.queue('mail'))
+  assert.equal((await allJobs(later, { queue: 'mail', state: 'done' })).length, 3)
+  await later.close()
+  await taken.end()
+})
+
+async function cycle(queue: Queue): Promise<void> {
+  assert.equal((await queue.enqueue('job')).status, 'created')
+  const [lease, another] = await queue.claim({ max: 2 })
+  assert.equal(another, undefined)
+  await lease?.renew()
+  assert.equal((await lease?.done())?.state, 'done')
+}
+
+async function prepared(pool: Pool): Promise<{ name: string; statement: string }[]> {
+  const { rows } = await pool.query('select name, statement from pg_prepared_statements order by name')
+  return rows
+}

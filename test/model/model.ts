@@ -239,34 +239,40 @@ export class Model {
 
   // Claim, renew, settle
 
-  claim({ queues, max, leaseMs, worker }: ClaimRequest, oracle: Oracle): ClaimedJob[] {
+  claim(request: ClaimRequest, oracle: Oracle): ClaimedJob[] {
+    return toEnd(this.claimInParts(request, oracle))
+  }
+
+  /** Lane by lane: what races with it may come in between. */
+  *claimInParts({ queues, max, leaseMs, worker }: ClaimRequest, oracle: Oracle): Generator<void, ClaimedJob[]> {
+    const claimed: ClaimedJob[] = []
+    let last: readonly number[] = []
+    const lane = (job: ModelJob) => laneOf(job, queues ?? this.state.queues.toSorted())
+    for (;;) {
+      const ahead = this.inOrder(queues)
+        .filter((job) => !this.state.paused.includes(job.queue) && !this.#isOverdue(job))
+        .filter((job) => compareLanes(lane(job), last) > 0)
+      const [first] = ahead
+      if (!first || claimed.length === max) return claimed
+      last = lane(first)
+      const taken = ahead.filter((job) => compareLanes(lane(job), last) === 0).slice(0, max - claimed.length)
+      claimed.push(...taken.map((job) => this.#lend(job, { leaseMs, worker }, oracle)))
+      yield
+    }
+  }
+
+  #lend(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
     const { now } = this.state
-    return this.inOrder(queues)
-      .filter((job) => !this.state.paused.includes(job.queue) && !this.#isOverdue(job))
-      .slice(0, max)
-      .map((job) => {
-        this.#free(job, ['waiting'])
-        job.state = 'running'
-        job.attempts += 1
-        job.started = true
-        job.fence = oracle.fence(job.id)
-        job.leaseMs = leaseMs
-        job.hold = { worker, startedAt: now, expiresAt: now + leaseMs }
-        const {
-          id,
-          queue,
-          fence,
-          attempts: attempt,
-          maxAttempts,
-          priority,
-          timeoutMs,
-          createdAt,
-          headers,
-          payload,
-        } = job
-        const times = { createdAt, startedAt: now, expiresAt: now + leaseMs }
-        return { id, queue, fence, attempt, maxAttempts, priority, timeoutMs, ...times, headers, payload }
-      })
+    this.#free(job, ['waiting'])
+    job.state = 'running'
+    job.attempts += 1
+    job.started = true
+    job.fence = oracle.fence(job.id)
+    job.leaseMs = leaseMs
+    job.hold = { worker, startedAt: now, expiresAt: now + leaseMs }
+    const { id, queue, fence, attempts: attempt, maxAttempts, priority, timeoutMs, createdAt, headers, payload } = job
+    const times = { createdAt, startedAt: now, expiresAt: now + leaseMs }
+    return { id, queue, fence, attempt, maxAttempts, priority, timeoutMs, ...times, headers, payload }
   }
 
   /** The ready jobs of these queues (null: all, by name) in the order of a claim. */
@@ -274,13 +280,7 @@ export class Model {
     const names = queues ?? this.state.queues.toSorted()
     return this.state.live
       .filter((job) => job.state === 'ready' && names.includes(job.queue))
-      .sort(
-        (a, b) =>
-          a.priority - b.priority ||
-          names.indexOf(a.queue) - names.indexOf(b.queue) ||
-          Number(b.front) - Number(a.front) ||
-          a.turn - b.turn,
-      )
+      .sort((a, b) => compareLanes(laneOf(a, names), laneOf(b, names)) || a.turn - b.turn)
   }
 
   #isOverdue(job: ModelJob): boolean {
@@ -397,31 +397,38 @@ export class Model {
   // Sweep: rescue, cancel what is overdue, promote, prune; each at most `max`
 
   sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now'> {
+    return toEnd(this.sweepInParts(max, oracle))
+  }
+
+  /** Part by part: what races with it may come in between. Jobs of claims that others renew just now may be left to them. */
+  *sweepInParts(
+    max: number,
+    oracle: Oracle,
+    leaves: (job: ModelJob) => boolean = () => false,
+  ): Generator<void, Omit<SweepReport, 'more' | 'now'>> {
     const { now } = this.state
-    const lapsed = this.lapsed().slice(0, max)
+    const lapsed = this.lapsed()
+      .filter((job) => !leaves(job))
+      .slice(0, max)
     for (const { born } of lapsed) this.#rescue(born, oracle)
     for (const job of this.state.live) {
       // The clock was set back: no lease lasts longer than it was given for.
       if (job.hold) job.hold = { ...job.hold, expiresAt: Math.min(job.hold.expiresAt, now + job.leaseMs) }
     }
-
+    yield
     const overdue = this.overdue().slice(0, max)
     for (const job of overdue) {
       job.error = { name: 'Overdue', message: '' }
       this.#end(job, 'cancelled', null)
     }
-
+    yield
     const due = this.due().slice(0, max)
     for (const job of due) this.#wait(job, now, false)
-
+    yield
     const pruned = this.#prune(max)
-    return {
-      rescued: lapsed.length,
-      promoted: due.length,
-      overdue: overdue.length,
-      pruned,
-      nextDueAt: this.nextDueAt(),
-    }
+    yield
+    const nextDueAt = this.nextDueAt()
+    return { rescued: lapsed.length, promoted: due.length, overdue: overdue.length, pruned, nextDueAt }
   }
 
   #rescue(born: number, oracle: Oracle): void {
@@ -448,7 +455,7 @@ export class Model {
   due(): ModelJob[] {
     return this.state.live
       .filter((job) => job.state === 'scheduled' && job.runAt <= this.state.now)
-      .sort((a, b) => compare(a.queue, b.queue) || a.runAt - b.runAt || a.born - b.born)
+      .sort((a, b) => a.runAt - b.runAt || a.born - b.born)
   }
 
   /** Never started, and now too late. */
@@ -663,4 +670,24 @@ function no(code: ErrorCode, facts: Refused['facts'] = {}): Refused {
 
 function effectError({ refused, message }: Refused): JobError {
   return { name: 'EffectFailed', code: refused, message }
+}
+
+/** Runs what may be done in parts without a pause. */
+export function toEnd<T>(parts: Generator<void, T>): T {
+  for (;;) {
+    const part = parts.next()
+    if (part.done) return part.value
+  }
+}
+
+function laneOf({ priority, queue, front }: ModelJob, names: readonly string[]): readonly number[] {
+  return [priority, names.indexOf(queue), front ? 0 : 1]
+}
+
+function compareLanes(a: readonly number[], b: readonly number[]): number {
+  for (let i = 0; i < 3; i++) {
+    const difference = (a[i] ?? -1) - (b[i] ?? -1)
+    if (difference !== 0) return difference
+  }
+  return 0
 }

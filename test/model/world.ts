@@ -1,12 +1,13 @@
 // A store, a virtual clock, and the models that could be it. There is one model until calls race: then every order of them
-// is tried on a copy, the orders that explain the answers stay, and what comes later tells them apart. A step fails when
-// no model is left.
+// is tried on a copy, the orders that explain answers and state stay, and what comes later tells them apart. Where no order
+// does, calls that go part by part (a claim from lane to lane, a sweep from task to task) may have had others come in
+// between. A step fails when no model is left.
 
 import type { JobRecord } from '../../src/job/record.ts'
 import type { DeathNotice } from '../../src/job/transition.ts'
 import type { HoldName, Store } from '../../src/store/store.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
-import { type Answered, type Call, kvGetCall, toCall } from './commands.ts'
+import { type Answered, type Call, kvGetCall, type Race, toCall } from './commands.ts'
 import { Model, type Oracle } from './model.ts'
 import { differenceOf, observe, readRecords } from './observe.ts'
 import type { Step } from './steps.ts'
@@ -70,23 +71,35 @@ export class World {
     for (const kind of answered.flatMap(({ kinds }) => kinds)) this.kinds.add(kind)
     this.#checkFences(answered)
     const oracle = await this.oracle(answered)
+    if (calls.length === 1) this.keep((model) => answered[0]?.judge(model, oracle) ?? null)
+    else await this.#explainRace(answered, oracle)
+    this.#remember()
+  }
+
+  async #explainRace(answered: readonly Answered[], oracle: Oracle): Promise<void> {
+    const observed = await observe(this.#store)
     const orders = permutations(answered)
     let firstDifference: string | null = null
-    const explained = this.#models.flatMap((model) =>
+    const explains = (model: Model, difference: string | null): boolean => {
+      const found = difference ?? differenceOf(model, observed)
+      firstDifference ??= found
+      return found === null
+    }
+    const inOrder = this.#models.flatMap((model) =>
       orders.flatMap((order) => {
-        const copy = orders.length === 1 ? model : model.clone()
-        for (const each of order) {
-          const difference = each.judge(copy, oracle)
-          firstDifference ??= difference
-          if (difference !== null) return []
-        }
-        return [copy]
+        const copy = model.clone()
+        const difference = order.reduce<string | null>((before, each) => before ?? each.judge(copy, oracle), null)
+        return explains(copy, difference) ? [copy] : []
       }),
     )
+    const explained =
+      inOrder.length > 0
+        ? inOrder
+        : this.#models.flatMap((model) =>
+            [...interleaved(model, answered, oracle)].filter((end) => explains(end, null)),
+          )
     if (explained.length === 0) this.#fail(firstDifference ?? 'no model is left', orders.length)
-    this.#models = explained
-    if (calls.length > 1) await this.compare()
-    this.#remember()
+    this.#models = distinct(explained)
   }
 
   /** The whole state agrees. */
@@ -155,6 +168,28 @@ function tellsOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: Death
   const told: unknown = JSON.parse(payload)
   if (typeof told !== 'object' || told === null || createdAt !== diedAt) return false
   return 'id' in told && told.id === id && 'queue' in told && told.queue === queue
+}
+
+/** What could become of the model where calls come in between the parts of others, as far as the answers allow. */
+function* interleaved(model: Model, answered: readonly Answered[], oracle: Oracle): Generator<Model> {
+  const renewed = new Set(answered.flatMap(({ claims }) => claims))
+  for (const renewing of renewed.size > 0 ? [new Set<string>(), renewed] : [renewed]) {
+    const schedules: (readonly number[])[] = [[]]
+    for (let schedule = schedules.pop(); schedule; schedule = schedules.pop()) {
+      const race = { model: model.clone(), oracle, renewing }
+      const parts = answered.map((each) => each.judgeInParts?.(race) ?? atOnce(each, race))
+      const ends = schedule.map((i) => ({ i, ...(parts[i] as Generator<void, string | null>).next() }))
+      const ended = ends.filter(({ done }) => done)
+      if (ended.some(({ value }) => value !== null)) continue
+      if (ended.length === answered.length) yield race.model
+      for (const i of answered.keys()) if (!ended.some((end) => end.i === i)) schedules.push([...schedule, i])
+    }
+  }
+}
+
+// biome-ignore lint/correctness/useYield: one part, so nothing comes in between
+function* atOnce(each: Answered, { model, oracle }: Race): Generator<void, string | null> {
+  return each.judge(model, oracle)
 }
 
 function permutations<T>(list: readonly T[]): T[][] {

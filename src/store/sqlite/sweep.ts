@@ -56,23 +56,41 @@ function cancelOverdue(tx: Transaction, max: number): number {
   return overdue.length
 }
 
+/** The longest due first, whatever their queues. */
 function promoteDue(tx: Transaction, max: number): number {
-  let promoted = 0
+  const due = firstDue(tx, max)
+  for (const { queue, job } of due) promote(tx, queue, job)
+  return due.length
+}
+
+interface Due {
+  readonly queue: QueueRow
+  readonly job: IdleRow
+}
+
+/** Once there are enough, a queue is asked only for what is due before the last of them. */
+function firstDue(tx: Transaction, max: number): Due[] {
+  let due: Due[] = []
+  let until = tx.now
   for (const queue of tx.queues()) {
-    if (queue.scheduled === 0 || promoted >= max) continue
-    const due = tx.db.all<IdleRow>(
+    if (queue.scheduled === 0) continue
+    const jobs = tx.db.all<IdleRow>(
       `select ${idleColumns}
          from holdfast_scheduled s join holdfast_job j on j.seq = s.seq
         where s.queue = ? and s.run_at <= ?
         order by s.run_at, s.seq limit +?`,
       queue.no,
-      tx.now,
-      max - promoted,
+      until,
+      max,
     )
-    for (const job of due) promote(tx, queue, job)
-    promoted += due.length
+    due = [...due, ...jobs.map((job) => ({ queue, job }))].sort(byTime).slice(0, max)
+    if (due.length === max) until = due.at(-1)?.job.run_at ?? until
   }
-  return promoted
+  return due
+}
+
+function byTime({ job: a }: Due, { job: b }: Due): number {
+  return a.run_at - b.run_at || a.seq - b.seq
 }
 
 function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease.ts'
-import { claimOne, deadJob, readJob } from '../conformance/expect.ts'
+import { claimOne, deadJob, readJob, rejects } from '../conformance/expect.ts'
 import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { clockAfterLock, gaps, laneLock, readAfterLock } from './rules.ts'
 
@@ -203,12 +203,31 @@ test(
   }),
 )
 
-async function lateRequeue(hand: Hand): Promise<unknown[][]> {
-  const id = await deadJob(hand.holdfast, 'mail', 'risen')
+/** A requeue that has not committed yet. */
+async function requeueInProgress(hand: Hand, id: string): Promise<CallerTx> {
   const tx = await hand.begin()
   const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
   const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
   await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])
+  return tx
+}
+
+test(
+  'of two requeues of one job the second finds it alive',
+  inHand(async (hand) => {
+    const id = await deadJob(hand.holdfast, 'mail', 'risen')
+    const tx = await requeueInProgress(hand, id)
+    const second = rejects(hand.holdfast.requeue(id), 'INVALID_STATE')
+    await hand.waiters(1)
+    await tx.commit()
+    await second
+    assert.deepEqual(await hand.claim(), ['risen'])
+  }),
+)
+
+async function lateRequeue(hand: Hand): Promise<unknown[][]> {
+  const id = await deadJob(hand.holdfast, 'mail', 'risen')
+  const tx = await requeueInProgress(hand, id)
   await hand.enqueue('mail', 'other')
   const first = await hand.claim()
   await tx.commit()

@@ -4,7 +4,7 @@
 // claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
 // is looked for once more.
 
-import type { Refused } from '../../errors.ts'
+import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState, QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
@@ -20,7 +20,7 @@ import type {
 import { list } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
-import { readReady } from './read.ts'
+import { liveOrEnded, readReady } from './read.ts'
 import { Clerk } from './settle.ts'
 
 export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
@@ -66,8 +66,11 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
     const answered: CancelAnswer[] = []
     // Read one by one: the effects of the one before may have moved this one.
     for (const request of requests) {
-      const job = (await lockJobs(tx, [request.id])).get(request.id)
-      answered.push(await cancelOne(tx, clerk, request, job))
+      const [job] = await liveOrEnded<LockedJob | Refused>(
+        async () => [...(await lockJobs(tx, [request.id])).values()],
+        () => cannotCancelEnded(tx, request.id),
+      )
+      answered.push(await cancelOne(tx, clerk, request, job ?? notFound(request.id)))
     }
     ready = clerk.becameReady
     return answered
@@ -112,9 +115,9 @@ async function cancelOne(
   tx: Transaction,
   clerk: Clerk,
   { id, effects }: CancelRequest,
-  job: LockedJob | undefined,
+  job: LockedJob | Refused,
 ): Promise<CancelAnswer> {
-  if (!job) return cannotCancelEnded(tx, id)
+  if (isRefused(job)) return job
   if (job.state === 'running') {
     const all = JSON.stringify([...decodeCancel(job.cancel), ...(effects ? [effects] : [])])
     await tx.query('update holdfast.job set cancel = $2 where id = $1', [id, all])
@@ -127,9 +130,9 @@ async function cancelOne(
   })
 }
 
-async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused> {
-  const [ended] = await tx.query(selectNewestEnded, [id])
-  return ended ? cannotCancel(id, ended[0] as JobState) : notFound(id)
+async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]> {
+  const ended = await tx.query(selectNewestEnded, [id])
+  return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
 
 const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
@@ -149,15 +152,18 @@ export async function requeue(desk: Desk, ids: readonly string[]): Promise<Reque
 }
 
 async function requeueOne(tx: Transaction, id: string, ready: Map<string, number>): Promise<RequeueAnswer> {
-  const [live] = await lockJobs(tx, [id])
-  await tx.readClock()
-  if (live) return cannotRequeue(id, live[1].state)
-  const [dead] = await tx.query(
-    `select ${deadColumns}, e.state from holdfast.ended e join holdfast.queue q on q.no = e.queue
-      where e.id = $1 order by e.seq desc limit 1 for update of e`,
-    [id],
+  const [dead] = await liveOrEnded<LockedJob | Row>(
+    async () => [...(await lockJobs(tx, [id])).values()],
+    () =>
+      tx.query(
+        `select ${deadColumns}, e.state from holdfast.ended e join holdfast.queue q on q.no = e.queue
+          where e.id = $1 order by e.seq desc limit 1 for update of e`,
+        [id],
+      ),
   )
+  await tx.readClock()
   if (!dead) return notFound(id)
+  if ('state' in dead) return cannotRequeue(id, dead.state)
   if (dead[12] !== 'dead') return cannotRequeue(id, dead[12] as JobState)
   const [heldBy] = await revive(tx, [dead], false)
   if (heldBy != null) return requeueBlocked(id, heldBy)

@@ -32,11 +32,24 @@ const fromLive = `from holdfast.job j
 const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
 
 export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
-  const [live] = await db.query(`select ${liveColumns} ${fromLive} where j.id = $1`, [id])
-  if (live) return toRecord(live)
   const newest = `select ${endedColumns} ${fromEnded} where e.id = $1 order by e.seq desc limit 1`
-  const [ended] = await db.query(newest, [id])
-  return ended ? toRecord(ended) : null
+  const [row] = await liveOrEnded(
+    () => db.query(`select ${liveColumns} ${fromLive} where j.id = $1`, [id]),
+    () => db.query(newest, [id]),
+  )
+  return row ? toRecord(row) : null
+}
+
+/** A job that is requeued between the two looks is found by neither: so they look again. */
+export async function liveOrEnded<T>(
+  lookAlive: () => Promise<readonly T[]>,
+  lookEnded: () => Promise<readonly T[]>,
+): Promise<readonly T[]> {
+  for (const look of [lookAlive, lookEnded, lookAlive, lookEnded]) {
+    const found = await look()
+    if (found.length > 0) return found
+  }
+  return []
 }
 
 function toRecord(row: Row): JobRecord {

@@ -25,7 +25,8 @@
 //    over paused queues and jobs whose `startBefore` is gone. It never walks past jobs it may not take: a limited, keyed
 //    or paused-batch job is not ready but `held` (or in a lane of its own), and enqueue, settle and sweep admit it. So
 //    "ready" always means "a claim may take this now", and claim cost does not depend on what is held or finished. A
-//    claim may look at one queue and priority after the other: what commits meanwhile is seen where it has not been yet.
+//    claim may look at one queue and priority after the other: what commits meanwhile is seen where it has not been yet,
+//    unless a queue or priority is used for the first time.
 //
 // 5. The answer to a claim carries a fence for each job: an opaque string, made from 128 random bits, that names this
 //    hold on this job and is never used again. renew and settle name the job by (id, fence). They act only while that
@@ -40,7 +41,7 @@
 // 7. Nothing needs a leader. sweep may run in any number of processes at any time: it rescues expired leases, promotes
 //    due jobs, cancels jobs that missed their `startBefore`, admits, prunes what retention is done with. Each call is
 //    bounded, takes what is due longest first, and says whether more is left and when something is due next. It may do
-//    one part after the other, others coming in between, and leave expired jobs of a claim to whoever renews it just now.
+//    one part after the other, others coming in between, and leave jobs to whoever is at them just now.
 //
 // 8. subscribe tells that jobs became ready in a queue, from whichever process. It is a hint: it may come late, twice,
 //    or (rarely) not at all, so every waiter also polls at a stated interval; but it must never come before a claim can

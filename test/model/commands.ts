@@ -8,7 +8,7 @@ import type { EffectSet, JobError, JobRecord, NewJob } from '../../src/job/recor
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type { ClaimedJob, HoldName, KvWrite, RequeueAllAnswer, RequeueFilter, Store } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
-import { compare, isWaiting, type Model, type ModelJob, type Oracle } from './model.ts'
+import { compare, isWaiting, type Lane, type Model, type ModelJob, type Oracle } from './model.ts'
 import type { EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
 
 /** What a move is resolved against. */
@@ -28,8 +28,8 @@ export interface Answered {
   readonly claimed: readonly ClaimedJob[]
   /** What kinds of answer these were. */
   readonly kinds: readonly string[]
-  /** The claims whose holds it names. */
-  readonly claims: readonly string[]
+  /** Ids, keys and claims that it names. */
+  readonly names: readonly string[]
   /** Applies the call to the model; says how the answers differ, or null. */
   judge(model: Model, oracle: Oracle): string | null
   /** The same with pauses, where what races with it may come in between; null for a call that is one part. */
@@ -40,8 +40,12 @@ export interface Answered {
 export interface Race {
   readonly model: Model
   readonly oracle: Oracle
-  /** Claims whose holds others renew meanwhile. */
-  readonly renewing: ReadonlySet<string>
+  /** Ids, keys and claims that others are at meanwhile. */
+  readonly busy: ReadonlySet<string>
+  /** Behind which lane others may come in. */
+  readonly turn: Lane
+  /** Lanes that a claim does not come to. */
+  readonly misses: (lane: Lane) => boolean
 }
 
 export type Call = (store: Store) => Promise<Answered>
@@ -53,9 +57,8 @@ interface Question<Answer, Expected> {
   expect(model: Model, oracle: Oracle): Expected
   /** Where it takes several parts, and others may come in between. */
   expectInParts?(race: Race): Generator<void, Expected>
-  readonly claims?: readonly string[]
   /** Where equality is not the whole of it. */
-  agrees?(expected: Expected, answer: Answer, model: Model, renewing?: ReadonlySet<string>): boolean
+  agrees?(expected: Expected, answer: Answer, model: Model, busy?: ReadonlySet<string>): boolean
 }
 
 export function toCall(move: Move, scene: Scene): Call {
@@ -86,7 +89,7 @@ export function toCall(move: Move, scene: Scene): Call {
       return call({
         ...{ name: 'claim', request, ask: (store) => store.claim(request) },
         expect: (model, oracle) => model.claim(request, oracle),
-        expectInParts: ({ model, oracle }) => model.claimInParts(request, oracle),
+        expectInParts: ({ model, oracle, ...how }) => model.claimInParts(request, oracle, how),
       })
     }
     case 'renew': {
@@ -94,7 +97,6 @@ export function toCall(move: Move, scene: Scene): Call {
       return call({
         ...{ name: 'renew', request: requests, ask: (store) => store.renew(requests) },
         expect: (model) => model.renew(requests),
-        claims: requests.map(({ fence }) => claimOf(fence)),
       })
     }
     case 'settle': {
@@ -173,18 +175,17 @@ function sweepCall(max: number): Call {
   return call({
     ...{ name: 'sweep', request: { max }, ask: (store) => store.sweep({ max }) },
     expect: (model, oracle) => toReport(model, model.sweep(max, oracle)),
-    *expectInParts({ model, oracle, renewing }) {
-      const leaves = ({ fence }: ModelJob) => renewing.has(claimOf(fence ?? ''))
+    *expectInParts({ model, oracle, busy }) {
+      const leaves = ({ id, fence, dedupKey }: ModelJob) =>
+        [id, claimOf(fence ?? ''), dedupKey ?? ''].some((name) => busy.has(name))
       return toReport(model, yield* model.sweepInParts(max, oracle, leaves))
     },
-    agrees: (expected, { more, ...report }, model, renewing) => {
+    agrees: (expected, { more, ...report }, model, busy) => {
       const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
       const isFull = [report.rescued, report.overdue, report.promoted, report.pruned].some((count) => count >= max)
-      if (renewing === undefined) return isDeepStrictEqual(report, expected) && (more ? isFull : !isLeft)
-      // In a race: what another sweep is at just now may seem due still, which only makes the next one come at once.
-      const seemsDue = report.nextDueAt !== null && report.nextDueAt <= report.now
-      const { nextDueAt } = seemsDue ? report : expected
-      return isDeepStrictEqual(report, { ...expected, nextDueAt }) && (!more || isFull)
+      if (busy === undefined) return isDeepStrictEqual(report, expected) && (more ? isFull : !isLeft)
+      // In a race: when something is due next depends on what the others have come to.
+      return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt }, expected) && (!more || isFull)
     },
   })
 }
@@ -194,14 +195,18 @@ function claimOf(fence: string): string {
   return fence.split('.')[0] as string
 }
 
+/** Every text in a request; of fences, the claims. */
+function namesIn(request: unknown): string[] {
+  if (typeof request === 'string') return request === '' ? [] : [request, claimOf(request)]
+  return typeof request === 'object' && request !== null ? Object.values(request).flatMap(namesIn) : []
+}
+
 function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
-  const { name, request, ask, expect, expectInParts, agrees, claims = [] } = question
+  const { name, request, ask, expect, expectInParts, agrees } = question
   return async (store) => {
     const answer = await ask(store)
-    const differenceTo = (expected: Expected, model: Model, renewing?: ReadonlySet<string>) => {
-      const agreed = agrees
-        ? agrees(expected, answer, model, renewing)
-        : isDeepStrictEqual(plain(expected), plain(answer))
+    const differenceTo = (expected: Expected, model: Model, busy?: ReadonlySet<string>) => {
+      const agreed = agrees ? agrees(expected, answer, model, busy) : isDeepStrictEqual(plain(expected), plain(answer))
       return agreed
         ? null
         : `${name} answered\n${show(plain(answer), true)}\nand should have answered\n${show(plain(expected), true)}`
@@ -210,11 +215,11 @@ function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
       text: () => `${name}(${show(request)}) → ${show(answer)}`,
       claimed: name === 'claim' ? (answer as ClaimedJob[]) : [],
       kinds: kindsOf(answer).map((kind) => `${name}: ${kind}`),
-      claims,
+      names: namesIn(request),
       judge: (model, oracle) => differenceTo(expect(model, oracle), model),
       judgeInParts: expectInParts
         ? function* (race) {
-            return differenceTo(yield* expectInParts(race), race.model, race.renewing)
+            return differenceTo(yield* expectInParts(race), race.model, race.busy)
           }
         : null,
     }

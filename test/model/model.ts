@@ -243,22 +243,26 @@ export class Model {
     return toEnd(this.claimInParts(request, oracle))
   }
 
-  /** Lane by lane: what races with it may come in between. */
-  *claimInParts({ queues, max, leaseMs, worker }: ClaimRequest, oracle: Oracle): Generator<void, ClaimedJob[]> {
+  /**
+   * Up to a lane, and from there on: what races with it may come in between. Lanes that others open meanwhile it may or
+   * may not come to.
+   */
+  *claimInParts(
+    { queues, max, leaseMs, worker }: ClaimRequest,
+    oracle: Oracle,
+    { turn, misses }: { readonly turn: Lane; readonly misses: (lane: Lane) => boolean } = whole,
+  ): Generator<void, ClaimedJob[]> {
     const claimed: ClaimedJob[] = []
-    let last: readonly number[] = []
-    const lane = (job: ModelJob) => laneOf(job, queues ?? this.state.queues.toSorted())
-    for (;;) {
-      const ahead = this.inOrder(queues)
-        .filter((job) => !this.state.paused.includes(job.queue) && !this.#isOverdue(job))
-        .filter((job) => compareLanes(lane(job), last) > 0)
-      const [first] = ahead
-      if (!first || claimed.length === max) return claimed
-      last = lane(first)
-      const taken = ahead.filter((job) => compareLanes(lane(job), last) === 0).slice(0, max - claimed.length)
+    for (const isFirst of [true, false]) {
+      const names = queues ?? this.state.queues.toSorted()
+      const taken = this.inOrder(queues)
+        .filter((job) => !this.state.paused.includes(job.queue) && !this.#isOverdue(job) && !misses(job))
+        .filter((job) => compareLanes(laneOf(job, names), laneOf(turn, names)) <= 0 === isFirst)
+        .slice(0, max - claimed.length)
       claimed.push(...taken.map((job) => this.#lend(job, { leaseMs, worker }, oracle)))
-      yield
+      if (isFirst) yield
     }
+    return claimed
   }
 
   #lend(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
@@ -400,7 +404,7 @@ export class Model {
     return toEnd(this.sweepInParts(max, oracle))
   }
 
-  /** Part by part: what races with it may come in between. Jobs of claims that others renew just now may be left to them. */
+  /** Part by part: what races with it may come in between. Jobs that others are at just now may be left to them. */
   *sweepInParts(
     max: number,
     oracle: Oracle,
@@ -416,13 +420,17 @@ export class Model {
       if (job.hold) job.hold = { ...job.hold, expiresAt: Math.min(job.hold.expiresAt, now + job.leaseMs) }
     }
     yield
-    const overdue = this.overdue().slice(0, max)
+    const overdue = this.overdue()
+      .filter((job) => !leaves(job))
+      .slice(0, max)
     for (const job of overdue) {
       job.error = { name: 'Overdue', message: '' }
       this.#end(job, 'cancelled', null)
     }
     yield
-    const due = this.due().slice(0, max)
+    const due = this.due()
+      .filter((job) => !leaves(job))
+      .slice(0, max)
     for (const job of due) this.#wait(job, now, false)
     yield
     const pruned = this.#prune(max)
@@ -680,14 +688,17 @@ export function toEnd<T>(parts: Generator<void, T>): T {
   }
 }
 
-function laneOf({ priority, queue, front }: ModelJob, names: readonly string[]): readonly number[] {
+/** Jobs of a queue and priority, those that came back before the others. */
+export type Lane = Pick<ModelJob, 'priority' | 'queue' | 'front'>
+
+const lastLane: Lane = { priority: Number.POSITIVE_INFINITY, queue: '', front: false }
+const whole = { turn: lastLane, misses: () => false }
+
+function laneOf({ priority, queue, front }: Lane, names: readonly string[]): readonly number[] {
   return [priority, names.indexOf(queue), front ? 0 : 1]
 }
 
 function compareLanes(a: readonly number[], b: readonly number[]): number {
-  for (let i = 0; i < 3; i++) {
-    const difference = (a[i] ?? -1) - (b[i] ?? -1)
-    if (difference !== 0) return difference
-  }
+  for (const [i, part] of a.entries()) if (part !== b[i]) return part - (b[i] as number)
   return 0
 }

@@ -8,7 +8,7 @@ import type { DeathNotice } from '../../src/job/transition.ts'
 import type { HoldName, Store } from '../../src/store/store.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
 import { type Answered, type Call, kvGetCall, type Race, toCall } from './commands.ts'
-import { Model, type Oracle } from './model.ts'
+import { type Lane, Model, type Oracle } from './model.ts'
 import { differenceOf, observe, readRecords } from './observe.ts'
 import type { Step } from './steps.ts'
 
@@ -78,6 +78,7 @@ export class World {
 
   async #explainRace(answered: readonly Answered[], oracle: Oracle): Promise<void> {
     const observed = await observe(this.#store)
+    const lanes = lanesOf(observed.records)
     const orders = permutations(answered)
     let firstDifference: string | null = null
     const explains = (model: Model, difference: string | null): boolean => {
@@ -96,7 +97,7 @@ export class World {
       inOrder.length > 0
         ? inOrder
         : this.#models.flatMap((model) =>
-            [...interleaved(model, answered, oracle)].filter((end) => explains(end, null)),
+            [...interleaved(model, answered, { oracle, lanes })].filter((end) => explains(end, null)),
           )
     if (explained.length === 0) this.#fail(firstDifference ?? 'no model is left', orders.length)
     this.#models = distinct(explained)
@@ -171,12 +172,21 @@ function tellsOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: Death
 }
 
 /** What could become of the model where calls come in between the parts of others, as far as the answers allow. */
-function* interleaved(model: Model, answered: readonly Answered[], oracle: Oracle): Generator<Model> {
-  const renewed = new Set(answered.flatMap(({ claims }) => claims))
-  for (const renewing of renewed.size > 0 ? [new Set<string>(), renewed] : [renewed]) {
+function* interleaved(
+  model: Model,
+  answered: readonly Answered[],
+  { oracle, lanes }: { readonly oracle: Oracle; readonly lanes: readonly Lane[] },
+): Generator<Model> {
+  const named = new Set(answered.flatMap(({ names }) => names))
+  const known = new Set(lanesOf(model.all()).map((lane) => JSON.stringify(lane)))
+  const misses = ({ queue, priority, front }: Lane) => !known.has(JSON.stringify({ queue, priority, front }))
+  for (const how of lanes.flatMap((turn) => [
+    { turn, misses: () => false, busy: new Set<string>() },
+    { turn, misses, busy: named },
+  ])) {
     const schedules: (readonly number[])[] = [[]]
     for (let schedule = schedules.pop(); schedule; schedule = schedules.pop()) {
-      const race = { model: model.clone(), oracle, renewing }
+      const race = { model: model.clone(), oracle, ...how }
       const parts = answered.map((each) => each.judgeInParts?.(race) ?? atOnce(each, race))
       const ends = schedule.map((i) => ({ i, ...(parts[i] as Generator<void, string | null>).next() }))
       const ended = ends.filter(({ done }) => done)
@@ -185,6 +195,11 @@ function* interleaved(model: Model, answered: readonly Answered[], oracle: Oracl
       for (const i of answered.keys()) if (!ended.some((end) => end.i === i)) schedules.push([...schedule, i])
     }
   }
+}
+
+function lanesOf(jobs: readonly { readonly queue: string; readonly priority: number }[]): Lane[] {
+  const lanes = jobs.flatMap(({ queue, priority }) => [true, false].map((front) => ({ queue, priority, front })))
+  return [...new Map(lanes.map((lane) => [JSON.stringify(lane), lane])).values()]
 }
 
 // biome-ignore lint/correctness/useYield: one part, so nothing comes in between

@@ -73,7 +73,10 @@ export interface Store {
   readonly claimsFollowEnqueues: boolean
 
   define(queues: readonly QueueSettings[]): Promise<void>
-  /** One that must wait for a stranger's open transaction over a key delays only itself: its answer comes later. */
+  /**
+   * One that must wait for a stranger's open transaction over a key delays only itself: its answer comes later. A key may
+   * be freed between two jobs of one request.
+   */
   enqueue(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]>
   /** In the caller's own transaction; only where `callerTransaction`. What fails in it is the caller's to see. */
   enqueueIn?(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer>

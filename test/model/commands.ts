@@ -6,7 +6,17 @@ import { inspect, isDeepStrictEqual } from 'node:util'
 import { isRefused } from '../../src/errors.ts'
 import type { EffectSet, JobError, JobRecord, NewJob } from '../../src/job/record.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
-import type { ClaimedJob, HoldName, KvWrite, RequeueAllAnswer, RequeueFilter, Store } from '../../src/store/store.ts'
+import type {
+  ClaimedJob,
+  EnqueueAnswer,
+  Enqueued,
+  EnqueueRequest,
+  HoldName,
+  KvWrite,
+  RequeueAllAnswer,
+  RequeueFilter,
+  Store,
+} from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { compare, isWaiting, type Lane, type Model, type ModelJob, type Oracle } from './model.ts'
 import type { EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
@@ -82,6 +92,7 @@ export function toCall(move: Move, scene: Scene): Call {
       return call({
         ...{ name: 'enqueue', request: requests, ask: async (store) => Promise.all(await store.enqueue(requests)) },
         expect: (model) => model.enqueue(requests),
+        expectInParts: ({ model }) => enqueueInParts(model, requests),
       })
     }
     case 'claim': {
@@ -168,6 +179,23 @@ export function kvGetCall(key: string): Call {
     expect: (model) => model.kv.get(key),
     agrees: (entry, real, model) => model.kv.acceptsEntry(key, entry, real),
   })
+}
+
+/** Job by job, as far as none is refused: a key may be freed in between. */
+function* enqueueInParts(model: Model, requests: readonly EnqueueRequest[]): Generator<void, EnqueueAnswer[]> {
+  if (model.clone().enqueue(requests).some(isRefused)) return model.enqueue(requests)
+  const answers: Enqueued[][] = []
+  for (const { jobs } of requests) {
+    const answer: Enqueued[] = []
+    for (const job of jobs) {
+      const [enqueued] = model.enqueue([{ jobs: [job] }])
+      if (isRefused(enqueued)) return [enqueued]
+      answer.push(...(enqueued ?? []))
+      yield
+    }
+    answers.push(answer)
+  }
+  return answers
 }
 
 function sweepCall(max: number): Call {

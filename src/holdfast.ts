@@ -2,20 +2,23 @@
 // about a job is the store's.
 
 import { type AnyDefinition, type BehaviourOptions, defineQueue, type QueueDefinition } from './definition.ts'
-import { toMs } from './duration.ts'
+import { type Duration, toMs } from './duration.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
+import { encodeJson, wakeRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
 import { checkInteger, checkJobId, checkQueueName, checkTime, checkWorkerName } from './job/names.ts'
-import type { JobState, NewJob } from './job/record.ts'
+import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import { Lease, type LeaseDesk } from './lease.ts'
 import { validate } from './prepare.ts'
 import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
+import { Results } from './results.ts'
 import type {
+  AlterRequest,
   Capabilities,
   ClaimedJob,
   EnqueueAnswer,
@@ -23,6 +26,7 @@ import type {
   EnqueueRequest,
   KvAnswer,
   KvWrite,
+  PurgeState,
   RenewAnswer,
   RenewRequest,
   RequeueAllAnswer,
@@ -87,6 +91,7 @@ export class Holdfast {
   readonly #kvWrites: Group<KvWrite, KvAnswer>
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
+  readonly #results: Results
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
   #closing: Promise<void> | null = null
@@ -108,6 +113,7 @@ export class Holdfast {
       scan: (query) => this.#run(() => store.kvScan(query)),
       write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
+    this.#results = new Results((ids) => store.outcomes(ids))
     this.#queueDesk = {
       run: (action) => this.#run(action),
       enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
@@ -236,6 +242,74 @@ export class Holdfast {
     return answer?.status as 'cancelled' | 'requested'
   }
 
+  /**
+   * Waits until the job has ended, wherever it runs, and answers with its result. Rejects with JOB_DEAD, JOB_CANCELLED,
+   * or WAIT_TIMEOUT after `timeout` (a minute unless given).
+   */
+  async result<Result = unknown>(
+    id: string,
+    options: { readonly timeout?: Duration; readonly signal?: AbortSignal } = {},
+  ): Promise<Result> {
+    const { timeout = defaults.resultWaitMs, signal } = options
+    const jobId = checkJobId(id)
+    const timeoutMs = toMs(timeout, 'timeout')
+    const outcome = await this.#run(() => this.#results.wait(jobId, timeoutMs, signal))
+    if (outcome?.state !== 'done') throw withoutResult(jobId, outcome)
+    return (outcome.result === null ? null : JSON.parse(outcome.result)) as Result
+  }
+
+  /**
+   * A scheduled job becomes ready at once, and finds `data` in `job.wake`. One that runs is told when it snoozes: then it
+   * is ready again at once. Answers the state it is in now.
+   */
+  wake(id: string, data?: unknown): Promise<JobState> {
+    return this.#alter(() => ({ as: 'wake', id: checkJobId(id), data: encodeWakeData(data) }))
+  }
+
+  /** A waiting job waits for another time; it is ready at once where that is over. */
+  reschedule(id: string, runAt: Date | number): Promise<JobState> {
+    return this.#alter(() => ({ as: 'reschedule', id: checkJobId(id), runAt: checkTime(runAt, 'runAt') }))
+  }
+
+  /** A waiting job goes to the end of another priority. */
+  reprioritise(id: string, priority: number): Promise<JobState> {
+    return this.#alter(() => ({
+      as: 'reprioritise',
+      id: checkJobId(id),
+      priority: checkInteger(priority, 'priority', 0, bounds.priorityMax),
+    }))
+  }
+
+  /** A job that nobody runs is gone, with its history and its keys. */
+  async delete(id: string): Promise<void> {
+    await this.#alter(() => ({ as: 'delete', id: checkJobId(id) }))
+  }
+
+  /** Deletes every job of a queue that nobody runs, or only those in some states. */
+  async purge(
+    queue: string,
+    options: { readonly states?: readonly PurgeState[] } = {},
+  ): Promise<{ readonly deleted: number }> {
+    const { states = purgeStates } = options
+    if (!Array.isArray(states) || !states.every((state) => purgeStates.includes(state))) {
+      throw new HoldfastError('INVALID_OPTION', `states are some of ${purgeStates.join(', ')}.`, {
+        option: 'states',
+        value: states,
+      })
+    }
+    return this.#run(() => this.#store.purge({ queue: checkQueueName(queue), states: [...new Set(states)] }))
+  }
+
+  #alter(toRequest: () => AlterRequest): Promise<JobState> {
+    return this.#run(async () => {
+      const request = toRequest()
+      const [answer] = await this.#store.alter([request])
+      if (isRefused(answer)) throw toError(answer)
+      if (request.as === 'reschedule') this.#sweeper.expect(Math.max(0, request.runAt - Date.now()))
+      return answer?.state as JobState
+    })
+  }
+
   /** A dead job starts again with all its attempts; its history stays. */
   async requeue(id: string): Promise<void> {
     const [answer] = await this.#run(() => this.#store.requeue([checkJobId(id)]))
@@ -320,6 +394,7 @@ export class Holdfast {
   async #close(): Promise<void> {
     this.#unsubscribe()
     this.#waiters.wakeAll()
+    this.#results.close()
     if (this.#running > 0) await this.#idle.promise
     await this.#store.close()
   }
@@ -400,7 +475,9 @@ export class Holdfast {
   #settleOne(request: SettleRequest): Promise<SettleAnswer> {
     const { settlement } = request
     if ('delayMs' in settlement) this.#sweeper.expect(settlement.delayMs)
-    return this.#settles.add(request)
+    const answered = this.#settles.add(request)
+    if (this.#results.size > 0) answered.then(() => this.#results.hint(request.id)).catch(() => undefined)
+    return answered
   }
 
   async #toLeases(claimed: readonly ClaimedJob[], definitions: Map<string, AnyDefinition> | null): Promise<Lease[]> {
@@ -431,6 +508,24 @@ function begin<T>(action: () => Promise<T>): Promise<T> {
   } catch (error) {
     return Promise.reject(error)
   }
+}
+
+const purgeStates: readonly PurgeState[] = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled']
+
+function encodeWakeData(data: unknown): string | null {
+  return data === undefined ? null : encodeJson(data, wakeRule)
+}
+
+function withoutResult(id: string, outcome: JobOutcome | null): HoldfastError {
+  if (!outcome) {
+    const why = 'it never was, its retention is over, or its queue keeps nothing (retain.done is 0)'
+    return new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: ${why}.`, { id })
+  }
+  const { state, attempts, error } = outcome
+  if (state === 'cancelled')
+    return new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })
+  const why = error ? `: ${error.message}` : ''
+  return new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${attempts} attempts${why}`, { id, attempts, error })
 }
 
 function toDefinition(queue: string | AnyDefinition): AnyDefinition {

@@ -1,6 +1,7 @@
 // A job as a person reads it: dates as dates, JSON as data. What cannot be decoded is shown as it stands.
 
 import type { Ending, JobError, JobRecord, JobState } from './job/record.ts'
+import { decodeExtras } from './job/stored.ts'
 
 export interface AttemptInfo {
   readonly attempt: number
@@ -26,6 +27,8 @@ export interface JobInfo {
   readonly idempotencyKey: string | null
   readonly payload: unknown
   readonly headers: Readonly<Record<string, string>>
+  /** What the last wake brought. */
+  readonly wake: unknown
   readonly worker: string | null
   readonly startedAt: Date | null
   readonly expiresAt: Date | null
@@ -46,7 +49,7 @@ export function toJobInfo(record: JobRecord): JobInfo {
     startBefore: date(startBefore),
     finishedAt: date(finishedAt),
     payload: decode(payload),
-    headers: headers === null ? {} : (decode(headers) as Record<string, string>),
+    ...decodeExtras(headers),
     result: result === null ? null : decode(result),
     worker: hold?.worker ?? null,
     startedAt: date(hold?.startedAt ?? null),

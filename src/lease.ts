@@ -11,6 +11,7 @@ import { bounds } from './job/bounds.ts'
 import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
 import type { EffectSet, JobState } from './job/record.ts'
+import { decodeExtras } from './job/stored.ts'
 import type { Settlement } from './job/transition.ts'
 import { Permanent } from './permanent.ts'
 import { validate } from './prepare.ts'
@@ -44,6 +45,8 @@ export interface LeasedJob<Payload> {
   readonly priority: number
   readonly timeoutMs: number
   readonly headers: Readonly<Record<string, string>>
+  /** What the last `holdfast.wake(id, data)` brought; undefined where there was none. */
+  readonly wake: unknown
   readonly createdAt: Date
   readonly startedAt: Date
 }
@@ -79,7 +82,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       maxAttempts: claimed.maxAttempts,
       priority: claimed.priority,
       timeoutMs: claimed.timeoutMs ?? definition.timeoutMs,
-      headers: claimed.headers === null ? {} : JSON.parse(claimed.headers),
+      ...decodeExtras(claimed.headers),
       createdAt: new Date(claimed.createdAt),
       startedAt: new Date(claimed.startedAt),
     }

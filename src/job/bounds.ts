@@ -27,6 +27,7 @@ export const defaults = {
   backoff: { baseMs: 10_000, factor: 2, maxMs: 3_600_000, jitter: 0.2 },
   leaseMs: 30_000,
   timeoutMs: 600_000,
+  resultWaitMs: 60_000,
   retainDoneMs: 86_400_000,
   retainDeadMs: 14 * 86_400_000,
   priority: 5,

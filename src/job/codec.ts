@@ -12,6 +12,7 @@ export interface EncodeRule {
 
 export const payloadRule: EncodeRule = { what: 'payload', maxBytes: bounds.payloadBytes, tooLarge: 'PAYLOAD_TOO_LARGE' }
 export const resultRule: EncodeRule = { what: 'result', maxBytes: bounds.resultBytes, tooLarge: 'RESULT_TOO_LARGE' }
+export const wakeRule: EncodeRule = { what: 'data', maxBytes: bounds.payloadBytes, tooLarge: 'PAYLOAD_TOO_LARGE' }
 export const kvRule: EncodeRule = { what: 'value', maxBytes: bounds.kvValueBytes, tooLarge: 'KV_VALUE_TOO_LARGE' }
 
 /** Encodes to JSON text, or throws INVALID_PAYLOAD with the path, or the rule's own code when it is too large. */

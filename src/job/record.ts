@@ -39,6 +39,8 @@ export interface JobCore {
   /** How often it was released or snoozed for free since the enqueue or the last requeue. */
   readonly freed: number
   readonly cancelRequested: boolean
+  /** It was woken while it ran: the next snooze is over at once. */
+  readonly woken: boolean
 }
 
 export type DedupScope = 'live' | 'waiting' | { readonly windowMs: number }
@@ -57,7 +59,7 @@ export interface NewJob {
   readonly queue: string
   /** JSON text. */
   readonly payload: string
-  /** JSON text of a flat object of strings. */
+  /** JSON text of a flat object of strings; once a wake has brought data, of both (see `stored.ts`). */
   readonly headers: string | null
   readonly priority: number
   readonly maxAttempts: number
@@ -97,6 +99,14 @@ export interface QueueSettings {
   readonly retainDeadMs: number
   /** The queue that is told of every death in this one. */
   readonly onDead: string | null
+}
+
+/** How a job ended: what whoever waits for it wants to know. */
+export interface JobOutcome {
+  readonly state: EndState
+  readonly attempts: number
+  readonly result: string | null
+  readonly error: JobError | null
 }
 
 /** A job as it is read: everything known about it now. */

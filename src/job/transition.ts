@@ -5,6 +5,7 @@
 // - retry and expiry with attempts == maxAttempts mean dead. A permanent error is dead at once, whatever is left.
 // - release and snooze are free but capped: one more than `bounds.freeReleases` means dead. Nothing loops for ever.
 // - once a cancel was requested: done wins, dead stays dead, and retry, release, snooze and expiry become cancelled.
+// - woken while it ran, a job that is snoozed is ready at once; a retry waits its time all the same.
 // - released and rescued jobs go to the front of their priority, everything else to the back.
 
 import { bounds } from './bounds.ts'
@@ -73,7 +74,7 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
       const ended = endedFree(core, 'snoozed')
       if (ended) return ended
       const rest = { attempts: attempts - 1, freed: freed + 1, ending: 'snoozed', error: null } as const
-      if (settlement.delayMs > 0) return { to: 'scheduled', runAt: now + settlement.delayMs, ...rest }
+      if (settlement.delayMs > 0 && !core.woken) return { to: 'scheduled', runAt: now + settlement.delayMs, ...rest }
       return { to: 'ready', front: false, ...rest }
     }
   }

@@ -38,6 +38,11 @@ export function cannotRequeue(id: string, state: JobState): Refused {
   return wrongState(id, state, 'requeue', 'a dead job')
 }
 
+export function cannotAlter(id: string, state: JobState, verb: string): Refused {
+  const wanted = { wake: 'a job that has not ended', delete: 'a job that nobody runs' }[verb] ?? 'a job that waits'
+  return wrongState(id, state, verb, wanted)
+}
+
 function wrongState(id: string, state: JobState, verb: string, wanted: string): Refused {
   return refuse('INVALID_STATE', `Cannot ${verb} job ${id}: it is ${state}, and only ${wanted} can be.`, { id, state })
 }

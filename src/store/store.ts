@@ -12,7 +12,7 @@
 //    A store that may lose an answer on the wire retries inside the verb under a token of its own, so that the caller
 //    never has to guess.
 //
-// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, pause, kv writes. Need not be: claim, renew
+// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew
 //    and sweep. A store that loses one of those three in a crash must come back to a state in which the job is claimable
 //    again (at once or when the lease it remembers runs out) and in which the lost step cost no attempt.
 //
@@ -53,7 +53,7 @@
 // the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
 
 import type { Refused } from '../errors.ts'
-import type { EffectSet, JobRecord, JobState, KvPut, NewJob, QueueSettings } from '../job/record.ts'
+import type { EffectSet, JobOutcome, JobRecord, JobState, KvPut, NewJob, QueueSettings } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 
 export interface Capabilities {
@@ -88,9 +88,15 @@ export interface Store {
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
   requeue(ids: readonly string[]): Promise<RequeueAnswer[]>
   requeueAll(request: RequeueAllRequest): Promise<RequeueAllAnswer>
+  /** Changes jobs that wait; `delete` takes ended ones too, `wake` leaves word with one that runs. */
+  alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]>
+  /** Deletes jobs of a queue that are in these states, in bounded steps. */
+  purge(request: PurgeRequest): Promise<PurgeAnswer>
   pause(queue: string, paused: boolean): Promise<void>
 
   job(id: string): Promise<JobRecord | null>
+  /** How the newest jobs of these ids have ended; null: there is none. */
+  outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
   jobs(query: JobsQuery): Promise<JobsPage>
   stats(): Promise<QueueStats[]>
 
@@ -216,6 +222,31 @@ export interface RequeueAllRequest {
 export interface RequeueAllAnswer {
   readonly requeued: number
   readonly skipped: readonly { readonly id: string; readonly heldBy: string }[]
+}
+
+/**
+ * `wake`: ready at once, with the data that it was given. One that runs is told when it waits again: a snooze is then over
+ * at once. `reschedule` and `reprioritise`: it goes to the end of where it comes to, as if it had become ready there now.
+ * `delete`: it and all that ended under its id are gone, and its keys are free.
+ */
+export type AlterRequest =
+  | { readonly as: 'wake'; readonly id: string; readonly data: string | null }
+  | { readonly as: 'reschedule'; readonly id: string; readonly runAt: number }
+  | { readonly as: 'reprioritise'; readonly id: string; readonly priority: number }
+  | { readonly as: 'delete'; readonly id: string }
+
+/** The state it is in now; for `delete`, the one it was in. */
+export type AlterAnswer = { readonly state: JobState } | Refused
+
+export type PurgeState = Exclude<JobState, 'running'>
+
+export interface PurgeRequest {
+  readonly queue: string
+  readonly states: readonly PurgeState[]
+}
+
+export interface PurgeAnswer {
+  readonly deleted: number
 }
 
 export interface JobsQuery {

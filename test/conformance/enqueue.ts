@@ -21,7 +21,14 @@ export function enqueueTests(inWorld: InWorld): void {
         assert.deepEqual(await holdfast.job(id), {
           ...{ id, queue: 'mail', state: 'ready', priority: 3, attempts: 0, maxAttempts: 7, timeoutMs: 120_000 },
           ...{ createdAt: now, runAt: now, startBefore, dedupKey: 'ada', idempotencyKey: 'i-1', payload },
-          ...{ headers: { trace: 'abc' }, worker: null, startedAt: null, expiresAt: null, cancelRequested: false },
+          ...{
+            headers: { trace: 'abc' },
+            wake: undefined,
+            worker: null,
+            startedAt: null,
+            expiresAt: null,
+            cancelRequested: false,
+          },
           ...{ finishedAt: null, result: null, error: null, history: [] },
         })
       }),

@@ -1,5 +1,6 @@
 // The suite every store must pass: one file a topic, one file of ten lines a store.
 import { describe } from 'node:test'
+import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
 import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
@@ -24,6 +25,7 @@ import { readTests } from './reads.ts'
 import { requeueTests } from './requeue.ts'
 import { requeueAllTests } from './requeue-all.ts'
 import { rescueTests } from './rescue.ts'
+import { resultTests } from './result.ts'
 import { retentionTests } from './retention.ts'
 import { retryTests } from './retry.ts'
 import { sameMomentTests } from './same-moment.ts'
@@ -39,7 +41,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[sameMomentTests, callerTransactionTests, sqlEffectTests],
+  ...[alterTests, resultTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

@@ -22,6 +22,7 @@ const layers: readonly Layer[] = [
         'queue.ts',
         'lease.ts',
         'group.ts',
+        'results.ts',
         'waiters.ts',
       ],
       ...['worker', 'sweep', 'batch', 'flow', 'schedule', 'kv', 'webhook'],

@@ -7,6 +7,7 @@ import { isRefused } from '../../src/errors.ts'
 import type { EffectSet, JobError, JobRecord, NewJob } from '../../src/job/record.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
+  AlterRequest,
   ClaimedJob,
   EnqueueAnswer,
   Enqueued,
@@ -19,7 +20,7 @@ import type {
 } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { compare, isWaiting, type Lane, type Model, type ModelJob, type Oracle } from './model.ts'
-import type { EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
+import type { AlterSpec, EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
 
 /** What a move is resolved against. */
 export interface Scene {
@@ -140,6 +141,20 @@ export function toCall(move: Move, scene: Scene): Call {
         expect: (model) => model.requeue(ids),
       })
     }
+    case 'alter': {
+      const requests = move.alterations.map((spec) => toAlteration(spec, scene))
+      return call({
+        ...{ name: 'alter', request: requests, ask: (store) => store.alter(requests) },
+        expect: (model) => model.alter(requests),
+      })
+    }
+    case 'purge': {
+      const { queue, states } = move
+      return call({
+        ...{ name: 'purge', request: { queue, states }, ask: (store) => store.purge({ queue, states }) },
+        expect: (model) => model.purge({ queue, states }),
+      })
+    }
     case 'requeueAll': {
       const request = { filter: toFilter(move, scene.model.state.now), dryRun: move.dryRun }
       return call({
@@ -179,6 +194,11 @@ export function kvGetCall(key: string): Call {
     expect: (model) => model.kv.get(key),
     agrees: (entry, real, model) => model.kv.acceptsEntry(key, entry, real),
   })
+}
+
+function toAlteration({ job, ...spec }: AlterSpec, scene: Scene): AlterRequest {
+  const id = pickJob(job, scene)
+  return spec.as === 'reschedule' ? { as: spec.as, id, runAt: scene.model.state.now + spec.inMs } : { ...spec, id }
 }
 
 /** Job by job, as far as none is refused: a key may be freed in between. */
@@ -271,7 +291,7 @@ function kindsOf(answer: unknown): string[] {
   })
 }
 
-const sweepParts = ['rescued', 'promoted', 'overdue', 'pruned', 'requeued']
+const sweepParts = ['rescued', 'promoted', 'overdue', 'pruned', 'requeued', 'deleted']
 
 // Picks
 

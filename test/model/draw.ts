@@ -5,6 +5,7 @@
 
 import fc from 'fast-check'
 import {
+  type AlterSpec,
   dedupKeys,
   type EffectsSpec,
   givenIds,
@@ -58,6 +59,8 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       cancel: factor,
       requeue: factor,
       requeueAll: factor,
+      alter: factor,
+      purge: factor,
     },
     ...{ define: factor, pause: factor, kv: factor, read: factor },
   }),
@@ -70,8 +73,23 @@ export const runs: fc.Arbitrary<Step[]> = fc.noShrink(
 
 function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
   const { factors } = swarm
-  const { enqueue, claim, settle, renew, sweep, cancel, requeue, requeueAll, define, pause, kv, read, race } =
-    movesOf(swarm)
+  const {
+    enqueue,
+    claim,
+    settle,
+    renew,
+    sweep,
+    cancel,
+    requeue,
+    requeueAll,
+    alter,
+    purge,
+    define,
+    pause,
+    kv,
+    read,
+    race,
+  } = movesOf(swarm)
   return fc.oneof(
     { weight: 10, arbitrary: enqueue(3) },
     { weight: 10, arbitrary: claim },
@@ -83,6 +101,8 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 3 * factors.cancel, arbitrary: cancel(2) },
     { weight: 3 * factors.requeue, arbitrary: requeue(2) },
     { weight: 3 * factors.requeueAll, arbitrary: requeueAll },
+    { weight: 4 * factors.alter, arbitrary: alter(2) },
+    { weight: 1 * factors.purge, arbitrary: purge },
     { weight: 2 * factors.define, arbitrary: define },
     { weight: 2 * factors.pause, arbitrary: pause },
     { weight: 3 * factors.kv, arbitrary: kv(3) },
@@ -243,6 +263,23 @@ function movesOf(swarm: Swarm) {
     onDead: rarely(2, fc.constantFrom(...queueNames)),
   })
 
+  const meant = { job: jobOf('waiting', 'running', 'ended', 'any', 'unknown') }
+  const alteration: fc.Arbitrary<AlterSpec> = fc.oneof(
+    fc.record({ ...meant, as: fc.constant('wake' as const), data: fc.constantFrom(null, '{"woken":1}', '"é"') }),
+    fc.record({ ...meant, as: fc.constant('reschedule' as const), inMs: fc.constantFrom(0, 1, 5_000, -1_000) }),
+    fc.record({ ...meant, as: fc.constant('reprioritise' as const), priority: fc.constantFrom(0, 5, 9) }),
+    fc.record({ ...meant, as: fc.constant('delete' as const) }),
+  )
+  const alter = (max: number): fc.Arbitrary<Move> =>
+    fc.record({ do: fc.constant('alter' as const), alterations: few(alteration, max) })
+
+  const states = ['scheduled', 'ready', 'done', 'dead', 'cancelled'] as const
+  const purge: fc.Arbitrary<Move> = fc.record({
+    do: fc.constant('purge' as const),
+    queue,
+    states: fc.subarray([...states], { minLength: 1 }),
+  })
+
   const read: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('read' as const),
     job: jobOf('any', 'waiting', 'running', 'ended', 'unknown'),
@@ -260,6 +297,7 @@ function movesOf(swarm: Swarm) {
         { weight: 1, arbitrary: sweep },
         { weight: 1, arbitrary: cancel(1) },
         { weight: 1, arbitrary: requeue(1) },
+        { weight: 2, arbitrary: alter(1) },
         { weight: 1, arbitrary: kv(1) },
       ),
       3,
@@ -267,5 +305,21 @@ function movesOf(swarm: Swarm) {
     ),
   })
 
-  return { enqueue, claim, settle, renew, sweep, cancel, requeue, requeueAll, define, pause, kv, read, race }
+  return {
+    enqueue,
+    claim,
+    settle,
+    renew,
+    sweep,
+    cancel,
+    requeue,
+    requeueAll,
+    alter,
+    purge,
+    define,
+    pause,
+    kv,
+    read,
+    race,
+  }
 }

@@ -24,6 +24,8 @@ const kinds = [
   ...['created', 'duplicate', 'replaced'].map((kind) => `cancel: follow-up ${kind}`),
   ...['requeued', 'INVALID_STATE', 'INVALID_STATE heldBy', 'JOB_NOT_FOUND'].map((kind) => `requeue: ${kind}`),
   ...['requeued', 'skipped'].map((kind) => `requeueAll: ${kind}`),
+  ...['ready', 'scheduled', 'running', 'INVALID_STATE', 'JOB_NOT_FOUND'].map((kind) => `alter: ${kind}`),
+  'purge: deleted',
   ...['applied', 'not applied'].map((kind) => `kvWrite: ${kind}`),
 ]
 

@@ -12,6 +12,7 @@ import assert from 'node:assert/strict'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { defaults } from '../../src/job/bounds.ts'
 import type { EffectSet, EndState, JobError, JobRecord, JobState, NewJob, QueueSettings } from '../../src/job/record.ts'
+import { encodeWake } from '../../src/job/stored.ts'
 import {
   type DeathNotice,
   expired,
@@ -21,6 +22,8 @@ import {
   type Verdict,
 } from '../../src/job/transition.ts'
 import type {
+  AlterAnswer,
+  AlterRequest,
   CancelAnswer,
   CancelRequest,
   ClaimedJob,
@@ -29,6 +32,8 @@ import type {
   Enqueued,
   EnqueueRequest,
   HoldName,
+  PurgeAnswer,
+  PurgeRequest,
   QueueStats,
   RenewAnswer,
   RenewRequest,
@@ -54,6 +59,7 @@ export interface ModelJob extends Mutable<JobRecord> {
   turn: number
   front: boolean
   freed: number
+  woken: boolean
   fence: string | null
   /** What the lease was given for, at the claim or the last renewal. */
   leaseMs: number
@@ -198,6 +204,7 @@ export class Model {
         turn: 0,
         front: false,
         freed: 0,
+        woken: false,
         fence: null,
         leaseMs: 0,
         cancelEffects: [],
@@ -351,6 +358,7 @@ export class Model {
     job.fence = null
     if (verdict.to === 'ready' || verdict.to === 'scheduled') {
       job.freed = verdict.freed
+      job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
     } else {
       job.result = result
@@ -522,6 +530,49 @@ export class Model {
     return isRefused(enqueued) ? enqueued : { status: 'cancelled', enqueued }
   }
 
+  alter(requests: readonly AlterRequest[]): AlterAnswer[] {
+    return requests.map((request) => {
+      const job = this.find(request.id)
+      if (!job) return no('JOB_NOT_FOUND')
+      if (request.as === 'delete') return this.#delete(job)
+      if (request.as === 'wake') return this.#wake(job, request.data)
+      if (!isWaiting(job)) return no('INVALID_STATE')
+      if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
+      else if (request.priority !== job.priority) {
+        job.priority = request.priority
+        this.#wait(job, Math.max(job.runAt, this.state.now), false)
+      }
+      return { state: job.state }
+    })
+  }
+
+  #wake(job: ModelJob, data: string | null): AlterAnswer {
+    if (job.finishedAt !== null) return no('INVALID_STATE')
+    job.headers = encodeWake(job.headers, data)
+    job.woken = job.hold !== null
+    if (job.state === 'scheduled') this.#wait(job, this.state.now, false)
+    return { state: job.state }
+  }
+
+  #delete(job: ModelJob): AlterAnswer {
+    const { state } = job
+    if (state === 'running') return no('INVALID_STATE')
+    this.#forget((other) => other.id === job.id)
+    return { state }
+  }
+
+  purge({ queue, states }: PurgeRequest): PurgeAnswer {
+    return { deleted: this.#forget((job) => job.queue === queue && (states as readonly string[]).includes(job.state)) }
+  }
+
+  #forget(isMeant: (job: ModelJob) => boolean): number {
+    const gone = [...this.state.live, ...this.state.ended].filter(isMeant)
+    this.state.live = this.state.live.filter((job) => !isMeant(job))
+    this.state.ended = this.state.ended.filter((job) => !isMeant(job))
+    this.state.slots = this.state.slots.filter((slot) => !gone.some(({ born }) => born === slot.holder))
+    return gone.length
+  }
+
   requeue(ids: readonly string[]): RequeueAnswer[] {
     return ids.map((id) => {
       const job = this.find(id)
@@ -568,6 +619,7 @@ export class Model {
     const fresh = {
       attempts: 0,
       freed: 0,
+      woken: false,
       cancelRequested: false,
       startBefore: null,
       started: false,
@@ -667,7 +719,8 @@ export function isWaiting({ state }: ModelJob): boolean {
 }
 
 function record(job: ModelJob): JobRecord {
-  const { born, turn, front, freed, fence, leaseMs, cancelEffects, started, scope, hash, keepUntil, ...known } = job
+  const { born, turn, front, freed, woken, fence, leaseMs, cancelEffects, started, scope, hash, keepUntil, ...known } =
+    job
   return known
 }
 

@@ -2,6 +2,8 @@
 // says how to pick one ("the third of the holds that are gone"), so that it means something in every world it is tried in,
 // also after shrinking took away half of what came before. The universe is small on purpose: two dozen names meet often.
 
+import type { PurgeState } from '../../src/store/store.ts'
+
 export const queueNames = ['a', 'b', 'c'] as const
 export const dedupKeys = ['k1', 'k2'] as const
 export const idempotencyKeys = ['i1', 'i2'] as const
@@ -65,6 +67,13 @@ export type KvSpec =
   | { readonly as: 'delete'; readonly key: string }
   | ({ readonly as: 'compareAndSet'; readonly expect: 'current' | 'stale' | 'absent' | 'never' } & PutSpec)
 
+export type AlterSpec = { readonly job: JobPick } & (
+  | { readonly as: 'wake'; readonly data: string | null }
+  | { readonly as: 'reschedule'; readonly inMs: number }
+  | { readonly as: 'reprioritise'; readonly priority: number }
+  | { readonly as: 'delete' }
+)
+
 export type Move =
   | { readonly do: 'enqueue'; readonly requests: readonly (readonly JobSpec[])[] }
   | {
@@ -82,6 +91,8 @@ export type Move =
       readonly cancels: readonly { readonly job: JobPick; readonly effects: EffectsSpec | null }[]
     }
   | { readonly do: 'requeue'; readonly jobs: readonly JobPick[] }
+  | { readonly do: 'alter'; readonly alterations: readonly AlterSpec[] }
+  | { readonly do: 'purge'; readonly queue: string; readonly states: readonly PurgeState[] }
   | {
       readonly do: 'requeueAll'
       readonly queue: string | null

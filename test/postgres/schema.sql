@@ -94,7 +94,8 @@ held_job (
   worker text,
   started_at bigint,
   on_dead text,
-  payload text
+  payload text,
+  woken boolean
 ) type;
 idempotency (
   queue integer not null,
@@ -121,6 +122,7 @@ job (
   idempotency_key text collate "C",
   cancel text,
   past text,
+  woken boolean not null default false,
   headers text,
   payload text not null
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
@@ -248,6 +250,13 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
+function delete_ended(p_id uuid) returns void plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan;
+function delete_waiting(p_ids uuid[]) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
 function drop_partition(p_now bigint) returns bigint plpgsql volatile;
 function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
@@ -301,6 +310,9 @@ function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before
   set enable_bitmapscan=off
   set enable_sort=off
   set plan_cache_mode=force_generic_plan;
+function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns void plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -315,6 +327,10 @@ function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name 
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function purge(p_queue text, p_state text, p_max integer) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;

@@ -79,14 +79,17 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
   return answers
 }
 
-interface LockedJob {
+export interface LockedJob {
   readonly state: JobState
+  readonly lane: number
   readonly attempts: number
   readonly cancel: string | null
+  readonly runAt: number
+  readonly headers: string | null
 }
 
 /** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
-async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
+export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
   const locked = new Set<string>()
   for (;;) {
     const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [list(ids)])
@@ -94,7 +97,7 @@ async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<st
     if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [list(fresh)])
     for (const lane of fresh) locked.add(lane)
     const rows = await tx.query(
-      `select id, lane, attempts, cancel,
+      `select id, lane, attempts, cancel, run_at, headers,
               case when ready_xid is null then 'scheduled'
                    when holdfast.is_waiting(lane, ready_xid, ord, start_before, seq) then 'ready'
                    else 'running' end
@@ -103,9 +106,16 @@ async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<st
     )
     if (rows.some(([, lane]) => !locked.has(lane as string))) continue
     return new Map(
-      rows.map(([id, , attempts, requested, state]) => [
+      rows.map(([id, lane, attempts, requested, runAt, headers, state]) => [
         id as string,
-        { state: state as JobState, attempts: Number(attempts), cancel: requested ?? null },
+        {
+          state: state as JobState,
+          lane: Number(lane),
+          attempts: Number(attempts),
+          cancel: requested ?? null,
+          runAt: Number(runAt),
+          headers: headers ?? null,
+        },
       ]),
     )
   }
@@ -135,7 +145,7 @@ async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
 
-const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
+export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
 const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
   e.dedup_scope, e.dedup_key`

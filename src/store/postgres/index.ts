@@ -5,6 +5,7 @@ import type { Clock } from '../../clock.ts'
 import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
+  AlterRequest,
   CancelRequest,
   Capabilities,
   ClaimRequest,
@@ -13,6 +14,7 @@ import type {
   JobsQuery,
   KvScanQuery,
   KvWrite,
+  PurgeRequest,
   RenewRequest,
   RequeueAllRequest,
   SettleAnswer,
@@ -20,6 +22,7 @@ import type {
   Store,
   SweepRequest,
 } from '../store.ts'
+import { alter, purge } from './alter.ts'
 import { Claims, heal, systemIdentifier } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database, patiently } from './database.ts'
@@ -27,7 +30,7 @@ import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, Schema } from './migrations.ts'
-import { readJob, readJobs, readStats } from './read.ts'
+import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
@@ -176,6 +179,14 @@ class PostgresStore implements Store {
     return requeueAll(this.#desk, request)
   }
 
+  alter(requests: readonly AlterRequest[]) {
+    return alter(this.#desk, requests)
+  }
+
+  purge(request: PurgeRequest) {
+    return purge(this.#desk, request)
+  }
+
   async pause(queue: string, paused: boolean): Promise<void> {
     const ready = await pause(this.#desk, queue, paused)
     this.#desk.announce(ready)
@@ -183,6 +194,10 @@ class PostgresStore implements Store {
 
   job(id: string) {
     return readJob(this.#db, id)
+  }
+
+  outcomes(ids: readonly string[]) {
+    return readOutcomes(this.#db, ids)
   }
 
   jobs(query: JobsQuery) {

@@ -15,8 +15,9 @@ import { enqueue } from './migrations/0003-enqueue.ts'
 import { settle } from './migrations/0004-settle.ts'
 import { obey } from './migrations/0005-obey.ts'
 import { sweep } from './migrations/0006-sweep.ts'
+import { alter } from './migrations/0007-alter.ts'
 
-const migrations: readonly string[] = [tables, claim, enqueue, settle, obey, sweep]
+const migrations: readonly string[] = [tables, claim, enqueue, settle, obey, sweep, alter]
 
 /** A schema's name, and how SQL written for `holdfast` is read in it. */
 export class Schema {

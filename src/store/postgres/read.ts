@@ -2,7 +2,7 @@
 // enqueued, finished ones newest first. Whether a ready job runs is told by the leases that list its place.
 
 import { toError } from '../../errors.ts'
-import type { Attempt, JobRecord, JobState } from '../../job/record.ts'
+import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
@@ -38,6 +38,22 @@ export async function readJob(db: Database, id: string): Promise<JobRecord | nul
     () => db.query(newest, [id]),
   )
   return row ? toRecord(row) : null
+}
+
+export async function readOutcomes(db: Database, ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
+  const rows = await db.query(
+    `(select distinct on (id) id, state, attempts, result, error from holdfast.ended where id = any ($1::uuid[])
+       order by id, seq desc)
+     union all
+     select id, null, null, null, null from holdfast.job where id = any ($1::uuid[])`,
+    [list(ids)],
+  )
+  const outcomes = new Map<string, JobOutcome | 'live'>()
+  for (const [id, state, attempts, result, error] of rows) {
+    const told = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }
+    outcomes.set(id as string, state == null ? 'live' : { state: state as EndState, ...told })
+  }
+  return ids.map((id) => outcomes.get(id) ?? null)
 }
 
 /** A job that is requeued between the two looks is found by neither: so they look again. */

@@ -118,6 +118,7 @@ export interface HeldJob {
   readonly startedAt: number
   readonly onDead: string | null
   readonly payload: string | null
+  readonly woken: boolean
 }
 
 export function toHeld(row: Row): HeldJob {
@@ -137,6 +138,7 @@ export function toHeld(row: Row): HeldJob {
     startedAt: Number(startedAt),
     onDead: row[14] ?? null,
     payload: row[15] ?? null,
+    woken: row[16] === 't',
   }
 }
 
@@ -344,8 +346,8 @@ function endedJson({ job, verdict, result }: Landing): Record<string, unknown> {
 }
 
 function core(job: HeldJob) {
-  const { attempt: attempts, maxAttempts, freed } = job
-  return { attempts, maxAttempts, freed, cancelRequested: job.cancel !== null }
+  const { attempt: attempts, maxAttempts, freed, woken } = job
+  return { attempts, maxAttempts, freed, cancelRequested: job.cancel !== null, woken }
 }
 
 function attemptOf(job: HeldJob, { ending, error }: Verdict, now: number): Attempt {

@@ -106,7 +106,7 @@ function revive(tx: Transaction, job: IdleRow): void {
   const ord = place(tx, false)
   tx.db.run(
     `update holdfast_job
-        set attempts = 0, freed = 0, start_before = null, cancel = null, past = ?, ord = ?, run_at = ?
+        set attempts = 0, freed = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, run_at = ?
       where seq = ?`,
     ended.attempt === null ? job.past : encodePast(job.past, lastAttempt(ended)),
     ord,

@@ -16,20 +16,21 @@
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { HoldName } from '../store.ts'
+import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
 import { Database, isBusy } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
-import { readJob, readJobs, readStats } from './read.ts'
+import { readJob, readJobs, readOutcome, readStats } from './read.ts'
 import { readAhead, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
 
 const quick = { claim, renew, sweep }
-const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, kvWrite: applyKv }
-const read = { readJob, readJobs, readStats, kvGet, kvScan }
+const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, alter, purgeChunk, kvWrite: applyKv }
+const read = { readJob, readOutcome, readJobs, readStats, kvGet, kvScan }
 const verbs = { ...quick, ...durable, ...read }
 
 export type Verbs = typeof verbs

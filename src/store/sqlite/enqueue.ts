@@ -4,7 +4,7 @@
 import type { Dedup, NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { findById, findBySeq, listReady, listScheduled, place, unlist } from './job.ts'
+import { findById, findBySeq, listScheduled, moveWaiting } from './job.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
@@ -60,19 +60,8 @@ function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): Holder | 
 function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {
   const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
   if (holder?.state !== 'ready' && holder?.state !== 'scheduled') return { id, status: 'duplicate' }
-  unlist(tx, queue, holder)
-  const runAt = dueAt(tx, job)
-  const ord = runAt <= tx.now ? place(tx, false) : null
-  tx.db.run(
-    'update holdfast_job set payload = ?, headers = ?, run_at = ?, ord = ? where seq = ?',
-    job.payload,
-    job.headers,
-    Math.max(runAt, tx.now),
-    ord,
-    seq,
-  )
-  if (ord === null) listScheduled(tx, queue, runAt, seq)
-  else listReady(tx, queue, holder.priority, ord, seq)
+  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority })
+  tx.db.run('update holdfast_job set payload = ?, headers = ? where seq = ?', job.payload, job.headers, seq)
   return { id, status: 'duplicate', replaced: true }
 }
 

@@ -2,8 +2,10 @@
 
 import { type Clock, systemClock } from '../../clock.ts'
 import { isRefused, toError } from '../../errors.ts'
-import type { QueueSettings } from '../../job/record.ts'
+import type { JobOutcome, QueueSettings } from '../../job/record.ts'
 import type {
+  AlterAnswer,
+  AlterRequest,
   CancelAnswer,
   CancelRequest,
   Capabilities,
@@ -15,6 +17,8 @@ import type {
   KvAnswer,
   KvScanQuery,
   KvWrite,
+  PurgeAnswer,
+  PurgeRequest,
   RenewAnswer,
   RenewRequest,
   RequeueAllAnswer,
@@ -36,7 +40,7 @@ export interface SqliteOptions {
   readonly inThread?: boolean
 }
 
-const requeueChunkMax = 1_000
+const chunkMax = 1_000
 
 export function sqlite({ path, inThread }: SqliteOptions) {
   return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
@@ -102,7 +106,7 @@ class SqliteStore implements Store {
     let requeued = 0
     let after: RequeueMark | null = null
     do {
-      const chunk: RequeueChunkAnswer = await this.#one('requeueChunk', { filter, dryRun, max: requeueChunkMax, after })
+      const chunk: RequeueChunkAnswer = await this.#one('requeueChunk', { filter, dryRun, max: chunkMax, after })
       for (const { id, heldBy } of chunk.skipped) skipped.push({ id, heldBy })
       for (const { id, slot } of chunk.requeued) {
         const heldBy = dryRun && slot !== null ? taken.get(slot) : undefined
@@ -115,12 +119,32 @@ class SqliteStore implements Store {
     return { requeued, skipped }
   }
 
+  alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
+    return this.#port.call('alter', requests)
+  }
+
+  async purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    for (let deleted = 0; ; ) {
+      const count = await this.#one('purgeChunk', { ...request, max: chunkMax })
+      deleted += count
+      if (count < chunkMax) return { deleted }
+    }
+  }
+
   async pause(queue: string, paused: boolean): Promise<void> {
     await this.#one('pause', { name: queue, paused })
   }
 
   job(id: string) {
     return this.#one('readJob', id)
+  }
+
+  async outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
+    const answers = await this.#port.call('readOutcome', ids)
+    return answers.map((answer) => {
+      if (isRefused(answer)) throw toError(answer)
+      return answer
+    })
   }
 
   jobs(query: JobsQuery) {

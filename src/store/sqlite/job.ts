@@ -92,6 +92,22 @@ export function unlist(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   }
 }
 
+/** A waiting job waits elsewhere: at the end of where it comes to. */
+export function moveWaiting(
+  tx: Transaction,
+  queue: QueueRow,
+  job: IdleRow,
+  { runAt, priority }: { readonly runAt: number; readonly priority: number },
+): 'ready' | 'scheduled' {
+  unlist(tx, queue, job)
+  const ord = runAt <= tx.now ? place(tx, false) : null
+  const at = Math.max(runAt, tx.now)
+  tx.db.run('update holdfast_job set run_at = ?, ord = ?, priority = ? where seq = ?', at, ord, priority, job.seq)
+  if (ord === null) listScheduled(tx, queue, at, job.seq)
+  else listReady(tx, queue, priority, ord, job.seq)
+  return ord === null ? 'scheduled' : 'ready'
+}
+
 /** Nobody holds the job any more. */
 export function dropLease(tx: Transaction, queue: QueueRow, seq: number): void {
   tx.db.run('delete from holdfast_lease where seq = ?', seq)
@@ -139,7 +155,7 @@ export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: W
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
   tx.db.run(
-    'update holdfast_job set attempts = ?, freed = ?, run_at = ?, ord = ?, past = ? where seq = ?',
+    'update holdfast_job set attempts = ?, freed = ?, run_at = ?, ord = ?, past = ?, woken = 0 where seq = ?',
     next.attempts,
     next.freed,
     runAt,

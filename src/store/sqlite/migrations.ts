@@ -55,6 +55,7 @@ export const migrations: readonly string[] = [
     idempotency_key text,
     cancel text,               -- JSON: effects of every cancel requested while it ran
     past text,                 -- JSON: attempts that have ended
+    woken integer not null default 0, -- while it ran
     headers text,
     payload text not null
   ) strict;

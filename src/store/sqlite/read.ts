@@ -2,7 +2,7 @@
 // will run, running ones in the order they were enqueued, finished ones newest first.
 
 import { toError } from '../../errors.ts'
-import type { Attempt, EndState, JobRecord, JobState } from '../../job/record.ts'
+import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
@@ -46,6 +46,18 @@ interface RecordRow {
 export function readJob(tx: Transaction, id: string): JobRecord | null {
   const found = findById(tx, id)
   return found ? record(tx, found.seq) : null
+}
+
+export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | null {
+  const found = findById(tx, id)
+  if (!found) return null
+  const ended = tx.db.get<Pick<RecordRow, 'ended_attempts' | 'result' | 'error'>>(
+    'select attempts as ended_attempts, result, error from holdfast_ended where seq = ?',
+    found.seq,
+  )
+  if (!ended) return 'live'
+  const { ended_attempts: attempts, result, error } = ended
+  return { state: found.state as EndState, attempts, result, error: decodeError(error) }
 }
 
 function record(tx: Transaction, seq: number): JobRecord {

@@ -9,6 +9,7 @@ export interface HeldRow extends JobRow {
   readonly worker: string
   readonly started_at: number
   readonly attempt: number
+  readonly woken: number
 }
 
 export type HeldTuple = readonly [
@@ -28,10 +29,12 @@ export type HeldTuple = readonly [
   worker: string,
   started_at: number,
   attempt: number,
+  woken: number,
 ]
 
 const heldColumns = `j.seq, j.id, j.queue, j.priority, j.max_attempts, j.freed, j.start_before, j.dedup_key,
-    j.dedup_scope, j.idempotency_key, j.cancel, j.past, c.token, c.worker, c.started_at, l.attempt`
+    j.dedup_scope, j.idempotency_key, j.cancel, j.past, c.token, c.worker, c.started_at, l.attempt,
+    j.woken`
 
 export const selectHeld = `select ${heldColumns}
   from holdfast_lease l
@@ -82,6 +85,7 @@ function toHeld(t: HeldTuple): HeldRow {
     worker: t[13],
     started_at: t[14],
     attempt: t[15],
+    woken: t[16],
   }
 }
 

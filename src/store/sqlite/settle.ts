@@ -104,6 +104,7 @@ function core(held: HeldRow) {
     maxAttempts: held.max_attempts,
     freed: held.freed,
     cancelRequested: held.cancel !== null,
+    woken: held.woken === 1,
   }
 }
 

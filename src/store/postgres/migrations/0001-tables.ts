@@ -66,6 +66,7 @@ create table holdfast.job (
   idempotency_key text collate "C",
   cancel text, -- JSON: effects of every cancel requested while it ran
   past text, -- JSON: attempts that have ended
+  woken boolean not null default false, -- while it ran
   headers text,
   payload text not null
 );

@@ -157,12 +157,29 @@ begin
   return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_due_at <= p_now);
 end $holdfast$;
 
+-- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to.
+create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_now bigint) returns void
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_old holdfast.job%rowtype;
+begin
+  select * into v_old from holdfast.job j where j.id = p_id;
+  update holdfast.job j
+     set run_at = greatest(p_run_at, p_now), ready_xid = case when p_run_at <= p_now then pg_current_xact_id() end,
+         ord = nextval('holdfast.number'), lane = p_lane
+   where j.id = p_id;
+  update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
+  insert into holdfast.tally (xid, queue, ready, scheduled)
+  select pg_current_xact_id(), l.queue, (p_run_at <= p_now)::int - (v_old.ready_xid is not null)::int,
+         (p_run_at > p_now)::int - (v_old.ready_xid is null)::int
+    from holdfast.lane l where l.no = p_lane;
+end $holdfast$;
+
 -- The holder of a dedup key takes over payload and time, if it still waits.
 create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint)
 returns boolean language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
-  v_queue int;
 begin
   select * into v_holder from holdfast.job j where j.id = p_id and j.seq = p_seq for update;
   if not found then
@@ -174,17 +191,8 @@ begin
       return false;
     end if;
   end if;
-  update holdfast.job j
-     set payload = p_job ->> 'payload', headers = p_job ->> 'headers', run_at = greatest(p_due_at, p_now),
-         ready_xid = case when p_due_at <= p_now then pg_current_xact_id() end, ord = nextval('holdfast.number'),
-         lane = j.lane & ~1
-   where j.id = p_id;
-  update holdfast.overdue o set passed = false, lane = v_holder.lane & ~1
-   where o.start_before = v_holder.start_before and o.seq = p_seq;
-  select l.queue into v_queue from holdfast.lane l where l.no = v_holder.lane & ~1;
-  insert into holdfast.tally (xid, queue, ready, scheduled)
-  values (pg_current_xact_id(), v_queue, (p_due_at <= p_now)::int - (v_holder.ready_xid is not null)::int,
-    (p_due_at > p_now)::int - (v_holder.ready_xid is null)::int);
+  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_now);
+  update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
   return true;
 end $holdfast$;
 

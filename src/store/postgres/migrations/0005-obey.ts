@@ -4,7 +4,7 @@
 export const obey = `
 create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
   attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
-  on_dead text, payload text);
+  on_dead text, payload text, woken boolean);
 
 -- The jobs that these holds hold, locked until the transaction ends.
 create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
@@ -15,7 +15,7 @@ as $holdfast$
 begin
   return query
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
-           j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
+           j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken
       from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
                           where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
@@ -54,7 +54,7 @@ begin
          order by l.token, l.lane, u.xid, u.ord, l.no desc
       )
       select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
-             j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end
+             j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
@@ -84,7 +84,7 @@ begin
   moved as (
     update holdfast.job j
        set lane = t.lane, ready_xid = case when t.ready then pg_current_xact_id() end, ord = t.ord, run_at = t."runAt",
-           attempts = t.attempts, freed = t.freed, past = t.past
+           attempts = t.attempts, freed = t.freed, past = t.past, woken = false
       from turn t
      where j.ctid = t.spot
     returning j.lane, t.ready

@@ -1,0 +1,116 @@
+// What people do to single jobs that wait or have ended: wake, reschedule, reprioritise, delete; and to many: purge.
+
+import type { JobState } from '../../job/record.ts'
+import { encodeWake } from '../../job/stored.ts'
+import { cannotAlter, notFound } from '../refusals.ts'
+import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../store.ts'
+import { type LockedJob, lockJobs, selectNewestEnded } from './control.ts'
+import type { Transaction } from './database.ts'
+import type { Desk } from './enqueue.ts'
+import { liveOrEnded } from './read.ts'
+
+export async function alter(desk: Desk, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
+  let ready = new Map<string, number>()
+  const answers = await desk.lanes.withLanes(() =>
+    desk.db.transact(async (tx) => {
+      ready = new Map()
+      await lockJobs(
+        tx,
+        requests.map(({ id }) => id),
+      )
+      await tx.readClock()
+      const answered: AlterAnswer[] = []
+      for (const request of requests) answered.push(await new Alteration(desk, tx, ready).make(request))
+      return answered
+    }),
+  )
+  desk.announce(ready)
+  return answers
+}
+
+class Alteration {
+  readonly #desk: Desk
+  readonly #tx: Transaction
+  readonly #ready: Map<string, number>
+
+  constructor(desk: Desk, tx: Transaction, ready: Map<string, number>) {
+    this.#desk = desk
+    this.#tx = tx
+    this.#ready = ready
+  }
+
+  async make(request: AlterRequest): Promise<AlterAnswer> {
+    const { id } = request
+    const [job = notFound(id)] = await liveOrEnded<LockedJob | AlterAnswer>(
+      async () => [...(await lockJobs(this.#tx, [id])).values()],
+      () => this.#ended(request),
+    )
+    if (!isLocked(job)) return job
+    switch (request.as) {
+      case 'delete':
+        if (job.state === 'running') return cannotAlter(id, job.state, request.as)
+        await this.#tx.query('select holdfast.delete_waiting($1)', [`{${id}}`])
+        await this.#tx.query('select holdfast.delete_ended($1)', [id])
+        return { state: job.state }
+      case 'wake':
+        return this.#wake(id, job, request.data)
+      case 'reschedule':
+        if (job.state === 'running') return cannotAlter(id, job.state, request.as)
+        return this.#move(id, request.runAt, job.lane & ~1)
+      case 'reprioritise':
+        if (job.state === 'running') return cannotAlter(id, job.state, request.as)
+        return this.#reprioritise(id, job, request.priority)
+    }
+  }
+
+  async #ended({ as, id }: AlterRequest): Promise<AlterAnswer[]> {
+    const [ended] = await this.#tx.query(selectNewestEnded, [id])
+    if (!ended) return []
+    const state = ended[0] as JobState
+    if (as !== 'delete') return [cannotAlter(id, state, as)]
+    await this.#tx.query('select holdfast.delete_ended($1)', [id])
+    return [{ state }]
+  }
+
+  async #wake(id: string, { state, lane, headers }: LockedJob, data: string | null): Promise<AlterAnswer> {
+    const values = [id, encodeWake(headers, data), state === 'running']
+    await this.#tx.query('update holdfast.job set headers = $2, woken = $3 where id = $1', values)
+    return state === 'scheduled' ? this.#move(id, this.#tx.now, lane & ~1) : { state }
+  }
+
+  async #reprioritise(id: string, { state, lane, runAt }: LockedJob, priority: number): Promise<AlterAnswer> {
+    const { name: queue, ...old } = this.#desk.lanes.known(lane) ?? (await this.#desk.lanes.byNo(lane))
+    if (priority === old.priority) return { state }
+    this.#desk.lanes.require([{ queue, priority }])
+    return this.#move(id, runAt, this.#desk.lanes.of({ queue, priority }).lane)
+  }
+
+  async #move(id: string, runAt: number, lane: number): Promise<AlterAnswer> {
+    const { now } = this.#tx
+    await this.#tx.query('select holdfast.move_waiting($1, $2, $3, $4)', [id, runAt, lane, now])
+    if (runAt > now) return { state: 'scheduled' }
+    const { name } = this.#desk.lanes.known(lane) ?? (await this.#desk.lanes.byNo(lane))
+    this.#ready.set(name, (this.#ready.get(name) ?? 0) + 1)
+    return { state: 'ready' }
+  }
+}
+
+function isLocked(job: LockedJob | AlterAnswer): job is LockedJob {
+  return 'lane' in job
+}
+
+const chunkMax = 1_000
+
+export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
+  let deleted = 0
+  for (const state of states) {
+    for (let count = chunkMax; count >= chunkMax; deleted += count) {
+      count = await desk.db.transact(async (tx) => {
+        await tx.readClock()
+        const [row] = await tx.query('select holdfast.purge($1, $2, $3)', [queue, state, chunkMax])
+        return Number(row?.[0])
+      })
+    }
+  }
+  return { deleted }
+}

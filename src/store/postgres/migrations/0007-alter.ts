@@ -1,0 +1,102 @@
+// What people do to jobs that wait or have ended. Whether a ready job waits is told by its lane's cursor, so lanes are locked
+// first, here as everywhere.
+
+export const alter = `
+-- Waiting jobs, their rows and lanes locked, are gone, and their keys are free.
+create function holdfast.delete_waiting(p_ids uuid[]) returns bigint
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+declare
+  v_deleted bigint;
+begin
+  with gone as (
+    delete from holdfast.job j where j.id = any (p_ids) returning j.*
+  ),
+  known as materialized (
+    select g.*, l.queue from gone g join holdfast.lane l on l.no = g.lane & ~1
+  ),
+  freed as (
+    delete from holdfast.dedup d using known k where d.queue = k.queue and d.key = k.dedup_key and d.seq = k.seq
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using known k
+     where i.queue = k.queue and i.key = k.idempotency_key and i.seq = k.seq
+  ),
+  late as (
+    delete from holdfast.overdue o using known k where o.start_before = k.start_before and o.seq = k.seq
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, ready, scheduled)
+    select pg_current_xact_id(), k.queue, -count(k.ready_xid), count(k.ready_xid) - count(*) from known k group by k.queue
+  )
+  select count(*) into v_deleted from known;
+  return v_deleted;
+end $holdfast$;
+
+-- Everything that has ended under this id.
+create function holdfast.delete_ended(p_id uuid) returns void
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+begin
+  with gone as (
+    delete from holdfast.ended e where e.id = p_id returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key
+  ),
+  freed as (
+    delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using gone g
+     where i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
+  )
+  insert into holdfast.tally (xid, queue, done, dead, cancelled)
+  select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
+         -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
+    from gone g group by g.queue;
+end $holdfast$;
+
+-- One bounded step: up to so many jobs of a queue that are in one state.
+create function holdfast.purge(p_queue text, p_state text, p_max int) returns bigint
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+declare
+  v_lanes int[];
+  v_ids uuid[];
+  v_queue int;
+  v_deleted bigint;
+begin
+  select q.no into v_queue from holdfast.queue q where q.name = p_queue;
+  if p_state in ('ready', 'scheduled') then
+    v_lanes := array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.queue = v_queue);
+    if p_state = 'ready' then
+      perform holdfast.lock_lanes(v_lanes);
+    end if;
+    v_ids := array(
+      select j.id from holdfast.job j
+       where j.lane = any (v_lanes) and (j.ready_xid is null) = (p_state = 'scheduled')
+         and (p_state = 'scheduled' or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
+       limit p_max for update skip locked);
+    return holdfast.delete_waiting(v_ids);
+  end if;
+  with oldest as materialized (
+    select e.finished_at, e.seq from holdfast.ended e
+     where e.queue = v_queue and e.state = p_state order by e.finished_at, e.seq limit p_max
+  ),
+  gone as (
+    delete from holdfast.ended e using oldest s
+     where e.queue = v_queue and e.state = p_state and e.finished_at = s.finished_at and e.seq = s.seq
+    returning e.seq, e.dedup_key, e.idempotency_key
+  ),
+  freed as (
+    delete from holdfast.dedup d using gone g where d.queue = v_queue and d.key = g.dedup_key and d.seq = g.seq
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using gone g
+     where i.queue = v_queue and i.key = g.idempotency_key and i.seq = g.seq
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, done, dead, cancelled)
+    select pg_current_xact_id(), v_queue, case when p_state = 'done' then -c.n else 0 end,
+           case when p_state = 'dead' then -c.n else 0 end, case when p_state = 'cancelled' then -c.n else 0 end
+      from (select count(*) as n from gone) c where c.n > 0
+  )
+  select count(*) into v_deleted from gone;
+  return v_deleted;
+end $holdfast$;
+`

@@ -1,0 +1,111 @@
+// What people do to single jobs that wait or have ended: wake, reschedule, reprioritise, delete; and to many: purge.
+
+import type { EndState } from '../../job/record.ts'
+import { encodeWake } from '../../job/stored.ts'
+import { cannotAlter, notFound } from '../refusals.ts'
+import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
+import {
+  type FoundRow,
+  findById,
+  forgetOverdue,
+  freeDedup,
+  type IdleRow,
+  idleColumns,
+  moveWaiting,
+  removeJob,
+  unlist,
+} from './job.ts'
+import type { QueueRow, Transaction } from './transaction.ts'
+
+export function alter(tx: Transaction, request: AlterRequest): AlterAnswer {
+  const job = findById(tx, request.id)
+  if (!job) return notFound(request.id)
+  if (request.as === 'delete') return deleteAll(tx, job)
+  if (request.as === 'wake') return wake(tx, job, request.data)
+  if (!isWaiting(job)) return cannotAlter(job.id, job.state, request.as)
+  const queue = tx.queueByNo(job.queue)
+  if (request.as === 'reschedule') {
+    return { state: moveWaiting(tx, queue, job, { runAt: request.runAt, priority: job.priority }) }
+  }
+  if (request.priority === job.priority) return { state: job.state }
+  return { state: moveWaiting(tx, queue, job, { runAt: job.run_at, priority: request.priority }) }
+}
+
+function isWaiting({ state }: FoundRow): boolean {
+  return state === 'ready' || state === 'scheduled'
+}
+
+function wake(tx: Transaction, job: FoundRow, data: string | null): AlterAnswer {
+  if (!isWaiting(job) && job.state !== 'running') return cannotAlter(job.id, job.state, 'wake')
+  const isRunning = job.state === 'running'
+  const row = tx.db.get<{ headers: string | null }>('select headers from holdfast_job where seq = ?', job.seq)
+  tx.db.run(
+    'update holdfast_job set headers = ?, woken = ? where seq = ?',
+    encodeWake(row?.headers ?? null, data),
+    isRunning ? 1 : 0,
+    job.seq,
+  )
+  if (job.state !== 'scheduled') return { state: job.state }
+  return { state: moveWaiting(tx, tx.queueByNo(job.queue), job, { runAt: tx.now, priority: job.priority }) }
+}
+
+interface EndedRow extends Pick<IdleRow, 'seq' | 'queue' | 'dedup_key' | 'idempotency_key'> {
+  readonly state: EndState
+}
+
+const selectEnded = `select j.seq, j.queue, j.dedup_key, j.idempotency_key, s.state
+  from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf`
+
+function deleteAll(tx: Transaction, job: FoundRow): AlterAnswer {
+  if (job.state === 'running') return cannotAlter(job.id, job.state, 'delete')
+  if (isWaiting(job)) deleteWaiting(tx, tx.queueByNo(job.queue), job)
+  for (const row of tx.db.all<EndedRow>(`${selectEnded} where j.id = ?`, job.id)) deleteEnded(tx, row)
+  return { state: job.state }
+}
+
+function deleteWaiting(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+  unlist(tx, queue, job)
+  forgetOverdue(tx, job)
+  if (job.dedup_key !== null) freeDedup(tx, job)
+  removeJob(tx, job)
+}
+
+function deleteEnded(tx: Transaction, row: EndedRow): void {
+  tx.db.run('delete from holdfast_ended where seq = ?', row.seq)
+  tx.count(tx.queueByNo(row.queue), row.state, -1)
+  if (row.dedup_key !== null) freeDedup(tx, row) // of a time window, which outlives its job
+  removeJob(tx, row)
+}
+
+/** One bounded step; says how many it deleted. */
+export function purgeChunk(
+  tx: Transaction,
+  { queue: name, states, max }: PurgeRequest & { readonly max: number },
+): number {
+  const queue = tx.findQueue(name)
+  if (!queue) return 0
+  let deleted = 0
+  for (const state of states) {
+    const left = max - deleted
+    if (left <= 0) break
+    if (state === 'ready' || state === 'scheduled') {
+      const jobs = tx.db.all<IdleRow>(
+        `select ${idleColumns} from holdfast_${state} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`,
+        queue.no,
+        left,
+      )
+      for (const job of jobs) deleteWaiting(tx, queue, job)
+      deleted += jobs.length
+    } else if (state !== 'held') {
+      const rows = tx.db.all<EndedRow>(
+        `${selectEnded} where s.queue = ? and s.state = ? limit +?`,
+        queue.no,
+        state,
+        left,
+      )
+      for (const row of rows) deleteEnded(tx, row)
+      deleted += rows.length
+    }
+  }
+  return deleted
+}

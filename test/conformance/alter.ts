@@ -1,0 +1,311 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { describe, test } from 'node:test'
+import type { Holdfast } from '../../src/holdfast.ts'
+import {
+  allJobs,
+  claimOne,
+  claimOrder,
+  deadJob,
+  everything,
+  hour,
+  minute,
+  queueInfo,
+  readJob,
+  rejects,
+  stateOf,
+} from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function alterTests(inWorld: InWorld): void {
+  describe('wake', () => {
+    test(
+      'a scheduled job is ready at once, at the end of its queue, and finds what it was woken with',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue('later', { delay: '1h', headers: { a: 'b' } })
+        await holdfast.queue('mail').enqueue('now')
+        assert.equal(await holdfast.wake(id, { answer: 42 }), 'ready')
+        assert.deepEqual(
+          [(await readJob(holdfast, id)).wake, (await readJob(holdfast, id)).state],
+          [{ answer: 42 }, 'ready'],
+        )
+        await (await claimOne(holdfast, 'mail')).done()
+        const { job } = await claimOne(holdfast, 'mail')
+        assert.deepEqual([job.payload, job.wake, job.headers], ['later', { answer: 42 }, { a: 'b' }])
+        const { scheduled, ready, running } = await queueInfo(holdfast, 'mail')
+        assert.deepEqual([scheduled, ready, running], [0, 0, 1])
+      }),
+    )
+
+    test(
+      'without data a job wakes up all the same, and what an earlier wake brought is gone',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h', headers: { a: 'b' } })
+        await holdfast.wake(id, 'first')
+        await holdfast.wake(id)
+        const { job } = await claimOne(holdfast, 'mail')
+        assert.deepEqual([job.wake, job.headers], [undefined, { a: 'b' }])
+      }),
+    )
+
+    test(
+      'a waiting claim is woken by it',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h' })
+        const claimed = holdfast.claim(['mail'], { wait: '10s' })
+        await holdfast.wake(id)
+        assert.deepEqual(
+          (await claimed).map(({ job }) => job.id),
+          [id],
+        )
+      }),
+    )
+
+    test(
+      'one that runs is ready again as soon as it snoozes, once',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const first = await claimOne(holdfast, 'mail')
+        assert.equal(await holdfast.wake(id, 'the answer'), 'running')
+        assert.equal((await first.snooze('1h')).state, 'ready')
+        const second = await claimOne(holdfast, 'mail')
+        assert.equal(second.job.wake, 'the answer')
+        assert.equal((await second.snooze('1h')).state, 'scheduled')
+      }),
+    )
+
+    test(
+      'a retry waits its time, also for one that was woken while it ran',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        await holdfast.wake(id, 'now')
+        assert.equal((await lease.retry(new Error('no'), { delay: '1m' })).state, 'scheduled')
+      }),
+    )
+
+    test(
+      'what has ended cannot be woken, and what is not there is not found',
+      inWorld(async ({ holdfast }) => {
+        const id = await deadJob(holdfast, 'mail')
+        await rejects(holdfast.wake(id, 1), 'INVALID_STATE', { id, state: 'dead' })
+        await rejects(holdfast.wake(randomUUID()), 'JOB_NOT_FOUND')
+        await rejects(holdfast.wake(id, Number.NaN), 'INVALID_PAYLOAD')
+        await rejects(holdfast.wake(id, 'x'.repeat(2 ** 20)), 'PAYLOAD_TOO_LARGE')
+        await rejects(holdfast.wake('nonsense'), 'INVALID_ID')
+      }),
+    )
+  })
+
+  describe('reschedule', () => {
+    test(
+      'puts a waiting job off, or brings it forward',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        assert.equal(await holdfast.reschedule(id, clock.now() + hour), 'scheduled')
+        assert.deepEqual((await readJob(holdfast, id)).runAt, new Date(clock.now() + hour))
+        assert.deepEqual(await holdfast.claim(['mail']), [])
+        assert.equal(await holdfast.reschedule(id, clock.now() + minute), 'scheduled')
+        await clock.advance(minute)
+        await holdfast.sweep()
+        assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+      }),
+    )
+
+    test(
+      'to a time that is over makes it ready, behind those that are',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue('brought forward', { delay: '1h' })
+        await holdfast.queue('mail').enqueue('ready')
+        assert.equal(await holdfast.reschedule(id, clock.now()), 'ready')
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['ready', 'brought forward'])
+      }),
+    )
+
+    test(
+      'leaves alone what runs or has ended',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        await rejects(holdfast.reschedule(id, clock.now() + hour), 'INVALID_STATE', { id, state: 'running' })
+        await lease.done()
+        await rejects(holdfast.reschedule(id, clock.now() + hour), 'INVALID_STATE', { id, state: 'done' })
+        await rejects(holdfast.reschedule(randomUUID(), clock.now()), 'JOB_NOT_FOUND')
+        await rejects(holdfast.reschedule(id, Number.NaN), 'INVALID_OPTION')
+      }),
+    )
+  })
+
+  describe('reprioritise', () => {
+    test(
+      'a waiting job goes to the end of another priority, and none hides',
+      inWorld(async ({ holdfast }) => {
+        const ids = new Map<number, string>()
+        for (const n of [1, 2, 3, 4]) ids.set(n, (await holdfast.queue('mail').enqueue(n)).id)
+        await holdfast.queue('mail').enqueue('first', { priority: 2 })
+        assert.equal(await holdfast.reprioritise(ids.get(3) as string, 2), 'ready')
+        assert.equal(await holdfast.reprioritise(ids.get(1) as string, 9), 'ready')
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['first', 3, 2, 4, 1])
+      }),
+    )
+
+    test(
+      'a scheduled job keeps its time, and one in that priority its place',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue('urgent', { delay: '1m' })
+        const { id: same } = await holdfast.queue('mail').enqueue('a', { priority: 5 })
+        await holdfast.queue('mail').enqueue('b')
+        assert.equal(await holdfast.reprioritise(id, 0), 'scheduled')
+        assert.equal(await holdfast.reprioritise(same, 5), 'ready')
+        assert.deepEqual((await readJob(holdfast, id)).runAt, new Date(clock.now() + minute))
+        await clock.advance(minute)
+        await holdfast.sweep()
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['urgent', 'a', 'b'])
+      }),
+    )
+
+    test(
+      'leaves alone what runs or has ended, and takes 0 to 9',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        for (const priority of [-1, 10, 1.5, Number.NaN, '3' as never])
+          await rejects(holdfast.reprioritise(id, priority), 'INVALID_OPTION', { option: 'priority' })
+        const lease = await claimOne(holdfast, 'mail')
+        await rejects(holdfast.reprioritise(id, 0), 'INVALID_STATE', { id, state: 'running' })
+        await lease.done()
+        await rejects(holdfast.reprioritise(id, 0), 'INVALID_STATE', { id, state: 'done' })
+        await rejects(holdfast.reprioritise(randomUUID(), 0), 'JOB_NOT_FOUND')
+      }),
+    )
+  })
+
+  describe('delete', () => {
+    test(
+      'a job that nobody runs is gone, with its keys and its counts',
+      inWorld(async ({ holdfast, clock }) => {
+        const options = { dedup: { key: 'k' }, idempotencyKey: 'i', startBefore: clock.now() + hour }
+        for (const end of [ready, scheduled, done, dead, cancelled]) {
+          const { id, status } = await holdfast.queue('mail').enqueue('job', options)
+          assert.equal(status, 'created', 'the keys are free')
+          await end(holdfast, id, clock.now())
+          await holdfast.delete(id)
+          assert.equal(await holdfast.job(id), null)
+          await rejects(holdfast.delete(id), 'JOB_NOT_FOUND', { id })
+        }
+        assert.deepEqual(await allJobs(holdfast), [])
+        const { name: _, paused: __, oldestWaitingMs, ...counts } = await queueInfo(holdfast, 'mail')
+        assert.deepEqual([oldestWaitingMs, new Set(Object.values(counts))], [null, new Set([0])])
+      }),
+    )
+
+    test(
+      'frees the key of a window that is still open',
+      inWorld(async ({ holdfast }) => {
+        const window = { dedup: { key: 'k', scope: { window: '1h' } } } as const
+        const { id } = await holdfast.queue('mail').enqueue(1, window)
+        await (await claimOne(holdfast, 'mail')).done()
+        assert.equal((await holdfast.queue('mail').enqueue(2, window)).status, 'duplicate')
+        await holdfast.delete(id)
+        assert.equal((await holdfast.queue('mail').enqueue(2, window)).status, 'created')
+      }),
+    )
+
+    test(
+      'takes everything that ended under its id along',
+      inWorld(async ({ holdfast }) => {
+        const id = randomUUID()
+        for (const n of [1, 2]) {
+          await holdfast.queue('mail').enqueue(n, { id })
+          await (await claimOne(holdfast, 'mail')).done()
+        }
+        await holdfast.queue('mail').enqueue(3, { id })
+        await holdfast.delete(id)
+        assert.deepEqual(await allJobs(holdfast), [])
+      }),
+    )
+
+    test(
+      'leaves a running job to its holder',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        await rejects(holdfast.delete(id), 'INVALID_STATE', { id, state: 'running' })
+        assert.equal((await lease.done()).state, 'done')
+      }),
+    )
+  })
+
+  describe('purge', () => {
+    test(
+      'deletes all jobs of a queue that nobody runs, however many, and nothing else',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('mail').enqueue('running')
+        const lease = await claimOne(holdfast, 'mail')
+        const many = Array.from({ length: 1_500 }, (_, payload) => ({ payload, dedup: { key: String(payload) } }))
+        await holdfast.queue('mail').enqueueMany(many)
+        await holdfast.queue('mail').enqueue('late', { delay: '1h', priority: 0 })
+        await deadJob(holdfast, 'other')
+        await holdfast.queue('other').enqueue('ready')
+        const before = await allJobs(holdfast, { queue: 'other' })
+        assert.deepEqual(await holdfast.purge('mail'), { deleted: 1_501 })
+        assert.deepEqual(
+          (await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload),
+          ['running'],
+        )
+        assert.deepEqual(await allJobs(holdfast, { queue: 'other' }), before)
+        assert.deepEqual(await holdfast.claim(['mail']), [])
+        assert.equal((await holdfast.queue('mail').enqueue(0, { dedup: { key: '0' } })).status, 'created')
+        assert.equal((await lease.done()).state, 'done')
+      }),
+    )
+
+    test(
+      'or only those in some states',
+      inWorld(async ({ holdfast, clock }) => {
+        for (const end of [ready, scheduled, done, dead, cancelled]) {
+          const { id } = await holdfast.queue('mail').enqueue('job', { priority: end === ready ? 9 : 5 })
+          await end(holdfast, id, clock.now())
+        }
+        assert.deepEqual(await holdfast.purge('mail', { states: ['dead', 'cancelled'] }), { deleted: 2 })
+        assert.deepEqual(
+          (await allJobs(holdfast)).map(({ state }) => state),
+          ['ready', 'scheduled', 'done'],
+        )
+        assert.deepEqual(await holdfast.purge('mail', { states: ['ready'] }), { deleted: 1 })
+        assert.deepEqual(await holdfast.purge('mail', { states: [] }), { deleted: 0 })
+        assert.deepEqual(await holdfast.purge('mail'), { deleted: 2 })
+      }),
+    )
+
+    test(
+      'of a queue that is not there deletes nothing, and running jobs are nobody to purge',
+      inWorld(async ({ holdfast }) => {
+        const before = await everything(holdfast)
+        assert.deepEqual(await holdfast.purge('nowhere'), { deleted: 0 })
+        assert.deepEqual(await everything(holdfast), before)
+        await rejects(holdfast.purge('mail', { states: ['running' as never] }), 'INVALID_OPTION', { option: 'states' })
+        await rejects(holdfast.purge('no good'), 'INVALID_NAME')
+      }),
+    )
+  })
+}
+
+type End = (holdfast: Holdfast, id: string, now: number) => Promise<void>
+
+const ready: End = async (holdfast, id) => assert.equal(await stateOf(holdfast, id), 'ready')
+
+const scheduled: End = async (holdfast, id, now) => {
+  await holdfast.reschedule(id, now + minute)
+}
+
+const done: End = async (holdfast) => {
+  await (await claimOne(holdfast, 'mail')).done()
+}
+
+const dead: End = async (holdfast) => {
+  await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+}
+
+const cancelled: End = async (holdfast, id) => {
+  await holdfast.cancel(id)
+}

@@ -9,7 +9,7 @@ import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { EndState, JobState } from '../../job/record.ts'
 import { Refusal } from '../refusals.ts'
-import type { Database } from './database.ts'
+import type { Connection } from './connection.ts'
 import type { HeldTuple } from './renew.ts'
 
 export interface QueueRow {
@@ -72,7 +72,7 @@ export interface ShelfRow {
 
 export class Transaction {
   /** The connection itself, for writes that have nothing to do with what is gathered. */
-  readonly bare: Database
+  readonly bare: Connection
   readonly now: number
   readonly becameReady = new Map<string, number>()
   /** Held jobs that were read together, by row; see `readAhead`. */
@@ -85,12 +85,12 @@ export class Transaction {
   #newReady: { from: number; to: number } | null = null
   readonly #plainDone = new Map<number, (readonly [seq: number, result: string | null])[]>()
 
-  constructor(db: Database, now: number) {
+  constructor(db: Connection, now: number) {
     this.bare = db
     this.now = now
   }
 
-  get db(): Database {
+  get db(): Connection {
     if (this.#newReady !== null) this.#writeNewReady(this.#newReady)
     if (this.#plainDone.size > 0) this.#writePlainDone()
     return this.bare

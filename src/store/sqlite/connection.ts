@@ -1,0 +1,92 @@
+// Statements on one connection: the store's own, or one that a caller lends for the length of a call. Each text is
+// prepared once.
+
+import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite'
+
+export class Connection {
+  readonly #db: DatabaseSync
+  readonly #statements = new Map<string, StatementSync>()
+
+  constructor(db: DatabaseSync) {
+    this.#db = db
+  }
+
+  get isInTransaction(): boolean {
+    return this.#db.isTransaction
+  }
+
+  // A statement says `limit +?`, not `limit ?`: SQLite looks at a bare bound limit when it plans, and so plans anew each
+  // time one is bound (20 against 2.5 µs for a claim of one).
+
+  run(sql: string, ...values: SQLInputValue[]): number {
+    return Number(this.#statement(sql).run(...values).changes)
+  }
+
+  get<Row>(sql: string, ...values: SQLInputValue[]): Row | undefined {
+    return this.#statement(sql).get(...values) as Row | undefined
+  }
+
+  /** Like `get` and `all`, but rows are tuples: a third of the cost on wide rows (4.0 against 1.3 µs for 15 columns). */
+  getTuple<Tuple extends readonly unknown[]>(sql: string, ...values: SQLInputValue[]): Tuple | undefined {
+    return this.#tuples(sql).get(...values) as Tuple | undefined
+  }
+
+  allTuples<Tuple extends readonly unknown[]>(sql: string, ...values: SQLInputValue[]): Tuple[] {
+    return this.#tuples(sql).all(...values) as unknown as Tuple[]
+  }
+
+  /** One at a time, for who may stop early. */
+  eachTuple<Tuple extends readonly unknown[]>(sql: string, ...values: SQLInputValue[]): Iterable<Tuple> {
+    return this.#tuples(sql).iterate(...values) as unknown as Iterable<Tuple>
+  }
+
+  all<Row>(sql: string, ...values: SQLInputValue[]): Row[] {
+    return this.#statement(sql).all(...values) as Row[]
+  }
+
+  exec(sql: string): void {
+    this.#statement(sql).run()
+  }
+
+  /** A statement that is not the store's own, so there may be any number of them and none is kept: 12 µs each. */
+  prepareOnce(sql: string): StatementSync {
+    return this.#db.prepare(sql)
+  }
+
+  /** Runs `work`; if it throws, everything it wrote is undone and nothing else. */
+  savepoint<T>(work: () => T): T {
+    this.exec('savepoint one')
+    try {
+      const answer = work()
+      this.exec('release one')
+      return answer
+    } catch (error) {
+      if (this.isInTransaction) {
+        // SQLite may have rolled back everything: disk full, raise(rollback)
+        this.exec('rollback to one')
+        this.exec('release one')
+      }
+      throw error
+    }
+  }
+
+  #statement(sql: string): StatementSync {
+    let statement = this.#statements.get(sql)
+    if (!statement) {
+      statement = this.#db.prepare(sql)
+      // A caller's connection may have been opened with other ideas of what a row is.
+      statement.setReadBigInts(false)
+      statement.setReturnArrays(false)
+      this.#statements.set(sql, statement)
+    }
+    return statement
+  }
+
+  #tuples(sql: string): StatementSync {
+    const known = this.#statements.get(sql)
+    if (known) return known
+    const statement = this.#statement(sql)
+    statement.setReturnArrays(true)
+    return statement
+  }
+}

@@ -55,6 +55,14 @@ export function requeueBlocked(id: string, heldBy: string): Refused {
   )
 }
 
+/** Why a SQL effect may not be run at all. */
+export const changesTransaction = 'it would change the transaction or session it is run in'
+
+export function sqlRefused(text: string, why: string): Refused {
+  const shown = text.length > 200 ? `${text.slice(0, 200)}…` : text
+  return refuse('INVALID_OPTION', `SQL effect "${shown}": ${why}.`, { option: 'effects.sql' })
+}
+
 export function unknownMark(): Refused {
   return refuse('INVALID_OPTION', 'after is the `next` of an earlier page; this is none.', { option: 'after' })
 }

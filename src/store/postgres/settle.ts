@@ -2,14 +2,14 @@
 // the same pure functions that decide it elsewhere, and written back as sets; what comes with effects that may fail goes
 // one after the other, each undone to a savepoint where it fails, so that the settlements beside it never notice.
 
-import { isRefused, refuse } from '../../errors.ts'
+import { isRefused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { defaults } from '../../job/bounds.ts'
 import { deathNotice, effectError } from '../../job/death.ts'
 import type { Attempt, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
 import { decodeCancel, encodeError, encodePast } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
-import { Refusal } from '../refusals.ts'
+import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
 import { optionalTexts } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
@@ -288,8 +288,7 @@ export class Clerk {
 
   /** Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. */
   async #run({ text, values }: SqlEffect): Promise<void> {
-    if (changesSession(text))
-      throw new Refusal(sqlRefused(text, 'it would change the transaction or session it is run in'))
+    if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
     try {
       // Extended mode: one statement, and never two.
       await this.#tx.client.query({ text, values: [...values], queryMode: 'extended' } as never)
@@ -305,11 +304,6 @@ export class Clerk {
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
-}
-
-function sqlRefused(text: string, why: string) {
-  const shown = text.length > 200 ? `${text.slice(0, 200)}…` : text
-  return refuse('INVALID_OPTION', `SQL effect "${shown}": ${why}.`, { option: 'effects.sql' })
 }
 
 /** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */

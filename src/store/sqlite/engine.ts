@@ -15,16 +15,17 @@
 
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
-import type { HoldName } from '../store.ts'
+import type { HoldName, SweepRequest } from '../store.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
-import { Database, isBusy } from './database.ts'
+import { Database, isBusy, isConstraint } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
 import { readAhead, renew } from './renew.ts'
 import { settle } from './settle.ts'
+import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
 
@@ -52,6 +53,11 @@ export interface Reply {
 
 /** Answers to a group that has committed, and the queues in which jobs became ready. */
 export type Deliver = (replies: readonly Reply[], ready: readonly (readonly [queue: string, count: number])[]) => void
+
+interface Committed {
+  readonly replies: readonly Reply[]
+  readonly ready: readonly (readonly [queue: string, count: number])[]
+}
 
 type Apply = (tx: Transaction, item: unknown) => unknown
 
@@ -102,9 +108,9 @@ export class Engine {
     }
   }
 
-  #together(isDurable: boolean, calls: readonly Call[]) {
+  #together(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
     return this.db.transaction(isDurable, () => {
-      const tx = this.#begin()
+      const tx = this.#begin(sqlFault)
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
         if (verb === 'settle' && items.length > 1) readAhead(tx, items as HoldName[])
@@ -121,7 +127,7 @@ export class Engine {
     const ready: (readonly [string, number])[] = []
     const answers = items.map((item) => {
       try {
-        const alone = this.#together(isDurable, [{ no, verb, items: [item] }])
+        const alone = this.#alone(isDurable, { no, verb, items: [item] })
         ready.push(...alone.ready)
         return alone.replies[0]?.answers[0]
       } catch (error) {
@@ -129,6 +135,25 @@ export class Engine {
       }
     })
     deliver([{ no, verb, answers }], ready)
+  }
+
+  /**
+   * Where a statement of the application's undid everything, or kept it from being committed, the job that brought it
+   * fails: made again, the request has its SQL refused. A sweep may meet statements of many jobs, so it goes on with one
+   * job at a time until it is past that one.
+   */
+  #alone(isDurable: boolean, call: Call): Committed {
+    try {
+      return this.#together(isDurable, [call])
+    } catch (error) {
+      const fault = sqlFaultOf(error)
+      if (fault === null) throw error
+      const [item] = call.items
+      if (call.verb === 'sweep' && (item as SweepRequest).max > 1) {
+        return this.#alone(isDurable, { ...call, items: [{ ...(item as SweepRequest), max: 1 }] })
+      }
+      return this.#together(isDurable, [call], fault)
+    }
   }
 
   /** Nobody could write for as long as we try: trying each alone would only wait as often again. */
@@ -150,8 +175,8 @@ export class Engine {
   }
 
   /** Whole milliseconds, whatever the clock says. */
-  #begin(): Transaction {
-    return new Transaction(this.db, Math.floor(this.#clock.now()))
+  #begin(sqlFault: SqlFault | null = null): Transaction {
+    return new Transaction(this.db, Math.floor(this.#clock.now()), sqlFault)
   }
 
   #unknown(error: unknown): Refused {
@@ -170,6 +195,11 @@ export class Engine {
       // Nothing is lost: the log stays as it is until the next one. A disk that is full says so to the next durable call.
     }
   }
+}
+
+function sqlFaultOf(error: unknown): SqlFault | null {
+  if (error instanceof EverythingUndone) return error.fault
+  return isConstraint(error) ? { text: null, why: sentenceOf(error) } : null
 }
 
 function pagesOf(item: unknown): number {

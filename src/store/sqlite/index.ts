@@ -32,6 +32,7 @@ import type {
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { InOwnThread, InThread, type OnReady, type Port } from './port.ts'
+import { withBindables } from './sql-effect.ts'
 
 export interface SqliteOptions {
   /** A file, or `:memory:`. */
@@ -64,7 +65,7 @@ class SqliteStore implements Store {
   constructor(port: Port, listeners: Set<OnReady>, isFile: boolean) {
     this.#port = port
     this.#listeners = listeners
-    this.capabilities = { manyWriters: isFile, callerTransaction: false, sqlEffects: false, survivesPowerLoss: isFile }
+    this.capabilities = { manyWriters: isFile, callerTransaction: false, sqlEffects: true, survivesPowerLoss: isFile }
   }
 
   async define(queues: readonly QueueSettings[]): Promise<void> {
@@ -84,7 +85,7 @@ class SqliteStore implements Store {
   }
 
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
-    return this.#port.call('settle', requests)
+    return this.#port.call('settle', requests.some(hasSql) ? requests.map(withBindableSql) : requests)
   }
 
   sweep(request: SweepRequest) {
@@ -92,7 +93,8 @@ class SqliteStore implements Store {
   }
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
-    return this.#port.call('cancel', requests)
+    const ready = requests.map(({ id, effects }) => ({ id, effects: effects && withBindables(effects) }))
+    return this.#port.call('cancel', ready)
   }
 
   requeue(ids: readonly string[]): Promise<RequeueAnswer[]> {
@@ -182,4 +184,14 @@ class SqliteStore implements Store {
     if (isRefused(answer)) throw toError(answer)
     return answer as Exclude<Answer<V>, { refused: unknown }>
   }
+}
+
+function hasSql({ settlement }: SettleRequest): boolean {
+  return 'effects' in settlement && settlement.effects !== null && settlement.effects.sql.length > 0
+}
+
+function withBindableSql(request: SettleRequest): SettleRequest {
+  const { settlement } = request
+  if (!('effects' in settlement) || settlement.effects === null) return request
+  return { ...request, settlement: { ...settlement, effects: withBindables(settlement.effects) } }
 }

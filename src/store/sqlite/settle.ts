@@ -12,6 +12,7 @@ import { enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import { findHeld, type HeldRow } from './renew.ts'
+import { runSql } from './sql-effect.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
@@ -117,6 +118,7 @@ function attemptOf(tx: Transaction, held: HeldRow, ending: Ending, error: JobErr
 export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
   for (const put of effects.put) applyKv(tx, { as: 'put', ...put })
   for (const key of effects.delete) applyKv(tx, { as: 'delete', key })
+  for (const sql of effects.sql) runSql(tx, sql)
   return effects.enqueue.map((job) => enqueueJob(tx, job))
 }
 

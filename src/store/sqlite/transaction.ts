@@ -11,6 +11,7 @@ import type { EndState, JobState } from '../../job/record.ts'
 import { Refusal } from '../refusals.ts'
 import type { Connection } from './connection.ts'
 import type { HeldTuple } from './renew.ts'
+import type { SqlFault } from './sql-effect.ts'
 
 export interface QueueRow {
   readonly no: number
@@ -74,6 +75,8 @@ export class Transaction {
   /** The connection itself, for writes that have nothing to do with what is gathered. */
   readonly bare: Connection
   readonly now: number
+  /** Set where the request failed before because of its SQL: this time it is refused. */
+  readonly sqlFault: SqlFault | null
   readonly becameReady = new Map<string, number>()
   /** Held jobs that were read together, by row; see `readAhead`. */
   readonly ahead = new Map<number, HeldTuple>()
@@ -85,9 +88,10 @@ export class Transaction {
   #newReady: { from: number; to: number } | null = null
   readonly #plainDone = new Map<number, (readonly [seq: number, result: string | null])[]>()
 
-  constructor(db: Connection, now: number) {
+  constructor(db: Connection, now: number, sqlFault: SqlFault | null = null) {
     this.bare = db
     this.now = now
+    this.sqlFault = sqlFault
   }
 
   get db(): Connection {

@@ -117,6 +117,7 @@ export class Holdfast {
     this.#queueDesk = {
       run: (action) => this.#run(action),
       enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
+      mayWaitBefore: (tx) => !this.#takesAtOnce(tx),
       claim: (definition, options) => this.claim([definition], options),
     }
     this.#leaseDesk = {
@@ -420,15 +421,26 @@ export class Holdfast {
         capability: 'callerTransaction',
       })
     }
-    await this.#define(definition)
-    const answer = await (tx === undefined ? this.#enqueues.add({ jobs }) : this.#enqueueIn(tx, { jobs }))
+    if (!this.#takesAtOnce(tx)) await this.#define(definition)
+    const answer = await (tx === undefined ? this.#enqueues.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
     return answer
   }
 
-  #enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
-    if (typeof (tx as { query?: unknown } | null)?.query !== 'function') {
+  /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
+  #takesAtOnce(tx: unknown): boolean {
+    const { capabilities, enqueueAtOnce } = this.#store
+    return tx !== undefined && capabilities.callerTransaction && enqueueAtOnce !== undefined
+  }
+
+  #enqueueIn(
+    tx: unknown,
+    request: EnqueueRequest,
+    { settings }: AnyDefinition,
+  ): EnqueueAnswer | Promise<EnqueueAnswer> {
+    const isAtOnce = this.#takesAtOnce(tx)
+    if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
       throw new HoldfastError('INVALID_OPTION', 'tx is your open transaction: anything with query(text, values).', {
         option: 'tx',
       })
@@ -440,7 +452,8 @@ export class Holdfast {
         { option: 'dedup.replace' },
       )
     }
-    return (this.#store as Required<Store>).enqueueIn(tx, request)
+    const store = this.#store as Required<Store>
+    return isAtOnce ? store.enqueueAtOnce(tx, request, settings) : store.enqueueIn(tx, request)
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */

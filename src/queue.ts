@@ -29,6 +29,8 @@ export interface QueueDesk {
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
   run<T>(action: () => Promise<T>): Promise<T>
   enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]>
+  /** Whether anything may be awaited before an enqueue in this transaction. */
+  mayWaitBefore(tx: unknown): boolean
   claim(definition: QueueDefinition, options: ClaimOptions): Promise<Lease[]>
 }
 
@@ -50,7 +52,7 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
   enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
     return this.#desk.run(async () => {
       const prepared = prepareJob(this.definition, payload, options)
-      const job = prepared instanceof Promise ? await prepared : prepared
+      const job = prepared instanceof Promise ? await this.#late(prepared, options.tx) : prepared
       const [enqueued] = await this.#desk.enqueue(this.definition as QueueDefinition, [job], options.tx)
       return enqueued as Enqueued
     })
@@ -61,17 +63,29 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
     return this.#desk.run(async () => {
       checkCount(entries)
       if (entries.length === 0) return []
+      const tx = oneTransaction(entries)
       const jobs: NewJob[] = []
       for (const { payload, ...options } of entries) {
         const prepared = prepareJob(this.definition, payload, options)
-        jobs.push(prepared instanceof Promise ? await prepared : prepared)
+        jobs.push(prepared instanceof Promise ? await this.#late(prepared, tx) : prepared)
       }
-      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, oneTransaction(entries))
+      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
     })
   }
 
   claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
     return this.#desk.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
+  }
+
+  /** A job whose schema had to be waited for. By then a caller's transaction may be over, so there it is refused. */
+  #late(prepared: Promise<NewJob>, tx: unknown): Promise<NewJob> {
+    if (this.#desk.mayWaitBefore(tx)) return prepared
+    prepared.catch(() => undefined) // whatever the schema says, the answer is given
+    throw new HoldfastError(
+      'UNSUPPORTED',
+      `The payload schema of queue ${this.name} is asynchronous, and on this store an enqueue with tx cannot wait for it. Validate before your transaction, or leave out tx.`,
+      { option: 'tx', queue: this.name },
+    )
   }
 }
 

@@ -80,6 +80,8 @@ export interface Store {
   enqueue(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]>
   /** In the caller's own transaction; only where `callerTransaction`. What fails in it is the caller's to see. */
   enqueueIn?(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer>
+  /** The same where the caller's connection is synchronous: all is done, the queue's settings included, on return. */
+  enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]>

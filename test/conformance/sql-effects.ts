@@ -5,15 +5,47 @@ import type { Effects } from '../../src/effects.ts'
 import type { Lease } from '../../src/lease.ts'
 import { Permanent } from '../../src/permanent.ts'
 import { allJobs, claimOne, everything, readJob, rejects } from './expect.ts'
-import { type InSqlWorld, type InWorld, type SqlHand, type StoreUnderTest, type World, withSql } from './world.ts'
+import {
+  type Dialect,
+  type InSqlWorld,
+  type InWorld,
+  type KeptValue,
+  type SqlHand,
+  type StoreUnderTest,
+  type World,
+  withSql,
+} from './world.ts'
 
-export function sqlEffectTests(inWorld: InWorld, { speaksSql }: StoreUnderTest): void {
+export function sqlEffectTests(inWorld: InWorld, { runsSql, dialect }: StoreUnderTest): void {
   describe('SQL effects', () => {
-    if (speaksSql) {
-      landingTests(withSql(inWorld))
-      failureTests(withSql(inWorld))
-    } else refusedTests(inWorld)
+    if (dialect) {
+      landingTests(withSql(inWorld), dialect)
+      failureTests(withSql(inWorld), dialect)
+      keptTests(withSql(inWorld), dialect)
+    } else if (runsSql) unseenTests(inWorld)
+    else refusedTests(inWorld)
   })
+}
+
+/** The application cannot look into the database: only statements can. */
+function unseenTests(inWorld: InWorld): void {
+  test(
+    'statements land with their job or not at all, where nobody else reaches the tables',
+    inWorld(async ({ holdfast }) => {
+      assert.equal(holdfast.capabilities.sqlEffects, true)
+      await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
+      const [first, second, third] = await holdfast.claim(['mail'], { max: 3 })
+      assert.ok(first && second && third)
+      const add = { text: 'insert into notes values ($1)', values: [1] }
+      await first.done(null, { sql: [{ text: 'create table notes (n int unique)' }, add] })
+      const again = rejects(second.done(null, { put: [{ key: 'k', value: 1 }], sql: [add] }), 'INVALID_OPTION')
+      assert.match((await again).message, /UNIQUE constraint failed/)
+      assert.equal(await holdfast.kv.get('k'), null)
+      await third.done(null, { sql: [{ ...add, values: [2] }] })
+      const { done, scheduled } = await holdfast.stats('mail')
+      assert.deepEqual([done, scheduled], [2, 1])
+    }),
+  )
 }
 
 function refusedTests(inWorld: InWorld): void {
@@ -59,7 +91,7 @@ const ends: Readonly<Record<string, (lease: Lease, effects: Effects, world: SqlW
   },
 }
 
-function landingTests(inSql: InSqlWorld): void {
+function landingTests(inSql: InSqlWorld, dialect: Dialect): void {
   for (const [how, end] of Object.entries(ends)) {
     test(
       `statements land with a job that is ${how}`,
@@ -85,7 +117,7 @@ function landingTests(inSql: InSqlWorld): void {
       await holdfast.kv.put('gone', 1)
       const { id } = await holdfast.queue('mail').enqueue(1)
       const see = (name: string, from: string) => ({
-        text: `insert into ${seen} select $1, count(*) from ${sql.schema}.${from}`,
+        text: `insert into ${seen} select $1, count(*) from ${from}`,
         values: [name],
       })
       await (await claimOne(holdfast, 'mail')).done(null, {
@@ -93,10 +125,10 @@ function landingTests(inSql: InSqlWorld): void {
         put: [{ key: 'k', value: 1 }],
         delete: ['gone'],
         sql: [
-          see('put', `kv where key = 'k'`),
-          see('deleted', `kv where key = 'gone'`),
-          see('follow-ups', 'job'),
-          see('ended', `ended where id = '${id}'`),
+          see('put', dialect.from.key(sql.schema, 'k')),
+          see('deleted', dialect.from.key(sql.schema, 'gone')),
+          see('follow-ups', dialect.from.ready(sql.schema)),
+          see('ended', dialect.from.ended(sql.schema, id)),
           { text: `update ${seen} set n = n + 10 where name = 'put'` },
           { text: `update ${seen} set n = n * 2 where name = 'put'` },
         ],
@@ -115,28 +147,14 @@ function landingTests(inSql: InSqlWorld): void {
   test(
     'values arrive as they were given',
     inSql(async ({ holdfast, sql }) => {
-      await sql.query(`create table ${sql.schema}.kept (
-        i int, f double precision, big bigint, b boolean, t text, empty text, at timestamptz, doc jsonb, list int[],
-        words text[], bytes bytea)`)
+      const columns = dialect.values.map(({ type }, i) => `v${i} ${type}`)
+      await sql.query(`create table ${sql.schema}.kept (${columns.join(', ')})`)
       await holdfast.queue('mail').enqueue(1)
-      const at = new Date('2030-01-31T09:00:00.123Z')
-      const values = [
-        7,
-        1.5,
-        2n ** 60n,
-        true,
-        `it's "quoted" \u{1f600}`,
-        null,
-        at,
-        { a: [1, null, 'x'] },
-        [1, 2],
-        ['a', 'b,c'],
-        Buffer.from([0, 255]),
-      ]
+      const values = dialect.values.map(({ given }) => given)
       const text = `insert into ${sql.schema}.kept values (${values.map((_, i) => `$${i + 1}`).join(', ')})`
       await (await claimOne(holdfast, 'mail')).done(null, { sql: [{ text, values }] })
       const [row] = await sql.query(`select * from ${sql.schema}.kept`)
-      assert.deepEqual(Object.values(row ?? {}), values.with(2, String(2n ** 60n)))
+      assert.deepEqual(Object.values(row ?? {}), dialect.values.map(readAgain))
     }),
   )
 
@@ -201,51 +219,13 @@ function landingTests(inSql: InSqlWorld): void {
   )
 }
 
-// Each fails in its own way. `$notes` is a table with a check and a unique column.
-const failing: Readonly<Record<string, { text: string; values?: unknown[]; says: RegExp }>> = {
-  'a syntax error': { text: 'inzert into $notes values (1)', says: /syntax error/ },
-  'a table that is not there': { text: 'insert into nowhere values (1)', says: /"nowhere" does not exist/ },
-  'a broken constraint': { text: 'insert into $notes values (-1)', says: /violates check constraint/ },
-  'a row that is there already': { text: 'insert into $notes values (7)', says: /duplicate key/ },
-  'a division by zero': { text: 'insert into $notes select 1 / $1::int', values: [0], says: /division by zero/ },
-  'too few values': { text: 'insert into $notes values ($1)', values: [], says: /parameter/ },
-  'too many values': { text: 'insert into $notes values ($1)', values: [1, 2], says: /parameter/ },
-  'a value of another type': { text: 'insert into $notes values ($1)', values: ['one'], says: /invalid input syntax/ },
-  'two statements': { text: 'insert into $notes values (1); insert into $notes values (2)', says: /./ },
-  'a statement and a commit': { text: 'insert into $notes values (1); commit', says: /./ },
-  'an error of its own': { text: `do $$ begin raise exception 'not today'; end $$`, says: /not today/ },
-  'an error that looks like a deadlock': {
-    text: `do $$ begin raise exception 'not today' using errcode = '40P01'; end $$`,
-    says: /not today/,
-  },
-  'an error that looks like a lost connection': {
-    text: `do $$ begin raise exception 'not today' using errcode = '08006'; end $$`,
-    says: /not today/,
-  },
-  'an error that looks like one of the store’s': {
-    text: `do $$ begin raise exception 'not today' using errcode = 'HF004'; end $$`,
-    says: /not today/,
-  },
-  commit: { text: 'commit', says: /transaction/ },
-  'rollback behind a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
-  'commit behind a comment in a comment': { text: '/* /* x */ */ commit', says: /transaction/ },
-  'commit behind a line that ends as on an old Mac': { text: '-- x\rcommit', says: /transaction/ },
-  'commit behind a semicolon': { text: ';; commit and chain', says: /transaction/ },
-  'end, spelled as the standard does': { text: 'end work', says: /transaction/ },
-  'a savepoint': { text: 'savepoint mine', says: /transaction/ },
-  'a return to the savepoint that guards it': { text: 'rollback to savepoint attempt', says: /transaction/ },
-  'a transaction prepared for later': { text: `prepare transaction 'mine'`, says: /transaction/ },
-  'a commit inside a block': { text: 'do $$ begin commit; end $$', says: /transaction termination/ },
-  'a vacuum': { text: 'vacuum $notes', says: /transaction block/ },
-}
-
-function failureTests(inSql: InSqlWorld): void {
-  for (const [what, { text, values = [], says }] of Object.entries(failing)) {
+function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
+  for (const [what, { text, values = [], says }] of Object.entries(dialect.failing)) {
     test(
       `${what} fails its own job, readably, and applies nothing`,
       inSql(async ({ holdfast, clock, sql }) => {
         const notes = await table(sql)
-        await sql.query(`insert into ${notes.name} values (7)`)
+        await sql.query(`insert into ${notes.name} (n) values (7)`)
         await holdfast.kv.put('kept', true)
         const bad = { text: text.replaceAll('$notes', () => notes.name), values }
         const effects: Effects = {
@@ -282,7 +262,7 @@ function failureTests(inSql: InSqlWorld): void {
       `${what} never touches the settlements it meets`,
       inSql(async ({ holdfast, sql }) => {
         const notes = await table(sql)
-        await sql.query(`insert into ${notes.name} values (7)`)
+        await sql.query(`insert into ${notes.name} (n) values (7)`)
         const bad = { text: text.replaceAll('$notes', () => notes.name), values }
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 20 })
@@ -337,7 +317,7 @@ function failureTests(inSql: InSqlWorld): void {
     'a failing statement of dead, of a Permanent error and of cancelled fails the job the same way',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)
-      const effects = { sql: [notes.add(1), { text: 'select 1 / 0' }] }
+      const effects = { sql: [notes.add(1), { text: dialect.broken }] }
       const ids = await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
       const [dead, permanent, cancelled] = await holdfast.claim(['mail'], { max: 3 })
       assert.ok(dead && permanent && cancelled)
@@ -355,7 +335,7 @@ function failureTests(inSql: InSqlWorld): void {
       const notes = await table(sql)
       const { id } = await holdfast.queue('mail').enqueue(1)
       const before = await everything(holdfast)
-      for (const text of ['select 1 / 0', 'commit', '/* /* x */ */ commit']) {
+      for (const text of [dialect.broken, 'commit', '/* x */ commit']) {
         await rejects(holdfast.cancel(id, { effects: { sql: [notes.add(1), { text }] } }), 'INVALID_OPTION')
         assert.deepEqual(await everything(holdfast), before)
         assert.deepEqual(await notes.all(), [])
@@ -370,50 +350,37 @@ function failureTests(inSql: InSqlWorld): void {
       const notes = await table(sql)
       const { id } = await holdfast.queue('mail').enqueue(1)
       const lease = await claimOne(holdfast, 'mail')
-      await holdfast.cancel(id, { effects: { sql: [notes.add(1), { text: 'select 1 / 0' }] } })
+      await holdfast.cancel(id, { effects: { sql: [notes.add(1), { text: dialect.broken }] } })
       await rejects(lease.retry(new Error('no')), 'INVALID_OPTION')
       const { state, error } = await readJob(holdfast, id)
       assert.deepEqual([state, error?.name], ['cancelled', 'EffectFailed'])
       assert.deepEqual(await notes.all(), [])
     }),
   )
+}
 
-  const kept: readonly [string, string, unknown][] = [
-    ['a number', 'int', 1],
-    ['a time', 'timestamptz', new Date('2030-01-31T09:00:00.123Z')],
-    ['an object', 'jsonb', { a: [1, null] }],
-    ['a list', 'int[]', [1, 2]],
-    ['bytes', 'bytea', Buffer.from([0, 255])],
-    ['a bigint', 'bigint', 2n ** 60n],
-  ]
-  for (const [what, type, value] of kept) {
+function keptTests(inSql: InSqlWorld, dialect: Dialect): void {
+  for (const value of dialect.values) {
+    const { what, type, given } = value
     test(
       `${what} that comes with a requested cancel arrives as it was given, or is refused at once`,
       inSql(async ({ holdfast, sql }) => {
         await sql.query(`create table ${sql.schema}.kept (v ${type})`)
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
-        const effects = { sql: [{ text: `insert into ${sql.schema}.kept values ($1)`, values: [value] }] }
+        const effects = { sql: [{ text: `insert into ${sql.schema}.kept values ($1)`, values: [given] }] }
         const [asked] = await Promise.allSettled([holdfast.cancel(id, { effects })])
         if (asked.status === 'rejected') return assert.equal(asked.reason.code, 'INVALID_OPTION', asked.reason)
         await lease.cancelled()
         const [row] = await sql.query(`select v from ${sql.schema}.kept`)
-        assert.deepEqual(row?.['v'], value)
+        assert.deepEqual(row?.['v'], readAgain(value))
       }),
     )
   }
+}
 
-  test(
-    'a setting that a statement makes does not outlive its settlement',
-    inSql(async ({ holdfast, sql }) => {
-      await holdfast.queue('mail').enqueue(1)
-      const lease = await claimOne(holdfast, 'mail')
-      const text = `set application_name = 'left behind'`
-      await Promise.allSettled([lease.done(null, { sql: [{ text }] })])
-      const shown = await Promise.all(Array.from({ length: 20 }, () => sql.query('show application_name')))
-      assert.ok(!shown.some(([row]) => row?.['application_name'] === 'left behind'))
-    }),
-  )
+function readAgain(value: KeptValue): unknown {
+  return 'read' in value ? value.read : value.given
 }
 
 async function table({ schema, query }: SqlHand) {

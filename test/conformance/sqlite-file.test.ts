@@ -3,13 +3,17 @@ import { open } from '../../src/open.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { conformance } from './index.ts'
+import { sqliteDialect, sqliteHand } from './sql-sqlite.ts'
 
 conformance({
   name: 'sqlite file',
+  runsSql: true,
+  dialect: sqliteDialect,
   async open() {
     const scratch = await scratchDirectory()
     const clock = new VirtualClock()
-    const client = () => open(`sqlite:${join(scratch.path, 'jobs.db')}`, { clock })
-    return { clock, client, close: () => scratch[Symbol.asyncDispose]() }
+    const path = join(scratch.path, 'jobs.db')
+    const client = () => open(`sqlite:${path}`, { clock })
+    return { clock, client, sql: sqliteHand(path), close: () => scratch[Symbol.asyncDispose]() }
   },
 })

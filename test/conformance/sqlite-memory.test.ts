@@ -6,6 +6,7 @@ import { withoutClose } from './without-close.ts'
 
 conformance({
   name: 'sqlite memory',
+  runsSql: true,
   async open() {
     const clock = new VirtualClock()
     const store = await sqlite({ path: ':memory:' })({ clock })

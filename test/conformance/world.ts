@@ -15,10 +15,44 @@ export interface TestClock {
 
 export interface StoreUnderTest {
   readonly name: string
+  /** Runs SQL effects. */
+  readonly runsSql?: true
   /** Lives in a database that an application reaches by SQL: then `open` hands out `sql`. */
-  readonly speaksSql?: true
+  readonly dialect?: Dialect
   /** A store that is empty, whose time is the clock's. */
   open(): Promise<StoreInHand>
+}
+
+/** What differs between databases that applications speak SQL to. */
+export interface Dialect {
+  /** Whoever has written keeps everybody else from writing until the transaction ends. */
+  readonly oneWriter: boolean
+  /** Fails when it is run. */
+  readonly broken: string
+  /** Each fails in its own way. `$notes` is a table whose column `n` is unique, at least 0, and 7 in its only row. */
+  readonly failing: Readonly<Record<string, FailingSql>>
+  /** Values of every kind, the types of the columns they go to, and what is read there again. */
+  readonly values: readonly KeptValue[]
+  /** Where the store keeps a key, jobs that are ready, and a job that has ended: what stands behind `from`. */
+  readonly from: {
+    key(schema: string, key: string): string
+    ready(schema: string): string
+    ended(schema: string, id: string): string
+  }
+}
+
+export interface FailingSql {
+  readonly text: string
+  readonly values?: readonly unknown[]
+  readonly says: RegExp
+}
+
+export interface KeptValue {
+  readonly what: string
+  readonly type: string
+  readonly given: unknown
+  /** As given, unless it says otherwise. */
+  readonly read?: unknown
 }
 
 /** The database that the store lives in, as the application uses it for its own tables. */
@@ -33,6 +67,8 @@ export interface SqlHand {
 }
 
 export interface CallerTx {
+  /** What an enqueue takes. */
+  readonly tx: unknown
   query(text: string, values?: readonly unknown[]): Promise<{ readonly rows: Record<string, unknown>[] }>
   commit(): Promise<void>
   rollback(): Promise<void>

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
-import { stateOf } from '../conformance/expect.ts'
+import { claimOne, rejects, stateOf } from '../conformance/expect.ts'
 import { inHand, useDatabase } from './hand.ts'
 
 useDatabase()
@@ -47,5 +47,17 @@ test(
     } finally {
       await hand.rows(`alter database ${database} reset default_transaction_isolation`)
     }
+  }),
+)
+
+test(
+  'a setting that a SQL effect makes does not outlive its settlement',
+  inHand(async (hand) => {
+    await hand.enqueue('mail', 1)
+    const lease = await claimOne(hand.holdfast, 'mail')
+    const text = `set application_name = 'left behind'`
+    await rejects(lease.done(null, { sql: [{ text }] }), 'INVALID_OPTION')
+    const shown = await Promise.all(Array.from({ length: 20 }, () => hand.pool.query('show application_name')))
+    assert.ok(!shown.some(({ rows }) => rows[0]?.application_name === 'left behind'))
   }),
 )

@@ -35,6 +35,17 @@ export function define(tx: Transaction, settings: QueueSettings): true {
   return true
 }
 
+/** Nothing would change. */
+export function isDefined(tx: Transaction, settings: QueueSettings): boolean {
+  const queue = tx.findQueue(settings.name)
+  return (
+    queue !== undefined &&
+    queue.retain_done_ms === finite(settings.retainDoneMs) &&
+    queue.retain_dead_ms === finite(settings.retainDeadMs) &&
+    queue.on_dead === settings.onDead
+  )
+}
+
 function finite(ms: number): number | null {
   return Number.isFinite(ms) ? ms : null
 }

@@ -1,5 +1,6 @@
 // The SQLite store: the default. One file, no server, one machine, several processes.
 
+import { realpathSync } from 'node:fs'
 import { type Clock, systemClock } from '../../clock.ts'
 import { isRefused, toError } from '../../errors.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
@@ -29,6 +30,7 @@ import type {
   Store,
   SweepRequest,
 } from '../store.ts'
+import { enqueueIn, toCallerConnection } from './caller.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { InOwnThread, InThread, type OnReady, type Port } from './port.ts'
@@ -51,8 +53,15 @@ export function sqlite({ path, inThread }: SqliteOptions) {
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
     const port = staysHere ? new InThread(path, clock, onReady) : await InOwnThread.open(path, clock, onReady)
-    return new SqliteStore(port, listeners, path !== ':memory:')
+    return new SqliteStore({ port, listeners, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
+}
+
+interface Parts {
+  readonly port: Port
+  readonly listeners: Set<OnReady>
+  readonly clock: Clock
+  readonly path: string | null
 }
 
 class SqliteStore implements Store {
@@ -60,12 +69,18 @@ class SqliteStore implements Store {
   readonly claimsFollowEnqueues = true
   readonly #port: Port
   readonly #listeners: Set<OnReady>
+  readonly #clock: Clock
+  /** null: in memory. */
+  readonly #path: string | null
   #closing: Promise<void> | null = null
 
-  constructor(port: Port, listeners: Set<OnReady>, isFile: boolean) {
+  constructor({ port, listeners, clock, path }: Parts) {
     this.#port = port
     this.#listeners = listeners
-    this.capabilities = { manyWriters: isFile, callerTransaction: false, sqlEffects: true, survivesPowerLoss: isFile }
+    this.#clock = clock
+    this.#path = path
+    const isFile = path !== null
+    this.capabilities = { manyWriters: isFile, callerTransaction: isFile, sqlEffects: true, survivesPowerLoss: isFile }
   }
 
   async define(queues: readonly QueueSettings[]): Promise<void> {
@@ -74,6 +89,12 @@ class SqliteStore implements Store {
 
   enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
     return this.#port.call('enqueue', requests)
+  }
+
+  /** Nobody but the store reaches a database in memory. */
+  enqueueAtOnce(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer {
+    const db = toCallerConnection(tx, this.#path as string)
+    return enqueueIn(db, { ...request, settings, now: Math.floor(this.#clock.now()) })
   }
 
   claim(request: ClaimRequest): Promise<ClaimedJob[]> {

@@ -1,0 +1,115 @@
+// PostgreSQL as an application speaks to it.
+import type { Pool, PoolClient } from 'pg'
+import type { CallerTx, Dialect, SqlHand } from './world.ts'
+
+export const postgresDialect: Dialect = {
+  oneWriter: false,
+  broken: 'select 1 / 0',
+  failing: {
+    'a syntax error': { text: 'inzert into $notes values (1)', says: /syntax error/ },
+    'a table that is not there': { text: 'insert into nowhere values (1)', says: /"nowhere" does not exist/ },
+    'a broken constraint': { text: 'insert into $notes values (-1)', says: /violates check constraint/ },
+    'a row that is there already': { text: 'insert into $notes values (7)', says: /duplicate key/ },
+    'a division by zero': { text: 'insert into $notes select 1 / $1::int', values: [0], says: /division by zero/ },
+    'too few values': { text: 'insert into $notes values ($1)', values: [], says: /parameter/ },
+    'too many values': { text: 'insert into $notes values ($1)', values: [1, 2], says: /parameter/ },
+    'a value of another type': {
+      text: 'insert into $notes values ($1)',
+      values: ['one'],
+      says: /invalid input syntax/,
+    },
+    'two statements': { text: 'insert into $notes values (1); insert into $notes values (2)', says: /./ },
+    'a statement and a commit': { text: 'insert into $notes values (1); commit', says: /./ },
+    'an error of its own': { text: `do $$ begin raise exception 'not today'; end $$`, says: /not today/ },
+    'an error that looks like a deadlock': {
+      text: `do $$ begin raise exception 'not today' using errcode = '40P01'; end $$`,
+      says: /not today/,
+    },
+    'an error that looks like a lost connection': {
+      text: `do $$ begin raise exception 'not today' using errcode = '08006'; end $$`,
+      says: /not today/,
+    },
+    'an error that looks like one of the store’s': {
+      text: `do $$ begin raise exception 'not today' using errcode = 'HF004'; end $$`,
+      says: /not today/,
+    },
+    commit: { text: 'commit', says: /transaction/ },
+    'rollback behind a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
+    'commit behind a comment in a comment': { text: '/* /* x */ */ commit', says: /transaction/ },
+    'commit behind a line that ends as on an old Mac': { text: '-- x\rcommit', says: /transaction/ },
+    'commit behind a semicolon': { text: ';; commit and chain', says: /transaction/ },
+    'end, spelled as the standard does': { text: 'end work', says: /transaction/ },
+    'a savepoint': { text: 'savepoint mine', says: /transaction/ },
+    'a return to the savepoint that guards it': { text: 'rollback to savepoint attempt', says: /transaction/ },
+    'a transaction prepared for later': { text: `prepare transaction 'mine'`, says: /transaction/ },
+    'a commit inside a block': { text: 'do $$ begin commit; end $$', says: /transaction termination/ },
+    'a vacuum': { text: 'vacuum $notes', says: /transaction block/ },
+  },
+  values: [
+    { what: 'a number', type: 'int', given: 7 },
+    { what: 'a fraction', type: 'double precision', given: 1.5 },
+    { what: 'a bigint', type: 'bigint', given: 2n ** 60n, read: String(2n ** 60n) },
+    { what: 'a boolean', type: 'boolean', given: true },
+    { what: 'a text', type: 'text', given: `it's "quoted" \u{1f600}` },
+    { what: 'nothing', type: 'text', given: null },
+    { what: 'a time', type: 'timestamptz', given: new Date('2030-01-31T09:00:00.123Z') },
+    { what: 'an object', type: 'jsonb', given: { a: [1, null, 'x'] } },
+    { what: 'a list', type: 'int[]', given: [1, 2] },
+    { what: 'a list of texts', type: 'text[]', given: ['a', 'b,c'] },
+    { what: 'bytes', type: 'bytea', given: Buffer.from([0, 255]) },
+  ],
+  from: {
+    key: (schema, key) => `${schema}.kv where key = '${key}'`,
+    ready: (schema) => `${schema}.job`,
+    ended: (schema, id) => `${schema}.ended where id = '${id}'`,
+  },
+}
+
+export function postgresHand(pool: Pool, schema: string): SqlHand {
+  const transactions: PostgresTx[] = []
+  return {
+    schema: `"${schema}"`,
+    query: async (text, values = []) => (await pool.query(text, [...values])).rows,
+    begin: async (how = '') => {
+      const tx = new PostgresTx(await pool.connect())
+      transactions.push(tx)
+      await tx.query(`begin ${how}`)
+      return tx
+    },
+    end: async () => {
+      for (const tx of transactions) await tx.rollback()
+    },
+  }
+}
+
+class PostgresTx implements CallerTx {
+  readonly #client: PoolClient
+  #isOpen = true
+
+  constructor(client: PoolClient) {
+    this.#client = client
+  }
+
+  get tx(): unknown {
+    return this.#client
+  }
+
+  query(text: string, values: readonly unknown[] = []) {
+    return this.#client.query(text, [...values])
+  }
+
+  commit(): Promise<void> {
+    return this.#end('commit')
+  }
+
+  rollback(): Promise<void> {
+    return this.#end('rollback')
+  }
+
+  async #end(how: string): Promise<void> {
+    if (!this.#isOpen) return
+    this.#isOpen = false
+    await this.#client.query(how)
+    this.#client.release()
+  }
+}

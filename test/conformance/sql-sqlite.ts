@@ -1,0 +1,133 @@
+// SQLite as an application speaks to it: connections of its own to the same file.
+import { DatabaseSync, type SQLInputValue } from 'node:sqlite'
+import type { CallerTx, Dialect, SqlHand } from './world.ts'
+
+const circle: unknown[] = []
+circle.push(circle)
+
+const add = 'insert into $notes (n) values ($1)'
+
+export const sqliteDialect: Dialect = {
+  oneWriter: true,
+  broken: 'select abs(-9223372036854775808)',
+  failing: {
+    'a syntax error': { text: 'inzert into $notes values (1)', says: /syntax error/ },
+    'a table that is not there': { text: 'insert into nowhere values (1)', says: /no such table: nowhere/ },
+    'a broken constraint': { text: 'insert into $notes (n) values (-1)', says: /CHECK constraint failed/ },
+    'a row that is there already': { text: 'insert into $notes (n) values (7)', says: /UNIQUE constraint failed/ },
+    'a conflict that rolls everything back': {
+      text: 'insert or rollback into $notes (n) values (7)',
+      says: /UNIQUE constraint failed/,
+    },
+    'a number that overflows': {
+      text: 'insert into $notes (n) select abs($1)',
+      values: [-(2n ** 63n)],
+      says: /overflow/,
+    },
+    'too few values': { text: add, values: [], says: /ask for 1 values, and it came with 0/ },
+    'too few values for bare parameters': { text: 'insert into $notes values (?, ?)', values: [1], says: /ask for 2/ },
+    'too many values': { text: add, values: [1, 2], says: /ask for 1 values, and it came with 2/ },
+    'parameters of two kinds': { text: 'insert into $notes values ($1, ?)', values: [1, 2], says: /\$1, \$2, … or \?/ },
+    'a parameter with a name': { text: 'insert into $notes (n) values (:n)', values: [1], says: /have no names/ },
+    'a parameter with a cast': { text: 'insert into $notes (n) values ($1::int)', values: [1], says: /have no names/ },
+    'a bigint beyond 64 bits': { text: add, values: [2n ** 70n], says: /too large/ },
+    'a function for a value': { text: add, values: [() => 1], says: /a function/ },
+    'a symbol for a value': { text: add, values: [Symbol('one')], says: /a symbol/ },
+    'a class instance for a value': { text: add, values: [new Map()], says: /a Map/ },
+    'a value that contains itself': { text: add, values: [circle], says: /refers back/ },
+    'a value that is not a number': { text: add, values: [Number.NaN], says: /NaN/ },
+    'a time that is none': { text: add, values: [new Date('never')], says: /Invalid time/ },
+    'two statements': {
+      text: 'insert into $notes (n) values (1); insert into $notes (n) values (2)',
+      says: /more than one statement/,
+    },
+    'a statement and a commit': { text: 'insert into $notes (n) values (1); commit', says: /more than one statement/ },
+    'a statement, a comment and a commit': { text: 'select 1; /* x */ -- y\n commit', says: /more than one statement/ },
+    'a statement that a NUL cuts short': { text: 'select 1\0; commit', says: /more than one statement/ },
+    'nothing but a comment': { text: '-- x\rcommit', says: /no statements/ },
+    commit: { text: 'commit', says: /transaction/ },
+    'rollback behind a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
+    'commit behind what is no comment in a comment': { text: '/* /* x */ commit', says: /transaction/ },
+    'commit behind a byte order mark': { text: '\ufeffcommit', says: /transaction/ },
+    'commit behind a semicolon': { text: ';; commit', says: /transaction/ },
+    end: { text: '-- x\nend transaction', says: /transaction/ },
+    begin: { text: 'begin', says: /transaction/ },
+    'a savepoint': { text: 'savepoint mine', says: /transaction/ },
+    'a return to the savepoint that guards it': { text: 'rollback to one', says: /transaction/ },
+    'the end of the savepoint that guards it': { text: 'release one', says: /transaction/ },
+    'a pragma': { text: 'pragma foreign_keys = off', says: /transaction/ },
+    'another database': { text: `attach ':memory:' as other`, says: /transaction/ },
+    'the end of another database': { text: 'detach other', says: /transaction/ },
+    'a vacuum': { text: 'vacuum', says: /transaction/ },
+  },
+  values: [
+    { what: 'a number', type: 'integer', given: 7 },
+    { what: 'a fraction', type: 'real', given: 1.5 },
+    { what: 'a bigint', type: 'integer', given: 2n ** 40n, read: 2 ** 40 },
+    { what: 'a boolean', type: 'integer', given: true, read: 1 },
+    { what: 'a text', type: 'text', given: `it's "quoted" \u{1f600}` },
+    { what: 'nothing', type: 'text', given: null },
+    { what: 'what is undefined', type: 'text', given: undefined, read: null },
+    { what: 'a time', type: 'text', given: new Date('2030-01-31T09:00:00.123Z'), read: '2030-01-31T09:00:00.123Z' },
+    { what: 'an object', type: 'text', given: { a: [1, null, 'x'] }, read: '{"a":[1,null,"x"]}' },
+    { what: 'an object that looks unfit', type: 'text', given: { unfit: 'x' }, read: '{"unfit":"x"}' },
+    { what: 'a list', type: 'text', given: [1, 2], read: '[1,2]' },
+    { what: 'bytes', type: 'blob', given: Buffer.from([0, 255]), read: new Uint8Array([0, 255]) },
+    { what: 'a view of bytes', type: 'blob', given: new Uint16Array([1, 2]).subarray(1), read: new Uint8Array([2, 0]) },
+  ],
+  from: {
+    key: (_, key) => `holdfast_kv where key = '${key}'`,
+    ready: () => 'holdfast_ready',
+    ended: (_, id) => `holdfast_ended e join holdfast_job j on j.seq = e.seq where j.id = '${id}'`,
+  },
+}
+
+/** How long the application waits while others write. */
+const timeout = 5_000
+
+export function sqliteHand(path: string): SqlHand {
+  const connections: DatabaseSync[] = []
+  const connect = () => {
+    const db = new DatabaseSync(path, { timeout })
+    connections.push(db)
+    return db
+  }
+  return {
+    schema: 'main',
+    query: async (text, values) => rowsOf(connections[0] ?? connect(), text, values),
+    begin: async (how = '') => {
+      if (connections.length === 0) connect() // the first is for single statements
+      const tx = new SqliteTx(connect())
+      await tx.query(`begin ${how}`)
+      return tx
+    },
+    end: async () => {
+      for (const db of connections) if (db.isOpen) db.close()
+    },
+  }
+}
+
+class SqliteTx implements CallerTx {
+  readonly tx: DatabaseSync
+
+  constructor(db: DatabaseSync) {
+    this.tx = db
+  }
+
+  async query(text: string, values: readonly unknown[] = []) {
+    return { rows: rowsOf(this.tx, text, values) }
+  }
+
+  async commit(): Promise<void> {
+    this.tx.exec('commit')
+  }
+
+  async rollback(): Promise<void> {
+    this.tx.exec('rollback')
+  }
+}
+
+function rowsOf(db: DatabaseSync, text: string, values: readonly unknown[] = []): Record<string, unknown>[] {
+  const rows = db.prepare(text).all(...(values as SQLInputValue[]))
+  return rows.map((row) => ({ ...row }))
+}

@@ -7,18 +7,23 @@ import { HoldfastError } from '../../errors.ts'
 import { Connection } from './connection.ts'
 import { migrate, refuseNewer } from './migrations.ts'
 
-/** How long a writer keeps trying while other processes write. */
-const busyMaxMs = 30_000
+export interface DatabaseOptions {
+  readonly path: string
+  readonly busyMaxMs: number
+}
 
 export class Database extends Connection {
   readonly path: string
+  /** How long it keeps trying while others write. */
+  readonly busyMaxMs: number
   readonly #db: DatabaseSync
   #synchronous: 'full' | 'normal' = 'full'
 
-  constructor(path: string) {
-    const db = openFile(path)
+  constructor({ path, busyMaxMs }: DatabaseOptions) {
+    const db = openFile(path, busyMaxMs)
     super(db)
     this.path = path
+    this.busyMaxMs = busyMaxMs
     this.#db = db
     if (!this.isInMemory && (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0) this.startLog()
   }
@@ -33,7 +38,7 @@ export class Database extends Connection {
    */
   transaction<T>(durable: boolean, work: () => T): T {
     this.#setSynchronous(durable ? 'full' : 'normal')
-    patiently(() => this.exec('begin immediate'))
+    patiently(() => this.exec('begin immediate'), this.busyMaxMs)
     try {
       const answer = work()
       this.exec('commit')
@@ -53,7 +58,7 @@ export class Database extends Connection {
       } finally {
         this.exec('commit')
       }
-    })
+    }, this.busyMaxMs)
   }
 
   /**
@@ -73,7 +78,8 @@ export class Database extends Connection {
 
   /** Changes whenever another connection has committed. */
   dataVersion(): number {
-    return patiently(() => this.get<{ data_version: number }>('pragma data_version')?.data_version as number)
+    const read = () => this.get<{ data_version: number }>('pragma data_version')?.data_version as number
+    return patiently(read, this.busyMaxMs)
   }
 
   close(): void {
@@ -91,7 +97,7 @@ export class Database extends Connection {
  * Tries again while another process writes or recovers the log. Short random sleeps rather than SQLite's own growing
  * ones, so that no process is starved by a busier one.
  */
-function patiently<T>(work: () => T): T {
+function patiently<T>(work: () => T, busyMaxMs: number): T {
   const deadline = performance.now() + busyMaxMs
   for (;;) {
     try {
@@ -103,9 +109,9 @@ function patiently<T>(work: () => T): T {
   }
 }
 
-function openFile(path: string): DatabaseSync {
+function openFile(path: string, busyMaxMs: number): DatabaseSync {
   try {
-    return patiently(() => tryOpen(path))
+    return patiently(() => tryOpen(path), busyMaxMs)
   } catch (error) {
     throw error instanceof HoldfastError ? error : unavailable(path, error)
   }

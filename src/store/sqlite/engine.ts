@@ -19,7 +19,7 @@ import type { HoldName, SweepRequest } from '../store.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
-import { Database, isBusy, isConstraint } from './database.ts'
+import { Database, type DatabaseOptions, isBusy, isConstraint } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
@@ -75,8 +75,8 @@ export class Engine {
   readonly #clock: Clock
   #pagesInLog = 0
 
-  constructor(path: string, clock: Clock) {
-    this.db = new Database(path)
+  constructor(options: DatabaseOptions, clock: Clock) {
+    this.db = new Database(options)
     this.#clock = clock
   }
 
@@ -181,8 +181,12 @@ export class Engine {
 
   #unknown(error: unknown): Refused {
     if (error instanceof HoldfastError) return refuse(error.code, error.message, error.facts)
-    const why = error instanceof Error ? error.message : String(error)
+    const why = isBusy(error) ? this.#whyBusy() : sentenceOf(error)
     return refuse('STORE_UNAVAILABLE', `SQLite could not do this on ${this.db.path}: ${why}. Nothing was changed.`, {})
+  }
+
+  #whyBusy(): string {
+    return `somebody else was writing for more than ${this.db.busyMaxMs} ms; is there a transaction left open`
   }
 
   /** After everyone has been answered. */

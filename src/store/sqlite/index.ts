@@ -2,6 +2,7 @@
 
 import { realpathSync } from 'node:fs'
 import { type Clock, systemClock } from '../../clock.ts'
+import { type Duration, toMs } from '../../duration.ts'
 import { isRefused, toError } from '../../errors.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
 import type {
@@ -39,20 +40,23 @@ import { withBindables } from './sql-effect.ts'
 export interface SqliteOptions {
   /** A file, or `:memory:`. */
   readonly path: string
+  /** How long a call waits while others write to the file, yours included; 30 s unless given. */
+  readonly busyTimeout?: Duration
   /** Work in this thread rather than in one of the store's own. Only for tests and measurements: it waits for the disk. */
   readonly inThread?: boolean
 }
 
 const chunkMax = 1_000
 
-export function sqlite({ path, inThread }: SqliteOptions) {
+export function sqlite({ path, busyTimeout = '30s', inThread }: SqliteOptions) {
+  const options = { path, busyMaxMs: toMs(busyTimeout, 'busyTimeout') }
   return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
     const listeners = new Set<OnReady>()
     const onReady: OnReady = (queue, count) => {
       for (const listener of listeners) listener(queue, count)
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
-    const port = staysHere ? new InThread(path, clock, onReady) : await InOwnThread.open(path, clock, onReady)
+    const port = staysHere ? new InThread(options, clock, onReady) : await InOwnThread.open(options, clock, onReady)
     return new SqliteStore({ port, listeners, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }

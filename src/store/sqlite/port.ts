@@ -10,6 +10,7 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, toError } from '../../errors.ts'
+import type { DatabaseOptions } from './database.ts'
 import { type Answer, type Call, Engine, type Item, type VerbName } from './engine.ts'
 import { packItems, unpackAnswers } from './wire.ts'
 
@@ -32,8 +33,8 @@ export class InThread implements Port {
   #calls: Call[] = []
   #no = 0
 
-  constructor(path: string, clock: Clock, onReady: OnReady) {
-    this.#engine = new Engine(path, clock)
+  constructor(options: DatabaseOptions, clock: Clock, onReady: OnReady) {
+    this.#engine = new Engine(options, clock)
     this.#onReady = onReady
   }
 
@@ -78,8 +79,7 @@ interface Sent extends Pending {
   readonly items: readonly unknown[]
 }
 
-export interface ThreadData {
-  readonly path: string
+export interface ThreadData extends DatabaseOptions {
   readonly clock: SharedArrayBuffer | null
 }
 
@@ -91,9 +91,9 @@ export class InOwnThread implements Port {
   #isClosing = false
   #isOver: HoldfastError | null = null
 
-  static async open(path: string, clock: Clock, onReady: OnReady): Promise<InOwnThread> {
+  static async open(options: DatabaseOptions, clock: Clock, onReady: OnReady): Promise<InOwnThread> {
     const file = import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js'
-    const workerData: ThreadData = { path, clock: clock.shared ?? null }
+    const workerData: ThreadData = { ...options, clock: clock.shared ?? null }
     const worker = new Worker(new URL(file, import.meta.url), { workerData, name: 'holdfast-sqlite' })
     await opened(worker)
     return new InOwnThread(worker, onReady)

@@ -28,7 +28,7 @@ conformance({
   async open() {
     const clock = new VirtualClock()
     const schema = `test ${schemas++}`
-    const client = () => open(postgres({ pool, schema }), { clock })
+    const client = (options = {}) => open(postgres({ pool, schema }), { clock, ...options })
     const transactions: PostgresTx[] = []
     const sql: SqlHand = {
       schema: `"${schema}"`,

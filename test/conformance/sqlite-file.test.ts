@@ -9,7 +9,7 @@ conformance({
   async open() {
     const scratch = await scratchDirectory()
     const clock = new VirtualClock()
-    const client = () => open(`sqlite:${join(scratch.path, 'jobs.db')}`, { clock })
+    const client = (options = {}) => open(`sqlite:${join(scratch.path, 'jobs.db')}`, { clock, ...options })
     return { clock, client, close: () => scratch[Symbol.asyncDispose]() }
   },
 })

@@ -4,10 +4,16 @@
 import { statSync } from 'node:fs'
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite'
 import { HoldfastError } from '../../errors.ts'
-import { migrate, refuseNewer } from './migrations.ts'
+import { migrate, refuseNewer, requireSchema } from './migrations.ts'
 
 /** How long a writer keeps trying while other processes write. */
 const busyMaxMs = 30_000
+
+export interface DatabaseFile {
+  readonly path: string
+  /** Nothing is created, migrated or written. */
+  readonly readOnly: boolean
+}
 
 export class Database {
   readonly path: string
@@ -15,10 +21,12 @@ export class Database {
   readonly #statements = new Map<string, StatementSync>()
   #synchronous: 'full' | 'normal' = 'full'
 
-  constructor(path: string) {
+  constructor(file: DatabaseFile) {
+    const { path } = file
     this.path = path
-    this.#db = openFile(path)
-    if (!this.isInMemory && (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0) this.startLog()
+    this.#db = openFile(file)
+    if (!file.readOnly && !this.isInMemory && (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0)
+      this.startLog()
   }
 
   get isInMemory(): boolean {
@@ -168,19 +176,20 @@ function patiently<T>(work: () => T): T {
   }
 }
 
-function openFile(path: string): DatabaseSync {
+function openFile(file: DatabaseFile): DatabaseSync {
   try {
-    return patiently(() => tryOpen(path))
+    return patiently(() => tryOpen(file))
   } catch (error) {
-    throw error instanceof HoldfastError ? error : unavailable(path, error)
+    throw error instanceof HoldfastError ? error : unavailable(file.path, error)
   }
 }
 
-function tryOpen(path: string): DatabaseSync {
+function tryOpen({ path, readOnly }: DatabaseFile): DatabaseSync {
   const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  const db = new DatabaseSync(path)
+  const db = new DatabaseSync(path, { readOnly })
   try {
-    prepare(db)
+    if (readOnly) requireSchema(db)
+    else prepare(db)
     return db
   } catch (error) {
     db.close()

@@ -43,13 +43,20 @@ export interface SqliteOptions {
 const chunkMax = 1_000
 
 export function sqlite({ path, inThread }: SqliteOptions) {
-  return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
+  return async ({
+    clock,
+    readOnly = false,
+  }: {
+    readonly clock: Clock
+    readonly readOnly?: boolean
+  }): Promise<Store> => {
     const listeners = new Set<OnReady>()
     const onReady: OnReady = (queue, count) => {
       for (const listener of listeners) listener(queue, count)
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
-    const port = staysHere ? new InThread(path, clock, onReady) : await InOwnThread.open(path, clock, onReady)
+    const file = { path, readOnly }
+    const port = staysHere ? new InThread(file, clock, onReady) : await InOwnThread.open(file, clock, onReady)
     return new SqliteStore(port, listeners, path !== ':memory:')
   }
 }

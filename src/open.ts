@@ -4,16 +4,19 @@ import { HoldfastError, isHoldfastError } from './errors.ts'
 import { Holdfast } from './holdfast.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from './store/postgres/address.ts'
 import { postgres } from './store/postgres/index.ts'
+import { ReadOnlyStore } from './store/read-only.ts'
 import { sqlite } from './store/sqlite/index.ts'
 import type { Store } from './store/store.ts'
 
 export interface OpenOptions {
   /** Where the store takes its time from; a virtual clock stands in under test. */
   readonly clock?: Clock
+  /** Only look: nothing is created or migrated, and whatever would change something is refused with UNSUPPORTED. */
+  readonly readOnly?: boolean
 }
 
 /** What `open` takes instead of a URL: `sqlite({ path })`, `postgres({ pool, schema })`. */
-export type StoreOpener = (options: { readonly clock: Clock }) => Promise<Store>
+export type StoreOpener = (options: { readonly clock: Clock; readonly readOnly: boolean }) => Promise<Store>
 
 /**
  * `open('sqlite:jobs.db')`, `open('sqlite::memory:')`, `open('postgres://…')`, `open('postgres://…?schema=name')`, or
@@ -22,7 +25,9 @@ export type StoreOpener = (options: { readonly clock: Clock }) => Promise<Store>
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
   const opener = typeof target === 'function' ? target : openerOf(target)
   try {
-    return new Holdfast(await opener({ clock: options.clock ?? systemClock }))
+    const { clock = systemClock, readOnly = false } = options
+    const store = await opener({ clock, readOnly })
+    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store)
   } catch (error) {
     throw isHoldfastError(error) ? error : cannotOpen(error)
   }

@@ -7,6 +7,7 @@ import { isHoldfastError } from '../errors.ts'
 import { withoutPassword } from '../store/postgres/address.ts'
 import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
+import { deleteJob } from './delete.ts'
 import { enqueue } from './enqueue.ts'
 import { commandHelp, globalOptions, helpText } from './help.ts'
 import { job } from './job.ts'
@@ -14,14 +15,21 @@ import { jobs } from './jobs.ts'
 import { kv } from './kv.ts'
 import { migrate } from './migrate.ts'
 import { pause } from './pause.ts'
+import { purge } from './purge.ts'
 import { queues } from './queues.ts'
+import { reprioritise } from './reprioritise.ts'
 import { requeue } from './requeue.ts'
+import { reschedule } from './reschedule.ts'
 import { resume } from './resume.ts'
 import { LazyStore } from './store.ts'
 import { sweep } from './sweep.ts'
 import { Terminal } from './terminal.ts'
+import { wake } from './wake.ts'
 
-const commands: readonly Command[] = [queues, jobs, job, enqueue, pause, resume, cancel, requeue, sweep, kv, migrate]
+const commands: readonly Command[] = [
+  ...[queues, jobs, job, enqueue, pause, resume, cancel, requeue, wake, reschedule, reprioritise, deleteJob, purge],
+  ...[sweep, kv, migrate],
+]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {

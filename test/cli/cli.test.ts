@@ -17,7 +17,22 @@ test('help lists every command, and each command explains itself', async () => {
   await using world = await setup()
   const { code, stdout } = await world.holdfast('--help')
   assert.equal(code, 0)
-  const names = ['queues', 'jobs', 'job', 'enqueue', 'pause', 'resume', 'cancel', 'requeue', 'sweep', 'kv', 'migrate']
+  const names = [
+    ...[
+      'queues',
+      'jobs',
+      'job',
+      'enqueue',
+      'pause',
+      'resume',
+      'cancel',
+      'requeue',
+      'wake',
+      'reschedule',
+      'reprioritise',
+    ],
+    ...['delete', 'purge', 'sweep', 'kv', 'migrate'],
+  ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
     const help = await world.holdfast(name, '--help')
@@ -55,6 +70,9 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
     [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
     [['requeue'], /^holdfast: Say which: a job id, or one of --queue, --error.*\n$/],
     [['requeue', unknownId, '--queue', 'x'], /^holdfast: Give either a job id or a filter.*\n$/],
+    [['wake', unknownId, '{x: 1}'], /^holdfast: The data is not JSON .*\n$/],
+    [['reschedule', unknownId, 'soon'], /^holdfast: A time is written like .*; got "soon"\.\n$/],
+    [['reprioritise', unknownId, '10'], /^holdfast: A priority is 0 to 9; got "10"\.\n$/],
     [['kv', 'steal', 'x'], /^holdfast: kv takes get, put, delete or scan; got "steal"\.\n$/],
     [['kv', 'put', 'x'], /^holdfast: Write: holdfast kv put <key> <json>\n$/],
   ]
@@ -219,6 +237,29 @@ test('cancel ends a waiting job, and asks a running one to', async () => {
   const { id: running } = await holdfast.queue('now').enqueue(1)
   await holdfast.claim(['now'])
   assert.deepEqual(await world.json('cancel', running), { id: running, status: 'requested' })
+})
+
+test('wake, reschedule, reprioritise, delete and purge change what waits', async () => {
+  await using world = await setup()
+  await using holdfast = await open(world.url)
+  const { id } = await holdfast.queue('later').enqueue(1, { delay: '1h' })
+  const time = '2040-01-31T09:00:00.000Z'
+  assert.equal(
+    (await world.holdfast('reschedule', id, time)).stdout,
+    `Rescheduled ${id}: it is scheduled for ${time}.\n`,
+  )
+  assert.deepEqual(await world.json('reprioritise', id, '0'), { id, state: 'scheduled', priority: 0 })
+  assert.equal((await world.holdfast('wake', id, '{"ok":true}')).stdout, `Woke ${id}: it is ready.\n`)
+  const [lease] = await holdfast.claim(['later'])
+  assert.deepEqual([lease?.job.priority, lease?.job.wake], [0, { ok: true }])
+  assert.match((await world.holdfast('delete', id)).stderr, /INVALID_STATE/)
+  await lease?.done()
+  assert.equal((await world.holdfast('delete', id)).stdout, `Deleted ${id}.\n`)
+
+  await holdfast.queue('later').enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3, delay: '1h' }])
+  assert.equal((await world.holdfast('purge', 'later', '--state', 'scheduled')).stdout, 'Deleted 1 job of later.\n')
+  assert.match((await world.holdfast('purge', 'later', '--state', 'running')).stderr, /INVALID_OPTION/)
+  assert.deepEqual(await world.json('purge', 'later'), { queue: 'later', deleted: 2 })
 })
 
 test('requeue takes one dead job by its id, or all that match, and can only look first', async () => {

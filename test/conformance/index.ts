@@ -21,6 +21,7 @@ import { kvTests } from './kv.ts'
 import { leaseRenewTests } from './lease-renew.ts'
 import { onDeadTests } from './on-dead.ts'
 import { pauseTests } from './pause.ts'
+import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
 import { requeueTests } from './requeue.ts'
 import { requeueAllTests } from './requeue-all.ts'
@@ -41,7 +42,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[alterTests, resultTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
+  ...[alterTests, resultTests, readOnlyTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

@@ -29,7 +29,7 @@ conformance({
   async open() {
     const clock = new VirtualClock()
     const schema = `test ${schemas++}`
-    const client = () => open(postgres({ pool, schema }), { clock })
+    const client = (options = {}) => open(postgres({ pool, schema }), { clock, ...options })
     const sql = postgresHand(pool, schema)
     return { clock, client, sql, close: async () => void (await pool.query(`drop schema "${schema}" cascade`)) }
   },

@@ -13,7 +13,7 @@ conformance({
     const scratch = await scratchDirectory()
     const clock = new VirtualClock()
     const path = join(scratch.path, 'jobs.db')
-    const client = () => open(`sqlite:${path}`, { clock })
+    const client = (options = {}) => open(`sqlite:${path}`, { clock, ...options })
     return { clock, client, sql: sqliteHand(path), close: () => scratch[Symbol.asyncDispose]() }
   },
 })

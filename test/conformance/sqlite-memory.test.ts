@@ -1,4 +1,5 @@
 import { Holdfast } from '../../src/holdfast.ts'
+import { ReadOnlyStore } from '../../src/store/read-only.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { conformance } from './index.ts'
@@ -10,6 +11,10 @@ conformance({
   async open() {
     const clock = new VirtualClock()
     const store = await sqlite({ path: ':memory:' })({ clock })
-    return { clock, client: async () => new Holdfast(withoutClose(store)), close: () => store.close() }
+    const client = async ({ readOnly = false }) => {
+      const shared = withoutClose(store)
+      return new Holdfast(readOnly ? new ReadOnlyStore(shared) : shared)
+    }
+    return { clock, client: (options = {}) => client(options), close: () => store.close() }
   },
 })

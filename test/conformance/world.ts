@@ -79,7 +79,7 @@ export interface StoreInHand {
   /** Where the store lives in a database that speaks SQL. */
   readonly sql?: SqlHand
   /** A new client on this store, as another process would open it. */
-  client(): Promise<Holdfast>
+  client(options?: ClientOptions): Promise<Holdfast>
   /** Called when every client was closed. */
   close(): PromiseLike<void>
 }
@@ -90,7 +90,11 @@ export interface World {
   /** The application's own way into the same database; only where the store has one. */
   readonly sql: SqlHand | undefined
   /** A second client on the same store. */
-  another(): Promise<Holdfast>
+  another(options?: ClientOptions): Promise<Holdfast>
+}
+
+export interface ClientOptions {
+  readonly readOnly?: boolean
 }
 
 export type Show = (world: World, t: TestContext) => Promise<void>
@@ -115,8 +119,8 @@ export function worldOf(store: StoreUnderTest): InWorld {
   return (show) => async (t) => {
     const inHand = await store.open()
     const clients: Holdfast[] = []
-    const another = async () => {
-      const client = await inHand.client()
+    const another = async (options: ClientOptions = {}) => {
+      const client = await inHand.client(options)
       clients.push(client)
       return client
     }

@@ -73,40 +73,24 @@ export const runs: fc.Arbitrary<Step[]> = fc.noShrink(
 
 function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
   const { factors } = swarm
-  const {
-    enqueue,
-    claim,
-    settle,
-    renew,
-    sweep,
-    cancel,
-    requeue,
-    requeueAll,
-    alter,
-    purge,
-    define,
-    pause,
-    kv,
-    read,
-    race,
-  } = movesOf(swarm)
+  const moves = movesOf(swarm)
   return fc.oneof(
-    { weight: 10, arbitrary: enqueue(3) },
-    { weight: 10, arbitrary: claim },
-    { weight: 10, arbitrary: settle(3) },
+    { weight: 10, arbitrary: moves.enqueue(3) },
+    { weight: 10, arbitrary: moves.claim },
+    { weight: 10, arbitrary: moves.settle(3) },
     { weight: 8 * factors.advance, arbitrary: advance },
-    { weight: 6 * factors.sweep, arbitrary: sweep },
-    { weight: 6 * factors.race, arbitrary: race },
-    { weight: 3 * factors.renew, arbitrary: renew(3) },
-    { weight: 3 * factors.cancel, arbitrary: cancel(2) },
-    { weight: 3 * factors.requeue, arbitrary: requeue(2) },
-    { weight: 3 * factors.requeueAll, arbitrary: requeueAll },
-    { weight: 4 * factors.alter, arbitrary: alter(2) },
-    { weight: 1 * factors.purge, arbitrary: purge },
-    { weight: 2 * factors.define, arbitrary: define },
-    { weight: 2 * factors.pause, arbitrary: pause },
-    { weight: 3 * factors.kv, arbitrary: kv(3) },
-    { weight: 1 * factors.read, arbitrary: read },
+    { weight: 6 * factors.sweep, arbitrary: moves.sweep },
+    { weight: 6 * factors.race, arbitrary: moves.race },
+    { weight: 3 * factors.renew, arbitrary: moves.renew(3) },
+    { weight: 3 * factors.cancel, arbitrary: moves.cancel(2) },
+    { weight: 3 * factors.requeue, arbitrary: moves.requeue(2) },
+    { weight: 3 * factors.requeueAll, arbitrary: moves.requeueAll },
+    { weight: 4 * factors.alter, arbitrary: moves.alter(2) },
+    { weight: 1 * factors.purge, arbitrary: moves.purge },
+    { weight: 2 * factors.define, arbitrary: moves.define },
+    { weight: 2 * factors.pause, arbitrary: moves.pause },
+    { weight: 3 * factors.kv, arbitrary: moves.kv(3) },
+    { weight: 1 * factors.read, arbitrary: moves.read },
   )
 }
 

@@ -82,7 +82,8 @@ export class Database {
   #nameOf(sql: string): string {
     const known = this.#names.get(sql)
     if (known !== undefined) return known
-    const name = `holdfast ${createHash('sha256').update(sql).digest('hex').slice(0, 32)}`
+    const verb = /\.(\w+)\(/.exec(sql)?.[1] ?? 'notify'
+    const name = `holdfast.${verb}(…) ${createHash('sha256').update(sql).digest('hex').slice(0, 16)}`
     this.#names.set(sql, name)
     return name
   }

@@ -1,6 +1,6 @@
 // The PostgreSQL store: many machines, enqueue in your own transaction, SQL effects.
 
-import { Pool } from 'pg'
+import { Pool, type PoolClient } from 'pg'
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
@@ -29,7 +29,7 @@ import { Database, patiently } from './database.ts'
 import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
-import { migrate, Schema } from './migrations.ts'
+import { migrate, requireSchema, Schema } from './migrations.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { renew } from './renew.ts'
 import { settle } from './settle.ts'
@@ -51,7 +51,13 @@ export interface PostgresOptions {
 }
 
 export function postgres(options: PostgresOptions) {
-  return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
+  return async ({
+    clock,
+    readOnly = false,
+  }: {
+    readonly clock: Clock
+    readonly readOnly?: boolean
+  }): Promise<Store> => {
     const schema = new Schema(options.schema ?? 'holdfast')
     const pool =
       options.pool ??
@@ -67,7 +73,7 @@ export function postgres(options: PostgresOptions) {
     if (!options.pool) pool.on('error', ignore)
     try {
       const store = new PostgresStore(pool, schema, clock, options)
-      await store.start()
+      await (readOnly ? store.look() : store.start())
       return store
     } catch (error) {
       if (!options.pool) await pool.end()
@@ -118,19 +124,28 @@ class PostgresStore implements Store {
     this.#sweeps = new Sweeps(this.#desk)
   }
 
+  /** Starts to read only: nothing is migrated. */
+  look(): Promise<void> {
+    return this.#withClient((client) => requireSchema(client, this.#db.schema))
+  }
+
   async start(): Promise<void> {
-    await patiently(async () => {
-      const client = await this.#db.checkOut()
-      try {
-        await migrate(client, this.#db.schema)
-      } finally {
-        client.release()
-      }
-    })
+    await this.#withClient((client) => migrate(client, this.#db.schema))
     await this.#db.learnIsolation()
     const [row] = await this.#db.query('select system_identifier from holdfast.meta', [])
     const here = await systemIdentifier(this.#db)
     if (here !== null && row?.[0] !== here) await heal(this.#db)
+  }
+
+  async #withClient(work: (client: PoolClient) => Promise<unknown>): Promise<void> {
+    await patiently(async () => {
+      const client = await this.#db.checkOut()
+      try {
+        await work(client)
+      } finally {
+        client.release()
+      }
+    })
   }
 
   async define(queues: readonly QueueSettings[]): Promise<void> {

@@ -91,6 +91,18 @@ export async function migrate(client: ClientBase, schema: Schema): Promise<{ fro
   }
 }
 
+/** For who may not migrate. */
+export async function requireSchema(client: ClientBase, schema: Schema): Promise<void> {
+  const found = await schemaVersion(client, schema)
+  if (found > migrations.length) throw ahead(found)
+  if (found === migrations.length) return
+  throw new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} is at version ${found}, and ${migrations.length} is needed. Run "holdfast migrate" first, or open it once without readOnly.`,
+    { schema: schema.name, found, known: migrations.length },
+  )
+}
+
 async function schemaVersion(client: ClientBase, schema: Schema): Promise<number> {
   // Not to_regclass: right after waiting for the lock it may still answer from before.
   const { rows } = await client.query(

@@ -5,10 +5,13 @@ import { statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../errors.ts'
 import { Connection } from './connection.ts'
-import { migrate, refuseNewer } from './migrations.ts'
+import { migrate, refuseNewer, requireSchema } from './migrations.ts'
 
-export interface DatabaseOptions {
+export interface DatabaseFile {
   readonly path: string
+  /** Nothing is created, migrated or written. */
+  readonly readOnly: boolean
+  /** How long a writer keeps trying while others write. */
   readonly busyMaxMs: number
 }
 
@@ -19,13 +22,13 @@ export class Database extends Connection {
   readonly #db: DatabaseSync
   #synchronous: 'full' | 'normal' = 'full'
 
-  constructor({ path, busyMaxMs }: DatabaseOptions) {
-    const db = openFile(path, busyMaxMs)
+  constructor(file: DatabaseFile) {
+    const db = openFile(file)
     super(db)
-    this.path = path
-    this.busyMaxMs = busyMaxMs
+    this.path = file.path
+    this.busyMaxMs = file.busyMaxMs
     this.#db = db
-    if (!this.isInMemory && (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0) this.startLog()
+    if (!file.readOnly && !this.isInMemory && isEmpty(`${file.path}-wal`)) this.startLog()
   }
 
   get isInMemory(): boolean {
@@ -109,19 +112,24 @@ function patiently<T>(work: () => T, busyMaxMs: number): T {
   }
 }
 
-function openFile(path: string, busyMaxMs: number): DatabaseSync {
+function isEmpty(path: string): boolean {
+  return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0
+}
+
+function openFile(file: DatabaseFile): DatabaseSync {
   try {
-    return patiently(() => tryOpen(path), busyMaxMs)
+    return patiently(() => tryOpen(file), file.busyMaxMs)
   } catch (error) {
-    throw error instanceof HoldfastError ? error : unavailable(path, error)
+    throw error instanceof HoldfastError ? error : unavailable(file.path, error)
   }
 }
 
-function tryOpen(path: string): DatabaseSync {
+function tryOpen({ path, readOnly }: DatabaseFile): DatabaseSync {
   const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  const db = new DatabaseSync(path)
+  const db = new DatabaseSync(path, { readOnly })
   try {
-    prepare(db)
+    if (readOnly) requireSchema(db)
+    else prepare(db)
     return db
   } catch (error) {
     db.close()

@@ -19,7 +19,7 @@ import type { HoldName, SweepRequest } from '../store.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
-import { Database, type DatabaseOptions, isBusy, isConstraint } from './database.ts'
+import { Database, type DatabaseFile, isBusy, isConstraint } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
@@ -75,8 +75,8 @@ export class Engine {
   readonly #clock: Clock
   #pagesInLog = 0
 
-  constructor(options: DatabaseOptions, clock: Clock) {
-    this.db = new Database(options)
+  constructor(file: DatabaseFile, clock: Clock) {
+    this.db = new Database(file)
     this.#clock = clock
   }
 

@@ -49,14 +49,21 @@ export interface SqliteOptions {
 const chunkMax = 1_000
 
 export function sqlite({ path, busyTimeout = '30s', inThread }: SqliteOptions) {
-  const options = { path, busyMaxMs: toMs(busyTimeout, 'busyTimeout') }
-  return async ({ clock }: { readonly clock: Clock }): Promise<Store> => {
+  const busyMaxMs = toMs(busyTimeout, 'busyTimeout')
+  return async ({
+    clock,
+    readOnly = false,
+  }: {
+    readonly clock: Clock
+    readonly readOnly?: boolean
+  }): Promise<Store> => {
     const listeners = new Set<OnReady>()
     const onReady: OnReady = (queue, count) => {
       for (const listener of listeners) listener(queue, count)
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
-    const port = staysHere ? new InThread(options, clock, onReady) : await InOwnThread.open(options, clock, onReady)
+    const file = { path, readOnly, busyMaxMs }
+    const port = staysHere ? new InThread(file, clock, onReady) : await InOwnThread.open(file, clock, onReady)
     return new SqliteStore({ port, listeners, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }

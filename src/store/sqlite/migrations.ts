@@ -170,6 +170,18 @@ export function refuseNewer(db: DatabaseSync): void {
   if (found > migrations.length) throw ahead(found)
 }
 
+/** For who may not migrate. */
+export function requireSchema(db: DatabaseSync): void {
+  refuseNewer(db)
+  const found = schemaVersion(db)
+  if (found === migrations.length) return
+  throw new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `The file has schema ${found}, and version ${migrations.length} is needed. Open it once without readOnly to bring it up.`,
+    { found, known: migrations.length },
+  )
+}
+
 function schemaVersion(db: DatabaseSync): number {
   const table = db.prepare(`select 1 from sqlite_schema where type = 'table' and name = 'holdfast_meta'`).get()
   if (!table) return 0

@@ -10,7 +10,7 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, toError } from '../../errors.ts'
-import type { DatabaseOptions } from './database.ts'
+import type { DatabaseFile } from './database.ts'
 import { type Answer, type Call, Engine, type Item, type VerbName } from './engine.ts'
 import { packItems, unpackAnswers } from './wire.ts'
 
@@ -33,8 +33,8 @@ export class InThread implements Port {
   #calls: Call[] = []
   #no = 0
 
-  constructor(options: DatabaseOptions, clock: Clock, onReady: OnReady) {
-    this.#engine = new Engine(options, clock)
+  constructor(file: DatabaseFile, clock: Clock, onReady: OnReady) {
+    this.#engine = new Engine(file, clock)
     this.#onReady = onReady
   }
 
@@ -79,7 +79,8 @@ interface Sent extends Pending {
   readonly items: readonly unknown[]
 }
 
-export interface ThreadData extends DatabaseOptions {
+export interface ThreadData {
+  readonly file: DatabaseFile
   readonly clock: SharedArrayBuffer | null
 }
 
@@ -91,10 +92,10 @@ export class InOwnThread implements Port {
   #isClosing = false
   #isOver: HoldfastError | null = null
 
-  static async open(options: DatabaseOptions, clock: Clock, onReady: OnReady): Promise<InOwnThread> {
-    const file = import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js'
-    const workerData: ThreadData = { ...options, clock: clock.shared ?? null }
-    const worker = new Worker(new URL(file, import.meta.url), { workerData, name: 'holdfast-sqlite' })
+  static async open(file: DatabaseFile, clock: Clock, onReady: OnReady): Promise<InOwnThread> {
+    const program = import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js'
+    const workerData: ThreadData = { file, clock: clock.shared ?? null }
+    const worker = new Worker(new URL(program, import.meta.url), { workerData, name: 'holdfast-sqlite' })
     await opened(worker)
     return new InOwnThread(worker, onReady)
   }

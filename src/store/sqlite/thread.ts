@@ -8,12 +8,12 @@ import type { FromThread, ThreadData, ToThread } from './port.ts'
 import { ForeignCommits } from './wake.ts'
 import { packAnswers, unpackItems } from './wire.ts'
 
-const { path, busyMaxMs, clock } = workerData as ThreadData
+const { file, clock } = workerData as ThreadData
 const port = parentPort as NonNullable<typeof parentPort>
 const send = (message: FromThread) => port.postMessage(message)
 
 try {
-  serve(new Engine({ path, busyMaxMs }, clock ? sharedClock(clock) : systemClock))
+  serve(new Engine(file, clock ? sharedClock(clock) : systemClock))
 } catch (error) {
   const { code, message, facts } =
     error instanceof HoldfastError ? error : new HoldfastError('STORE_UNAVAILABLE', String(error))

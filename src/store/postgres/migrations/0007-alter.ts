@@ -56,20 +56,20 @@ end $holdfast$;
 create function holdfast.purge(p_queue text, p_state text, p_max int) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
-  v_lanes int[];
+  v_all int[];
   v_ids uuid[];
   v_queue int;
   v_deleted bigint;
 begin
   select q.no into v_queue from holdfast.queue q where q.name = p_queue;
   if p_state in ('ready', 'scheduled') then
-    v_lanes := array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.queue = v_queue);
+    v_all := array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.queue = v_queue);
     if p_state = 'ready' then
-      perform holdfast.lock_lanes(v_lanes);
+      perform holdfast.lock_lanes(v_all);
     end if;
     v_ids := array(
       select j.id from holdfast.job j
-       where j.lane = any (v_lanes) and (j.ready_xid is null) = (p_state = 'scheduled')
+       where j.lane = any (v_all) and (j.ready_xid is null) = (p_state = 'scheduled')
          and (p_state = 'scheduled' or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
        limit p_max for update skip locked);
     return holdfast.delete_waiting(v_ids);

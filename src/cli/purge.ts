@@ -1,0 +1,16 @@
+import type { PurgeState } from '../store/store.ts'
+import type { Command } from './command.ts'
+
+export const purge: Command = {
+  name: 'purge',
+  operands: '<queue>',
+  says: 'deletes every job of a queue that nobody runs, or only those in some states',
+  options: { state: { value: 'state', multiple: true, says: 'only jobs in this state; may be given more than once' } },
+  examples: ['holdfast purge welcome --state dead --state cancelled'],
+
+  async run({ open, operands: [queue = ''], options }) {
+    const states = options.texts('state') as readonly PurgeState[]
+    const { deleted } = await (await open()).purge(queue, states.length > 0 ? { states } : {})
+    return { data: { queue, deleted }, text: `Deleted ${deleted} ${deleted === 1 ? 'job' : 'jobs'} of ${queue}.` }
+  },
+}

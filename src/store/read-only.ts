@@ -1,0 +1,68 @@
+// A store that is only looked at: dashboards, reports, replicas. Reads pass; whatever would change something is refused.
+
+import { HoldfastError } from '../errors.ts'
+import type { JobsQuery, KvScanQuery, Store } from './store.ts'
+
+export class ReadOnlyStore implements Store {
+  readonly claimsFollowEnqueues = false
+  readonly #store: Store
+
+  constructor(store: Store) {
+    this.#store = store
+  }
+
+  get capabilities() {
+    return { ...this.#store.capabilities, manyWriters: false, callerTransaction: false, sqlEffects: false }
+  }
+
+  define = () => refused('define a queue')
+  enqueue = () => refused('enqueue')
+  claim = () => refused('claim')
+  renew = () => refused('renew a lease')
+  settle = () => refused('settle a job')
+  sweep = () => refused('sweep')
+  cancel = () => refused('cancel')
+  requeue = () => refused('requeue')
+  requeueAll = () => refused('requeue')
+  alter = () => refused('change a job')
+  purge = () => refused('purge')
+  pause = () => refused('pause or resume')
+  kvWrite = () => refused('write a key')
+
+  job(id: string) {
+    return this.#store.job(id)
+  }
+
+  outcomes(ids: readonly string[]) {
+    return this.#store.outcomes(ids)
+  }
+
+  jobs(query: JobsQuery) {
+    return this.#store.jobs(query)
+  }
+
+  stats() {
+    return this.#store.stats()
+  }
+
+  kvGet(key: string) {
+    return this.#store.kvGet(key)
+  }
+
+  kvScan(query: KvScanQuery) {
+    return this.#store.kvScan(query)
+  }
+
+  subscribe(onReady: (queue: string, count: number) => void) {
+    return this.#store.subscribe(onReady)
+  }
+
+  close() {
+    return this.#store.close()
+  }
+}
+
+function refused(what: string): Promise<never> {
+  const message = `Cannot ${what}: this Holdfast was opened read-only. Open it without readOnly to change something.`
+  return Promise.reject(new HoldfastError('UNSUPPORTED', message, { capability: 'write' }))
+}

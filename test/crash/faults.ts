@@ -9,7 +9,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   'an answered enqueue that is not there': [
     'every answered enqueue is accounted for once, every other at most once',
     (store) => {
-      const isTime = every(20)
+      const isTime = every(5)
       return {
         enqueue: async (requests) =>
           Promise.all(
@@ -25,7 +25,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   'an enqueue that lands twice': [
     'every answered enqueue is accounted for once, every other at most once',
     (store) => {
-      const isTime = every(20)
+      const isTime = every(5)
       return {
         enqueue: async (requests) => {
           const again = requests.filter(({ jobs }) => jobs.every(isPlain) && isTime())
@@ -129,7 +129,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     'attempts add up and stay below the cap',
     (store) => ({
       enqueue: (requests) =>
-        store.enqueue(requests.map(({ jobs }) => ({ jobs: jobs.map((job) => ({ ...job, maxAttempts: 20 })) }))),
+        store.enqueue(requests.map(({ jobs }) => ({ jobs: jobs.map((job) => ({ ...job, maxAttempts: 8 })) }))),
       settle: (requests) => store.settle(requests.map((request) => (isUnlucky(request) ? failing(request) : request))),
     }),
   ],
@@ -164,7 +164,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   'effects of which a part is missing': [
     'effects are there all or not at all',
     (store) => {
-      const isTime = every(20)
+      const isTime = every(5)
       return {
         settle: (requests) =>
           store.settle(
@@ -282,7 +282,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   'an increment that is lost': [
     'kv counters equal the increments',
     (store) => {
-      const isTime = every(10)
+      const isTime = every(5)
       return {
         kvWrite: async (writes) => {
           if (writes.every(({ as }) => as === 'compareAndSet') && isTime())
@@ -293,11 +293,15 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     },
   ],
 
-  'a put that is lost': [
+  'a write behind which an older one comes back': [
     'what was written last stands',
     (store) => ({
       kvWrite: (writes) =>
-        store.kvWrite(writes.map((write) => (write.key.startsWith('own ') ? { ...write, key: 'elsewhere' } : write))),
+        store.kvWrite(
+          writes.map((write) =>
+            write.key.startsWith('own ') ? { as: 'put', key: write.key, value: '"older"', ttlMs: null } : write,
+          ),
+        ),
     }),
   ],
 

@@ -7,10 +7,10 @@ import { judge } from './judge.ts'
 import { rehearse } from './rehearsal.ts'
 
 const seed = 20_300_101
-const rounds = 40
+const rounds = 30
 
 test('a store that keeps its promises passes', async () => {
-  for (const extra of [0, 1, 2]) {
+  for (const extra of [0, 1]) {
     const verdict = judge(await rehearse({ seed: seed + extra, rounds }))
     assert.deepEqual([...verdict.values()].flat(), [])
   }

@@ -25,9 +25,8 @@ const backlogMax = 300
 export class Life {
   /** Resolves when every lane has ended; rejects when one has failed. */
   readonly over: Promise<unknown>
-  /** Resolves when the first jobs have been settled. */
-  readonly warm: Promise<void>
   #isOver = false
+  #settled = Promise.withResolvers<void>()
   #backlog = 0
 
   constructor(world: World, options: LifeOptions) {
@@ -37,9 +36,10 @@ export class Life {
       (lane: Lane): Lane =>
       (world, label) =>
         this.#backlog > backlogMax ? sleep(pauseMs) : lane(world, label)
-    const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>()
     const settle: Lane = async (world, label) => {
-      if ((await claimAndSettle(world, label, abandoned)) > 0) isWarm()
+      if ((await claimAndSettle(world, label, abandoned)) === 0) return
+      this.#settled.resolve()
+      this.#settled = Promise.withResolvers()
     }
     const lanes: Readonly<Record<string, Lane>> = {
       enqueueOne: produce(enqueueOne),
@@ -66,7 +66,11 @@ export class Life {
       }
     })
     this.over = Promise.all(running)
-    this.warm = warm
+  }
+
+  /** Resolves when the next jobs have been settled. */
+  get settled(): Promise<void> {
+    return this.#settled.promise
   }
 
   stop(): Promise<unknown> {

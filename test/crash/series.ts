@@ -56,10 +56,11 @@ export async function serverSeries(ground: ServerGround, { seed, crashes }: Seri
   const both = [one, two]
   await Promise.all(both.map(begin))
   for (let crash = 0; crash < crashes; crash++) {
-    await sleep(random.between(2 * lifeMinMs, 2 * lifeMaxMs))
+    await sleep(random.between(lifeMinMs, lifeMaxMs))
     await ground.crash(random.between(0, 100))
+    // They try again ever more seldom: without this the next crash would find them asleep.
+    await Promise.all(both.map((program) => program.ask('settle')))
   }
-  await sleep(lifeMaxMs)
   assert.deepEqual(await Promise.all(both.map((program) => program.ask('stop'))), ['stopped', 'stopped'])
   return findings(ground, { seed: random.below(2 ** 32), losesClaims: true })
 }

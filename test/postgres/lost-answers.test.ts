@@ -56,6 +56,26 @@ const verbs: Readonly<Record<string, Verb>> = {
     },
     told: ['created', 1],
   },
+  'an enqueue with a dedup key whose time is over when it is sent again': {
+    says: '.enqueue(',
+    async run(holdfast) {
+      return async () => {
+        const { status } = await holdfast.queue('mail').enqueue('a', { dedup: { key: 'k', scope: { window: 1 } } })
+        return [status, (await allJobs(holdfast)).length]
+      }
+    },
+    told: ['created', 1],
+  },
+  'an enqueue of a job that must start before a time': {
+    says: '.enqueue(',
+    async run(holdfast) {
+      return async () => {
+        const { status } = await holdfast.queue('mail').enqueue('a', { startBefore: Date.now() + 60_000 })
+        return [status, (await allJobs(holdfast)).length]
+      }
+    },
+    told: ['created', 1],
+  },
   'a settlement': {
     says: 'settle_done',
     async run(holdfast) {

@@ -146,7 +146,10 @@ begin
     v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint, v_start_before, v_key, v_scope,
     p_job ->> 'idempotencyKey', p_job ->> 'headers', p_job ->> 'payload')
   on conflict (id) do nothing;
-  if not found then
+  if not found and not p_job ? 'given' then
+    -- Nobody else has made this id: it is this very job, and whoever called will hear that the call has landed before.
+    return jsonb_build_object('id', v_id, 'status', 'duplicate');
+  elsif not found then
     raise exception '%', v_id using errcode = 'HF102';
   end if;
   if v_start_before is not null then

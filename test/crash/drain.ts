@@ -1,0 +1,45 @@
+// Whoever comes after the last crash: brings everything that is left to its end.
+
+import type { Holdfast, Stats } from '../../src/holdfast.ts'
+import { claim, settleAs } from './fates.ts'
+import { setPaused } from './meddling.ts'
+import { anchor, type World } from './world.ts'
+
+export interface DrainOptions {
+  /** Lets so many milliseconds go by. */
+  readonly pass: (ms: number) => Promise<unknown>
+  /** How long it may take, by the store's clock, in all. */
+  readonly maxMs: number
+}
+
+const pauseMs = 50
+
+/** Answers whether all is at its end. */
+export async function drain(world: World, { pass, maxMs }: DrainOptions): Promise<boolean> {
+  const { holdfast, journal, now, life } = world
+  for (const { name, paused } of await holdfast.queues()) if (paused) await setPaused(world, name, false)
+  const { id } = anchor as { id: string }
+  await journal.ask('cancel', { id, tag: null }, () => holdfast.cancel(id))
+  const deadline = now() + maxMs
+  for (let round = 0; now() < deadline; round++) {
+    await journal.ask('sweep', {}, () => holdfast.sweep().then(() => true as const))
+    if (isAtItsEnd(await holdfast.stats())) return true
+    const worker = `${life}-${round}`
+    const leases = await claim(world, worker, { queues: '*', max: 1_000, wait: 0 })
+    await Promise.all(leases.map((lease) => settleAs(world, lease, { worker, as: 'done' })))
+    if (leases.length === 0) await pass(pauseMs)
+  }
+  return isAtItsEnd(await holdfast.stats())
+}
+
+export function isAtItsEnd({ held, scheduled, ready, running }: Omit<Stats, 'oldestWaitingMs'>): boolean {
+  return held + scheduled + ready + running === 0
+}
+
+export async function dropAnchor({ holdfast, journal }: { holdfast: Holdfast; journal: World['journal'] }) {
+  await journal.ask('enqueue', { entries: [anchor] }, async () => {
+    const { label, kind, queue, id } = anchor
+    const aYear = 365 * 86_400_000
+    return [await holdfast.queue(queue).enqueue({ label, kind }, { id: id as string, delay: aYear })]
+  })
+}

@@ -183,8 +183,8 @@ function encodeMark(mark: Mark): string {
 function decodeMark(text: string): Mark {
   try {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    if (Array.isArray(mark) && typeof mark[0] === 'string' && mark.slice(1).every(Number.isSafeInteger))
-      return mark as unknown as Mark
+    const isMark = Array.isArray(mark) && mark.length === 4 && typeof mark[0] === 'string' && mark[1] in states
+    if (isMark && mark.slice(1).every(Number.isSafeInteger)) return mark as unknown as Mark
   } catch {
     // falls through: not one of ours
   }

@@ -1,15 +1,32 @@
 // The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
 // about a job is the store's.
 
-import { type AnyDefinition, type BehaviourOptions, defineQueue, type QueueDefinition } from './definition.ts'
+import {
+  type AnyDefinition,
+  type BehaviourOptions,
+  defineQueue,
+  isDefinition,
+  type QueueDefinition,
+  toDefinition,
+} from './definition.ts'
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
-import { encodeJson, wakeRule } from './job/codec.ts'
+import { decodeJson, encodeJson, wakeRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
-import { checkInteger, checkJobId, checkQueueName, checkTime, checkWorkerName } from './job/names.ts'
+import {
+  checkBoolean,
+  checkInteger,
+  checkJobId,
+  checkOptions,
+  checkQueueName,
+  checkSignal,
+  checkText,
+  checkTime,
+  checkWorkerName,
+} from './job/names.ts'
 import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
@@ -161,9 +178,11 @@ export class Holdfast {
         option: 'queues',
       })
     }
-    const definitions = queues === '*' ? null : new Map(queues.map(toDefinition).map((d) => [d.name, d]))
+    const definitions = queues === '*' ? null : new Map(Array.from(queues, toDefinition).map((d) => [d.name, d]))
     const names = definitions && [...definitions.keys()]
-    const { max = 1, wait = 0, worker = `process-${process.pid}`, signal } = options
+    checkOptions(options, 'claim options', ['max', 'lease', 'wait', 'worker', 'signal'])
+    const { max = 1, wait = 0, worker = `process-${process.pid}` } = options
+    const signal = checkSignal(options.signal)
     const lease = options.lease ?? shortestLeaseMs(definitions)
     const request = {
       queues: names,
@@ -214,6 +233,7 @@ export class Holdfast {
 
   /** A page of jobs: by queue, then by state; waiting ones in the order they will run, finished ones newest first. */
   async jobs(filter: JobsFilter = {}): Promise<{ jobs: JobInfo[]; next: string | null }> {
+    checkOptions(filter, 'the filter', ['queue', 'state', 'limit', 'after'])
     const { queue, state, limit = 100, after } = filter
     if (state !== undefined && !jobStates.includes(state)) {
       throw new HoldfastError('INVALID_OPTION', `state is one of ${jobStates.join(', ')}.`, {
@@ -236,6 +256,7 @@ export class Holdfast {
 
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
+    checkOptions(options, 'cancel options', ['effects'])
     const effects = keepable(await prepareEffects(options.effects, this.#store.capabilities))
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
@@ -250,12 +271,14 @@ export class Holdfast {
     id: string,
     options: { readonly timeout?: Duration; readonly signal?: AbortSignal } = {},
   ): Promise<Result> {
-    const { timeout = defaults.resultWaitMs, signal } = options
+    checkOptions(options, 'result options', ['timeout', 'signal'])
+    const { timeout = defaults.resultWaitMs } = options
+    const signal = checkSignal(options.signal)
     const jobId = checkJobId(id)
     const timeoutMs = toMs(timeout, 'timeout')
     const outcome = await this.#run(() => this.#results.wait(jobId, timeoutMs, signal))
     if (outcome?.state !== 'done') throw withoutResult(jobId, outcome)
-    return (outcome.result === null ? null : JSON.parse(outcome.result)) as Result
+    return (outcome.result === null ? null : decodeJson(outcome.result)) as Result
   }
 
   /**
@@ -290,8 +313,9 @@ export class Holdfast {
     queue: string,
     options: { readonly states?: readonly PurgeState[] } = {},
   ): Promise<{ readonly deleted: number }> {
+    checkOptions(options, 'purge options', ['states'])
     const { states = purgeStates } = options
-    if (!Array.isArray(states) || !states.every((state) => purgeStates.includes(state))) {
+    if (!Array.isArray(states) || ![...states].every((state) => purgeStates.includes(state))) {
       throw new HoldfastError('INVALID_OPTION', `states are some of ${purgeStates.join(', ')}.`, {
         option: 'states',
         value: states,
@@ -318,18 +342,21 @@ export class Holdfast {
 
   /** Every dead job that matches, newest first per dedup key; those whose key is held are skipped and named. */
   async requeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean } = {}): Promise<RequeueAllAnswer> {
+    checkOptions(filter, 'the filter', ['queue', 'diedSince', 'diedBefore', 'error'])
+    checkOptions(options, 'requeueAll options', ['dryRun'])
+    const { dryRun = false } = options
     const { queue, diedSince, diedBefore, error } = filter
     if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
       throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
     }
     return this.#run(() =>
       this.#store.requeueAll({
-        dryRun: options.dryRun === true,
+        dryRun: checkBoolean(dryRun, 'dryRun'),
         filter: {
           ...(queue !== undefined && { queue: checkQueueName(queue) }),
           ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
           ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
-          ...(error !== undefined && { error: String(error) }),
+          ...(error !== undefined && { error: checkText(error, 'error') }),
         },
       }),
     )
@@ -526,14 +553,6 @@ function withoutResult(id: string, outcome: JobOutcome | null): HoldfastError {
     return new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })
   const why = error ? `: ${error.message}` : ''
   return new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${attempts} attempts${why}`, { id, attempts, error })
-}
-
-function toDefinition(queue: string | AnyDefinition): AnyDefinition {
-  return isDefinition(queue) ? queue : defineQueue(queue)
-}
-
-function isDefinition(queue: string | AnyDefinition): queue is AnyDefinition {
-  return typeof queue === 'object' && queue !== null && 'payloadSchema' in queue
 }
 
 function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number {

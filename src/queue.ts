@@ -1,7 +1,7 @@
 // One queue as a producer sees it.
 
 import type { QueueDefinition } from './definition.ts'
-import type { Duration } from './duration.ts'
+import { type Duration, show } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import type { NewJob } from './job/record.ts'
@@ -62,7 +62,9 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
       checkCount(entries)
       if (entries.length === 0) return []
       const jobs: NewJob[] = []
-      for (const { payload, ...options } of entries) {
+      for (const entry of entries) {
+        if (typeof entry !== 'object' || entry === null) throw notAnEntry(entry)
+        const { payload, ...options } = entry
         const prepared = prepareJob(this.definition, payload, options)
         jobs.push(prepared instanceof Promise ? await prepared : prepared)
       }
@@ -86,9 +88,18 @@ function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
 
 function checkCount(entries: readonly unknown[]): void {
   if (Array.isArray(entries) && entries.length <= bounds.enqueueMax) return
+  const count = Array.isArray(entries) ? entries.length : undefined
   throw new HoldfastError(
     'INVALID_OPTION',
-    `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${entries?.length}. Send them in parts.`,
-    { count: entries?.length },
+    `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${count ?? show(entries)}. Send them in parts.`,
+    { count },
+  )
+}
+
+function notAnEntry(entry: unknown): HoldfastError {
+  return new HoldfastError(
+    'INVALID_OPTION',
+    `enqueueMany takes { payload, …options } for each job; got ${show(entry)}.`,
+    { option: 'entries' },
   )
 }

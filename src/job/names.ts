@@ -56,6 +56,42 @@ export function checkInteger(value: unknown, option: string, min: number, max: n
   )
 }
 
+/** An object of these options and no others: one that is misspelt would be passed over in silence. */
+export function checkOptions(options: unknown, what: string, names: readonly string[]): void {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    const wanted = `${what} must be an object of ${names.join(', ')}; got ${show(options)}.`
+    throw new HoldfastError('INVALID_OPTION', wanted, { option: what })
+  }
+  for (const name in options) {
+    if (names.includes(name)) continue
+    const unknown = `There is no option ${show(name)} in ${what}; there are ${names.join(', ')}.`
+    throw new HoldfastError('INVALID_OPTION', unknown, { option: name })
+  }
+}
+
+export function checkBoolean(value: unknown, option: string): boolean {
+  if (typeof value === 'boolean') return value
+  throw new HoldfastError('INVALID_OPTION', `${option} is true or false; got ${show(value)}.`, { option, value })
+}
+
+export function checkNumber(value: unknown, option: string, min: number, max: number): number {
+  if (typeof value === 'number' && value >= min && value <= max) return value
+  const wanted = `${option} must be a number from ${min} to ${max}; got ${show(value)}.`
+  throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
+}
+
+/** Text to look for in what was stored, which holds neither NUL nor half characters. */
+export function checkText(value: unknown, option: string): string {
+  if (isText(value) && byteLength(value) <= bounds.errorTextBytes) return value
+  const wanted = `${option} must be 1 to ${bounds.errorTextBytes} bytes of well-formed text without NUL; got ${show(value)}.`
+  throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
+}
+
+export function checkSignal(signal: unknown): AbortSignal | undefined {
+  if (signal === undefined || signal instanceof AbortSignal) return signal
+  throw new HoldfastError('INVALID_OPTION', `signal must be an AbortSignal; got ${show(signal)}.`, { option: 'signal' })
+}
+
 const dateMaxMs = Date.UTC(9999, 11, 31)
 
 /** A point in time: a Date or milliseconds since 1970, up to the year 9999. */

@@ -15,6 +15,7 @@ import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
+import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
 import { kvTests } from './kv.ts'
@@ -40,7 +41,18 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
-  ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
+  ...[
+    retentionTests,
+    historyTests,
+    countsTests,
+    pauseTests,
+    kvTests,
+    readTests,
+    badInputTests,
+    fuzzTests,
+    clockTests,
+    closeTests,
+  ],
   ...[alterTests, resultTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
 ]
 

@@ -8,7 +8,7 @@ import { bounds } from './job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from './job/codec.ts'
 import { checkKey, checkOptions } from './job/names.ts'
 import type { EffectSet, KvPut, NewJob, SqlEffect } from './job/record.ts'
-import { type EnqueueOptions, prepareJob } from './prepare.ts'
+import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
 import type { Capabilities } from './store/store.ts'
 
 export interface FollowUp extends Omit<EnqueueOptions, 'tx'> {
@@ -48,12 +48,21 @@ export async function prepareEffects(
       capability: 'sqlEffects',
     })
   }
-  return {
+  const set: EffectSet = {
     put: put.map(toPut),
     delete: remove.map((key) => checkKey(key, 'effects.delete')),
     sql: sql.map(checkSql),
     enqueue: await Promise.all(enqueue.map(toNewJob)),
   }
+  checkChars(charsOf(set), 'Effects')
+  return set
+}
+
+function charsOf({ put, enqueue }: EffectSet): number {
+  return [...put.map(({ value }) => value), ...enqueue.map(({ payload }) => payload)].reduce(
+    (sum, text) => sum + text.length,
+    0,
+  )
 }
 
 /** Holes included, so that they are refused like undefined. */

@@ -90,8 +90,9 @@ interface Defined {
 
 /** How long a waiter goes without looking, whatever wake-ups say. */
 const backstopMs = 1_000
-/** The most jobs in one group commit. */
+/** The most jobs in one group commit; every so many characters of JSON count as one more. */
 const groupMax = 2_000
+const charsAJob = 16 * 1024
 
 const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
@@ -119,12 +120,12 @@ export class Holdfast {
     this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
     this.#enqueues = new Group({
       flush: (r) => this.#flushEnqueues(r),
-      weigh: (r) => r.jobs.length,
+      weigh: (r) => weightOf(r.jobs),
       weightMax: groupMax,
     })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
-    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: () => 1, weightMax: groupMax })
+    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: kvWeight, weightMax: groupMax })
     this.kv = new Kv({
       get: (key) => this.#run(() => store.kvGet(key)),
       scan: (query) => this.#run(() => store.kvScan(query)),
@@ -561,5 +562,20 @@ function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number
 }
 
 function settleWeight({ settlement }: SettleRequest): number {
-  return 1 + ('effects' in settlement && settlement.effects ? settlement.effects.enqueue.length : 0)
+  const result = settlement.as === 'done' && settlement.result !== null ? settlement.result.length / charsAJob : 0
+  const effects = 'effects' in settlement ? settlement.effects : null
+  if (effects === null) return 1 + result
+  return (
+    1 + result + weightOf(effects.enqueue) + effects.put.reduce((sum, { value }) => sum + value.length, 0) / charsAJob
+  )
+}
+
+function weightOf(jobs: readonly NewJob[]): number {
+  let chars = 0
+  for (const { payload } of jobs) chars += payload.length
+  return jobs.length + chars / charsAJob
+}
+
+function kvWeight(write: KvWrite): number {
+  return 1 + ('value' in write ? write.value.length / charsAJob : 0)
 }

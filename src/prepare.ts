@@ -121,6 +121,16 @@ function flatJson(entries: readonly (readonly [string, unknown])[]): string | un
   return JSON.stringify(Object.fromEntries(entries))
 }
 
+/** Each may be as large as it may be alone; together they must fit the message that carries them. */
+export function checkChars(chars: number, what: string): void {
+  if (chars <= bounds.requestChars) return
+  throw new HoldfastError(
+    'PAYLOAD_TOO_LARGE',
+    `${what} hold at most ${bounds.requestChars} characters of JSON. Send them in parts.`,
+    { maxChars: bounds.requestChars },
+  )
+}
+
 function hash(text: string): string {
   return createHash('sha256').update(canonicalJson(text)).digest('base64url')
 }

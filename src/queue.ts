@@ -6,7 +6,7 @@ import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import type { NewJob } from './job/record.ts'
 import type { Lease } from './lease.ts'
-import { type EnqueueOptions, prepareJob } from './prepare.ts'
+import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
 import type { Enqueued } from './store/store.ts'
 
 export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
@@ -62,11 +62,15 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
       checkCount(entries)
       if (entries.length === 0) return []
       const jobs: NewJob[] = []
+      let chars = 0
       for (const entry of entries) {
         if (typeof entry !== 'object' || entry === null) throw notAnEntry(entry)
         const { payload, ...options } = entry
         const prepared = prepareJob(this.definition, payload, options)
-        jobs.push(prepared instanceof Promise ? await prepared : prepared)
+        const job = prepared instanceof Promise ? await prepared : prepared
+        jobs.push(job)
+        chars += job.payload.length
+        checkChars(chars, 'Jobs that are enqueued together')
       }
       return this.#desk.enqueue(this.definition as QueueDefinition, jobs, oneTransaction(entries))
     })

@@ -514,7 +514,7 @@ export class Holdfast {
     for (const job of claimed) {
       const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
       try {
-        const raw: unknown = JSON.parse(job.payload)
+        const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
           : raw
@@ -526,6 +526,15 @@ export class Holdfast {
     }
     await Promise.all(deaths)
     return leases
+  }
+}
+
+function readPayload({ payload }: ClaimedJob): unknown {
+  try {
+    return JSON.parse(payload)
+  } catch (cause) {
+    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
+    throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
   }
 }
 

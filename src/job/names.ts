@@ -8,8 +8,16 @@ import { byteLength } from './codec.ts'
 const queueName = /^[A-Za-z0-9._:-]{1,255}$/
 const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/
 
+export function isQueueName(name: unknown): name is string {
+  return typeof name === 'string' && queueName.test(name)
+}
+
+export function isJobId(id: unknown): id is string {
+  return typeof id === 'string' && uuid.test(id)
+}
+
 export function checkQueueName(name: unknown): string {
-  if (typeof name === 'string' && queueName.test(name)) return name
+  if (isQueueName(name)) return name
   throw new HoldfastError(
     'INVALID_NAME',
     `A queue name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`,
@@ -19,7 +27,7 @@ export function checkQueueName(name: unknown): string {
 
 export function checkJobId(id: unknown): string {
   const lower = typeof id === 'string' ? id.toLowerCase() : ''
-  if (uuid.test(lower)) return lower
+  if (isJobId(lower)) return lower
   throw new HoldfastError('INVALID_ID', `A job id is a UUID; got ${show(id)}.`, { id })
 }
 

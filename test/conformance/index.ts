@@ -9,6 +9,7 @@ import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
 import { closeTests } from './close.ts'
 import { countsTests } from './counts.ts'
+import { damageTests } from './damage.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
 import { effectFailureTests } from './effect-failures.ts'
@@ -53,7 +54,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
     clockTests,
     closeTests,
   ],
-  ...[alterTests, resultTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
+  ...[damageTests, alterTests, resultTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

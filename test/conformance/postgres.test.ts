@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import { Pool, type PoolClient } from 'pg'
 import { open } from '../../src/open.ts'
@@ -5,7 +6,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 import { conformance } from './index.ts'
-import type { CallerTx, SqlHand } from './world.ts'
+import type { CallerTx, KeptText, Overwrite, SqlHand } from './world.ts'
 
 let database: Database
 let pool: Pool
@@ -25,6 +26,7 @@ after(async () => {
 conformance({
   name: 'postgres',
   speaksSql: true,
+  canBeDamaged: true,
   async open() {
     const clock = new VirtualClock()
     const schema = `test ${schemas++}`
@@ -43,9 +45,29 @@ conformance({
         for (const tx of transactions) await tx.rollback()
       },
     }
-    return { clock, client, sql, close: async () => void (await pool.query(`drop schema "${schema}" cascade`)) }
+    const overwrite: Overwrite = async (part, id, text) => {
+      const { rowCount } = await pool.query(`update "${schema}".${places[part]}`, [text, id])
+      assert.equal(rowCount, 1, `${part} of ${id} is there to be overwritten`)
+    }
+    return {
+      clock,
+      client,
+      sql,
+      overwrite,
+      close: async () => void (await pool.query(`drop schema "${schema}" cascade`)),
+    }
   },
 })
+
+const places: Readonly<Record<KeptText, string>> = {
+  payload: 'job set payload = $1 where id = $2',
+  headers: 'job set headers = $1 where id = $2',
+  past: 'job set past = $1 where id = $2',
+  cancel: 'job set cancel = $1 where id = $2',
+  result: 'ended set result = $1 where id = $2',
+  error: 'ended set error = $1 where id = $2',
+  value: 'kv set value = $1 where key = $2',
+}
 
 class PostgresTx implements CallerTx {
   readonly #client: PoolClient

@@ -17,9 +17,15 @@ export interface StoreUnderTest {
   readonly name: string
   /** Lives in a database that an application reaches by SQL: then `open` hands out `sql`. */
   readonly speaksSql?: true
+  /** There is a way in behind its back: then `open` hands out `overwrite`. */
+  readonly canBeDamaged?: true
   /** A store that is empty, whose time is the clock's. */
   open(): Promise<StoreInHand>
 }
+
+/** Text that a store keeps: of a job, found by its id, or of a key-value entry, found by its key. */
+export type KeptText = 'payload' | 'headers' | 'past' | 'cancel' | 'result' | 'error' | 'value'
+export type Overwrite = (part: KeptText, id: string, text: string) => Promise<void>
 
 /** The database that the store lives in, as the application uses it for its own tables. */
 export interface SqlHand {
@@ -42,6 +48,8 @@ export interface StoreInHand {
   readonly clock: TestClock
   /** Where the store lives in a database that speaks SQL. */
   readonly sql?: SqlHand
+  /** Writes something else there, as no client would. */
+  readonly overwrite?: Overwrite
   /** A new client on this store, as another process would open it. */
   client(): Promise<Holdfast>
   /** Called when every client was closed. */
@@ -53,6 +61,8 @@ export interface World {
   readonly clock: TestClock
   /** The application's own way into the same database; only where the store has one. */
   readonly sql: SqlHand | undefined
+  /** Damages what is stored; only where there is a way to. */
+  readonly overwrite: Overwrite | undefined
   /** A second client on the same store. */
   another(): Promise<Holdfast>
 }
@@ -86,7 +96,7 @@ export function worldOf(store: StoreUnderTest): InWorld {
     }
     try {
       const holdfast = await another()
-      await show({ holdfast, clock: inHand.clock, sql: inHand.sql, another }, t)
+      await show({ holdfast, clock: inHand.clock, sql: inHand.sql, overwrite: inHand.overwrite, another }, t)
       await recount(await stillOpen(holdfast, another))
     } finally {
       await inHand.sql?.end()

@@ -58,6 +58,7 @@ CREATE TABLE holdfast_job (
   idempotency_key text,
   cancel text,               -- JSON: effects of every cancel requested while it ran
   past text,                 -- JSON: attempts that have ended
+  woken integer not null default 0, -- while it ran
   headers text,
   payload text not null
 ) strict;

@@ -512,8 +512,8 @@ export class Holdfast {
     const leases: Lease[] = []
     const deaths: Promise<unknown>[] = []
     for (const job of claimed) {
-      const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
       try {
+        const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
         const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)

@@ -204,6 +204,12 @@ export function isBusy(error: unknown): boolean {
   return typeof code === 'number' && ((code & 0xff) === 5 || (code & 0xff) === 6) // SQLITE_BUSY, SQLITE_LOCKED
 }
 
+/** What is wrong with what was read, not with the disk or the file: a type, a constraint, a row that is not there. */
+export function isDamage(error: unknown): boolean {
+  const code = (error as { errcode?: unknown } | null)?.errcode
+  return typeof code !== 'number' || [1, 19, 20, 25].includes(code & 0xff) // ERROR, CONSTRAINT, MISMATCH, RANGE
+}
+
 function unavailable(path: string, cause: unknown): HoldfastError {
   const why = cause instanceof Error ? cause.message : String(cause)
   return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}.`, { path }, { cause })

@@ -23,6 +23,7 @@ const callersCodes = new Set<string>([
   ...['PAYLOAD_TOO_LARGE', 'RESULT_TOO_LARGE', 'KV_VALUE_TOO_LARGE', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'],
   ...['LEASE_LOST', 'JOB_DEAD', 'JOB_CANCELLED', 'WAIT_TIMEOUT'],
 ])
+const seed = Number(process.env['HOLDFAST_FUZZ_SEED'] ?? Date.now() % 0x7fffffff)
 const hangsAfterMs = 20_000
 const messageMax = 1_000
 
@@ -31,11 +32,11 @@ export function fuzzTests(inWorld: InWorld): void {
     test(
       'every verb succeeds or says what is wrong, as every store does, and nobody else notices',
       inWorld(async (world, t) => {
+        tellSeed(t)
         await using pair = await Pair.open(world)
         for (const [name, { args, call }] of Object.entries(verbs)) {
-          await t.test(name, async (t) => {
+          await t.test(name, async () => {
             await check(
-              t,
               15,
               fc.asyncProperty(args, (drawn) => pair.agreeOn(call, drawn)),
             )
@@ -48,6 +49,7 @@ export function fuzzTests(inWorld: InWorld): void {
     test(
       'a payload, result or value is refused with its path or comes back exactly as it was',
       inWorld(async ({ holdfast }, t) => {
+        tellSeed(t)
         const read = new Map<string, unknown>()
         const look = fc.asyncProperty(oddPayload, async (payload) => {
           const id = newId()
@@ -58,7 +60,7 @@ export function fuzzTests(inWorld: InWorld): void {
           read.set(id, asRead(payload))
           assert.deepEqual((await holdfast.kv.get(id))?.value, asRead(payload))
         })
-        await check(t, 100, look)
+        await check(100, look)
         for (const lease of await holdfast.claim(['mail'], { max: 10_000 })) {
           assert.deepEqual(lease.job.payload, read.get(lease.job.id))
           await lease.done(read.get(lease.job.id))
@@ -71,21 +73,23 @@ export function fuzzTests(inWorld: InWorld): void {
     test(
       'plain JSON data is always accepted',
       inWorld(async ({ holdfast }, t) => {
+        tellSeed(t)
         const look = fc.asyncProperty(plainPayload, async (payload) => {
           const { id } = await holdfast.queue('mail').enqueue(payload)
           assert.deepEqual((await readJob(holdfast, id)).payload, asRead(payload))
         })
-        await check(t, 50, look)
+        await check(50, look)
       }),
     )
   })
 }
 
-async function check<T>(t: TestContext, runs: number, property: fc.IAsyncProperty<T>): Promise<void> {
-  const { HOLDFAST_FUZZ_SEED, HOLDFAST_FUZZ_RUNS } = process.env
-  const seed = Number(HOLDFAST_FUZZ_SEED ?? Date.now() % 0x7fffffff)
+function tellSeed(t: TestContext): void {
   t.diagnostic(`HOLDFAST_FUZZ_SEED=${seed}`)
-  await fc.assert(property, { seed, numRuns: Number(HOLDFAST_FUZZ_RUNS ?? runs) })
+}
+
+async function check<T>(runs: number, property: fc.IAsyncProperty<T>): Promise<void> {
+  await fc.assert(property, { seed, numRuns: Number(process.env['HOLDFAST_FUZZ_RUNS'] ?? runs) })
 }
 
 interface Outcome {

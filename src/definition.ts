@@ -6,7 +6,7 @@ import { type Duration, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import type { Backoff } from './job/backoff.ts'
 import { bounds, defaults } from './job/bounds.ts'
-import { checkInteger, checkQueueName } from './job/names.ts'
+import { checkInteger, checkNumber, checkOptions, checkQueueName } from './job/names.ts'
 import type { QueueSettings } from './job/record.ts'
 
 export interface BackoffOptions {
@@ -72,6 +72,7 @@ export function defineQueue(
   name: string,
   options: SchemaOptions<StandardSchemaV1, StandardSchemaV1> = {},
 ): QueueDefinition {
+  checkOptions(options, 'queue options', optionNames)
   const { attempts = defaults.attempts, lease = defaults.leaseMs, timeout = defaults.timeoutMs } = options
   return {
     name: checkQueueName(name),
@@ -85,6 +86,20 @@ export function defineQueue(
   }
 }
 
+const optionNames = ['attempts', 'backoff', 'lease', 'timeout', 'retain', 'onDead', 'payload', 'result'] as const
+
+/** Made by `defineQueue`, if perhaps by another copy of this module. */
+export function isDefinition(value: unknown): value is AnyDefinition {
+  if (typeof value !== 'object' || value === null || !('payloadSchema' in value)) return false
+  const { name, attempts, leaseMs, timeoutMs } = value as Partial<AnyDefinition>
+  return typeof name === 'string' && [attempts, leaseMs, timeoutMs].every(Number.isFinite)
+}
+
+/** A definition as it is; of anything else a name is made one. */
+export function toDefinition(queue: string | AnyDefinition): AnyDefinition {
+  return isDefinition(queue) ? queue : defineQueue(queue as string)
+}
+
 function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
   if (schema === undefined) return null
   if (typeof schema?.['~standard']?.validate === 'function') return schema
@@ -94,28 +109,20 @@ function checkSchema(schema: StandardSchemaV1 | undefined, option: string): Stan
 }
 
 function toBackoff(options: BackoffOptions = {}): Backoff {
+  checkOptions(options, 'backoff', ['base', 'factor', 'max', 'jitter'])
   const { baseMs, factor, maxMs, jitter } = defaults.backoff
-  const backoff: Backoff = {
+  return {
     baseMs: toMs(options.base ?? baseMs, 'backoff.base'),
-    factor: options.factor ?? factor,
+    factor: checkNumber(options.factor ?? factor, 'backoff.factor', 1, 100),
     maxMs: toMs(options.max ?? maxMs, 'backoff.max'),
-    jitter: options.jitter ?? jitter,
+    jitter: checkNumber(options.jitter ?? jitter, 'backoff.jitter', 0, 1),
   }
-  if (!(backoff.factor >= 1 && backoff.factor <= 100)) throw invalid('backoff.factor', 'from 1 to 100', backoff.factor)
-  if (!(backoff.jitter >= 0 && backoff.jitter <= 1)) throw invalid('backoff.jitter', 'from 0 to 1', backoff.jitter)
-  return backoff
-}
-
-function invalid(option: string, range: string, value: unknown): HoldfastError {
-  return new HoldfastError('INVALID_OPTION', `${option} must be a number ${range}; got ${String(value)}.`, {
-    option,
-    value,
-  })
 }
 
 function toSettings(name: string, { retain, onDead }: BehaviourOptions): QueueSettings | null {
   if (retain === undefined && onDead === undefined) return null
-  const target = typeof onDead?.queue === 'string' ? onDead.queue : onDead?.queue.name
+  if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
+  const target = onDead === undefined ? undefined : toldQueue(onDead)
   if (target === name) {
     throw new HoldfastError('INVALID_OPTION', `onDead of queue ${name} names the queue itself; name another queue.`, {
       name,
@@ -125,6 +132,12 @@ function toSettings(name: string, { retain, onDead }: BehaviourOptions): QueueSe
     name,
     retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
-    onDead: target === undefined ? null : checkQueueName(target),
+    onDead: target ?? null,
   }
+}
+
+function toldQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
+  checkOptions(onDead, 'onDead', ['queue'])
+  const { queue } = onDead
+  return checkQueueName(typeof queue === 'object' && queue !== null ? queue.name : queue)
 }

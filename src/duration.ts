@@ -39,6 +39,10 @@ function parse(duration: unknown): number | undefined {
 
 export function show(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(value.length > 80 ? `${value.slice(0, 80)}…` : value)
-  if (typeof value === 'object' && value !== null) return value instanceof Date ? 'an invalid date' : 'an object'
-  return String(value)
+  if (typeof value === 'bigint') return `the big integer ${value < 1_000_000n && value > -1_000_000n ? value : '…'}`
+  if (typeof value === 'function') return 'a function'
+  if (typeof value === 'symbol') return 'a symbol'
+  if (typeof value !== 'object' || value === null) return String(value)
+  if (Array.isArray(value)) return 'an array'
+  return value instanceof Date ? 'a date out of range' : 'an object'
 }

@@ -1,14 +1,14 @@
 // Effects as a caller writes them, and how they become what a store applies.
 
 import type { AnyDefinition } from './definition.ts'
-import { defineQueue } from './definition.ts'
-import { type Duration, toMs } from './duration.ts'
+import { toDefinition } from './definition.ts'
+import { type Duration, show, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from './job/codec.ts'
-import { checkKey } from './job/names.ts'
-import type { EffectSet, NewJob, SqlEffect } from './job/record.ts'
-import { type EnqueueOptions, prepareJob } from './prepare.ts'
+import { checkKey, checkOptions } from './job/names.ts'
+import type { EffectSet, KvPut, NewJob, SqlEffect } from './job/record.ts'
+import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
 import type { Capabilities } from './store/store.ts'
 
 export interface FollowUp extends Omit<EnqueueOptions, 'tx'> {
@@ -26,11 +26,15 @@ export interface Effects {
 }
 
 export async function prepareEffects(
-  effects: Effects | undefined,
+  effects: Effects | null | undefined,
   capabilities: Capabilities,
 ): Promise<EffectSet | null> {
-  if (effects === undefined) return null
-  const { enqueue = [], put = [], delete: remove = [], sql = [] } = effects
+  if (effects == null) return null
+  checkOptions(effects, 'effects', ['enqueue', 'put', 'delete', 'sql'])
+  const enqueue = listOf(effects, 'enqueue')
+  const put = listOf(effects, 'put')
+  const remove = listOf(effects, 'delete')
+  const sql = listOf(effects, 'sql')
   const count = enqueue.length + put.length + remove.length + sql.length
   if (count > bounds.effectsMax) {
     throw new HoldfastError(
@@ -44,19 +48,45 @@ export async function prepareEffects(
       capability: 'sqlEffects',
     })
   }
-  return {
-    put: put.map(({ key, value, ttl }) => ({
-      key: checkKey(key, 'effects.put.key'),
-      value: encodeJson(value, kvRule),
-      ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
-    })),
+  const set: EffectSet = {
+    put: put.map(toPut),
     delete: remove.map((key) => checkKey(key, 'effects.delete')),
     sql: sql.map(checkSql),
     enqueue: await Promise.all(enqueue.map(toNewJob)),
   }
+  checkChars(charsOf(set), 'Effects')
+  return set
 }
 
-function checkSql({ text, values = [] }: NonNullable<Effects['sql']>[number]): SqlEffect {
+function charsOf({ put, enqueue }: EffectSet): number {
+  return [...put.map(({ value }) => value), ...enqueue.map(({ payload }) => payload)].reduce(
+    (sum, text) => sum + text.length,
+    0,
+  )
+}
+
+/** Holes included, so that they are refused like undefined. */
+function listOf<Name extends keyof Effects>(effects: Effects, name: Name): NonNullable<Effects[Name]>[number][] {
+  const list: readonly unknown[] = effects[name] ?? []
+  if (Array.isArray(list)) return Array.from(list)
+  throw new HoldfastError('INVALID_OPTION', `effects.${name} must be an array; got ${show(list)}.`, {
+    option: `effects.${name}`,
+  })
+}
+
+function toPut(put: NonNullable<Effects['put']>[number]): KvPut {
+  checkOptions(put, 'effects.put', ['key', 'value', 'ttl'])
+  const { key, value, ttl } = put
+  return {
+    key: checkKey(key, 'effects.put.key'),
+    value: encodeJson(value, kvRule),
+    ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
+  }
+}
+
+function checkSql(effect: NonNullable<Effects['sql']>[number]): SqlEffect {
+  checkOptions(effect, 'effects.sql', ['text', 'values'])
+  const { text, values = [] } = effect
   if (typeof text === 'string' && text.trim() !== '' && Array.isArray(values)) return { text, values }
   throw new HoldfastError('INVALID_OPTION', 'A SQL effect is { text, values }: one statement and an array.', {
     option: 'effects.sql',
@@ -70,8 +100,8 @@ export function keepable(effects: EffectSet | null): EffectSet | null {
 }
 
 function keepableValue(value: unknown): unknown {
-  if (value instanceof Date) return value.toISOString()
   try {
+    if (value instanceof Date) return value.toISOString()
     return value === undefined ? null : JSON.parse(encodeJson(value, payloadRule))
   } catch (cause) {
     throw new HoldfastError(
@@ -83,6 +113,11 @@ function keepableValue(value: unknown): unknown {
   }
 }
 
-async function toNewJob({ queue, payload, ...options }: FollowUp): Promise<NewJob> {
-  return prepareJob(typeof queue === 'string' ? defineQueue(queue) : queue, payload, options)
+async function toNewJob(followUp: FollowUp): Promise<NewJob> {
+  if (typeof followUp !== 'object' || followUp === null) {
+    const wanted = `effects.enqueue takes { queue, payload, …options } for each job; got ${show(followUp)}.`
+    throw new HoldfastError('INVALID_OPTION', wanted, { option: 'effects.enqueue' })
+  }
+  const { queue, payload, ...options } = followUp
+  return prepareJob(toDefinition(queue), payload, options)
 }

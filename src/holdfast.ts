@@ -1,15 +1,32 @@
 // The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
 // about a job is the store's.
 
-import { type AnyDefinition, type BehaviourOptions, defineQueue, type QueueDefinition } from './definition.ts'
+import {
+  type AnyDefinition,
+  type BehaviourOptions,
+  defineQueue,
+  isDefinition,
+  type QueueDefinition,
+  toDefinition,
+} from './definition.ts'
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
-import { encodeJson, wakeRule } from './job/codec.ts'
+import { decodeJson, encodeJson, wakeRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
-import { checkInteger, checkJobId, checkQueueName, checkTime, checkWorkerName } from './job/names.ts'
+import {
+  checkBoolean,
+  checkInteger,
+  checkJobId,
+  checkOptions,
+  checkQueueName,
+  checkSignal,
+  checkText,
+  checkTime,
+  checkWorkerName,
+} from './job/names.ts'
 import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
@@ -73,8 +90,9 @@ interface Defined {
 
 /** How long a waiter goes without looking, whatever wake-ups say. */
 const backstopMs = 1_000
-/** The most jobs in one group commit. */
+/** The most jobs in one group commit; every so many characters of JSON count as one more. */
 const groupMax = 2_000
+const charsAJob = 16 * 1024
 
 const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
@@ -102,12 +120,12 @@ export class Holdfast {
     this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
     this.#enqueues = new Group({
       flush: (r) => this.#flushEnqueues(r),
-      weigh: (r) => r.jobs.length,
+      weigh: (r) => weightOf(r.jobs),
       weightMax: groupMax,
     })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
-    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: () => 1, weightMax: groupMax })
+    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: kvWeight, weightMax: groupMax })
     this.kv = new Kv({
       get: (key) => this.#run(() => store.kvGet(key)),
       scan: (query) => this.#run(() => store.kvScan(query)),
@@ -162,9 +180,11 @@ export class Holdfast {
         option: 'queues',
       })
     }
-    const definitions = queues === '*' ? null : new Map(queues.map(toDefinition).map((d) => [d.name, d]))
+    const definitions = queues === '*' ? null : new Map(Array.from(queues, toDefinition).map((d) => [d.name, d]))
     const names = definitions && [...definitions.keys()]
-    const { max = 1, wait = 0, worker = `process-${process.pid}`, signal } = options
+    checkOptions(options, 'claim options', ['max', 'lease', 'wait', 'worker', 'signal'])
+    const { max = 1, wait = 0, worker = `process-${process.pid}` } = options
+    const signal = checkSignal(options.signal)
     const lease = options.lease ?? shortestLeaseMs(definitions)
     const request = {
       queues: names,
@@ -215,6 +235,7 @@ export class Holdfast {
 
   /** A page of jobs: by queue, then by state; waiting ones in the order they will run, finished ones newest first. */
   async jobs(filter: JobsFilter = {}): Promise<{ jobs: JobInfo[]; next: string | null }> {
+    checkOptions(filter, 'the filter', ['queue', 'state', 'limit', 'after'])
     const { queue, state, limit = 100, after } = filter
     if (state !== undefined && !jobStates.includes(state)) {
       throw new HoldfastError('INVALID_OPTION', `state is one of ${jobStates.join(', ')}.`, {
@@ -237,6 +258,7 @@ export class Holdfast {
 
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
+    checkOptions(options, 'cancel options', ['effects'])
     const effects = keepable(await prepareEffects(options.effects, this.#store.capabilities))
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
@@ -251,12 +273,14 @@ export class Holdfast {
     id: string,
     options: { readonly timeout?: Duration; readonly signal?: AbortSignal } = {},
   ): Promise<Result> {
-    const { timeout = defaults.resultWaitMs, signal } = options
+    checkOptions(options, 'result options', ['timeout', 'signal'])
+    const { timeout = defaults.resultWaitMs } = options
+    const signal = checkSignal(options.signal)
     const jobId = checkJobId(id)
     const timeoutMs = toMs(timeout, 'timeout')
     const outcome = await this.#run(() => this.#results.wait(jobId, timeoutMs, signal))
     if (outcome?.state !== 'done') throw withoutResult(jobId, outcome)
-    return (outcome.result === null ? null : JSON.parse(outcome.result)) as Result
+    return (outcome.result === null ? null : decodeJson(outcome.result)) as Result
   }
 
   /**
@@ -291,8 +315,9 @@ export class Holdfast {
     queue: string,
     options: { readonly states?: readonly PurgeState[] } = {},
   ): Promise<{ readonly deleted: number }> {
+    checkOptions(options, 'purge options', ['states'])
     const { states = purgeStates } = options
-    if (!Array.isArray(states) || !states.every((state) => purgeStates.includes(state))) {
+    if (!Array.isArray(states) || ![...states].every((state) => purgeStates.includes(state))) {
       throw new HoldfastError('INVALID_OPTION', `states are some of ${purgeStates.join(', ')}.`, {
         option: 'states',
         value: states,
@@ -319,18 +344,21 @@ export class Holdfast {
 
   /** Every dead job that matches, newest first per dedup key; those whose key is held are skipped and named. */
   async requeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean } = {}): Promise<RequeueAllAnswer> {
+    checkOptions(filter, 'the filter', ['queue', 'diedSince', 'diedBefore', 'error'])
+    checkOptions(options, 'requeueAll options', ['dryRun'])
+    const { dryRun = false } = options
     const { queue, diedSince, diedBefore, error } = filter
     if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
       throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
     }
     return this.#run(() =>
       this.#store.requeueAll({
-        dryRun: options.dryRun === true,
+        dryRun: checkBoolean(dryRun, 'dryRun'),
         filter: {
           ...(queue !== undefined && { queue: checkQueueName(queue) }),
           ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
           ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
-          ...(error !== undefined && { error: String(error) }),
+          ...(error !== undefined && { error: checkText(error, 'error') }),
         },
       }),
     )
@@ -497,9 +525,9 @@ export class Holdfast {
     const leases: Lease[] = []
     const deaths: Promise<unknown>[] = []
     for (const job of claimed) {
-      const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
       try {
-        const raw: unknown = JSON.parse(job.payload)
+        const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
+        const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
           : raw
@@ -511,6 +539,15 @@ export class Holdfast {
     }
     await Promise.all(deaths)
     return leases
+  }
+}
+
+function readPayload({ payload }: ClaimedJob): unknown {
+  try {
+    return JSON.parse(payload)
+  } catch (cause) {
+    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
+    throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
   }
 }
 
@@ -541,19 +578,26 @@ function withoutResult(id: string, outcome: JobOutcome | null): HoldfastError {
   return new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${attempts} attempts${why}`, { id, attempts, error })
 }
 
-function toDefinition(queue: string | AnyDefinition): AnyDefinition {
-  return isDefinition(queue) ? queue : defineQueue(queue)
-}
-
-function isDefinition(queue: string | AnyDefinition): queue is AnyDefinition {
-  return typeof queue === 'object' && queue !== null && 'payloadSchema' in queue
-}
-
 function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number {
   const leases = [...(definitions?.values() ?? [])].map(({ leaseMs }) => leaseMs)
   return leases.length === 0 ? defaults.leaseMs : Math.min(...leases)
 }
 
 function settleWeight({ settlement }: SettleRequest): number {
-  return 1 + ('effects' in settlement && settlement.effects ? settlement.effects.enqueue.length : 0)
+  const result = settlement.as === 'done' && settlement.result !== null ? settlement.result.length / charsAJob : 0
+  const effects = 'effects' in settlement ? settlement.effects : null
+  if (effects === null) return 1 + result
+  return (
+    1 + result + weightOf(effects.enqueue) + effects.put.reduce((sum, { value }) => sum + value.length, 0) / charsAJob
+  )
+}
+
+function weightOf(jobs: readonly NewJob[]): number {
+  let chars = 0
+  for (const { payload } of jobs) chars += payload.length
+  return jobs.length + chars / charsAJob
+}
+
+function kvWeight(write: KvWrite): number {
+  return 1 + ('value' in write ? write.value.length / charsAJob : 0)
 }

@@ -1,5 +1,6 @@
 // A job as a person reads it: dates as dates, JSON as data. What cannot be decoded is shown as it stands.
 
+import { decodeJson } from './job/codec.ts'
 import type { Ending, JobError, JobRecord, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 
@@ -48,9 +49,9 @@ export function toJobInfo(record: JobRecord): JobInfo {
     runAt: new Date(runAt),
     startBefore: date(startBefore),
     finishedAt: date(finishedAt),
-    payload: decode(payload),
+    payload: decodeJson(payload),
     ...decodeExtras(headers),
-    result: result === null ? null : decode(result),
+    result: result === null ? null : decodeJson(result),
     worker: hold?.worker ?? null,
     startedAt: date(hold?.startedAt ?? null),
     expiresAt: date(hold?.expiresAt ?? null),
@@ -64,12 +65,4 @@ export function toJobInfo(record: JobRecord): JobInfo {
 
 function date(ms: number | null): Date | null {
   return ms === null ? null : new Date(ms)
-}
-
-function decode(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return text
-  }
 }

@@ -10,6 +10,7 @@ import { backoffMs } from './job/backoff.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
+import { checkOptions } from './job/names.ts'
 import type { EffectSet, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 import type { Settlement } from './job/transition.ts'
@@ -115,7 +116,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       const schema = this.#definition.resultSchema
       if (schema) await validate(schema, result, 'result', this.job.queue)
       const text = result === undefined ? null : encodeJson(result, resultRule)
-      return this.#settle({ as: 'done', result: text, effects: effects ? await this.#prepare(effects) : null })
+      return this.#settle({ as: 'done', result: text, effects: await this.#prepare(effects) })
     })
   }
 
@@ -124,8 +125,11 @@ export class Lease<Payload = unknown, Result = unknown> {
    * once when the error is `Permanent`.
    */
   retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
-    if (error instanceof Permanent) return this.dead(error, error.effects)
-    return this.#desk.run(async () => this.#retry(error, this.#delayMs(options.delay)))
+    if (isPermanent(error)) return this.dead(error, error.effects)
+    return this.#desk.run(async () => {
+      checkOptions(options, 'retry options', ['delay'])
+      return this.#retry(error, this.#delayMs(options.delay))
+    })
   }
 
   /** It failed and no later attempt can succeed. */
@@ -134,7 +138,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       return this.#settle({
         as: 'dead',
         error: jobError(error),
-        effects: effects ? await this.#prepare(effects) : null,
+        effects: await this.#prepare(effects),
       })
     })
   }
@@ -152,7 +156,7 @@ export class Lease<Payload = unknown, Result = unknown> {
   /** Confirms a requested cancel, or gives up the job for good. */
   cancelled(effects?: Effects): Promise<Settled> {
     return this.#desk.run(async () => {
-      return this.#settle({ as: 'cancelled', effects: effects ? await this.#prepare(effects) : null })
+      return this.#settle({ as: 'cancelled', effects: await this.#prepare(effects) })
     })
   }
 
@@ -166,7 +170,7 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 
   /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
-  async #prepare(effects: Effects): Promise<EffectSet | null> {
+  async #prepare(effects: Effects | undefined): Promise<EffectSet | null> {
     try {
       return await prepareEffects(effects, this.#desk.capabilities)
     } catch (error) {
@@ -197,5 +201,14 @@ export class Lease<Payload = unknown, Result = unknown> {
       `Cannot ${verb} job ${id}: this lease is no longer the job's. It was settled, cancelled or expired and was taken back; nothing was changed.`,
       { id, queue, attempt, verb },
     )
+  }
+}
+
+/** Anything can be thrown, also what will not be looked at. */
+function isPermanent(error: unknown): error is Permanent {
+  try {
+    return error instanceof Permanent
+  } catch {
+    return false
   }
 }

@@ -7,8 +7,8 @@ import { type Duration, show, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { newId } from './id.ts'
 import { bounds, defaults } from './job/bounds.ts'
-import { byteLength, canonicalJson, encodeJson, payloadRule } from './job/codec.ts'
-import { checkInteger, checkJobId, checkKey, checkTime } from './job/names.ts'
+import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from './job/codec.ts'
+import { checkBoolean, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from './job/names.ts'
 import type { Dedup, NewJob } from './job/record.ts'
 
 export interface DedupOptions {
@@ -41,19 +41,10 @@ export interface EnqueueOptions {
   readonly tx?: unknown
 }
 
-const optionNames = new Set([
-  'id',
-  'delay',
-  'runAt',
-  'startBefore',
-  'priority',
-  'attempts',
-  'timeout',
-  'dedup',
-  'idempotencyKey',
-  'headers',
-  'tx',
-])
+const optionNames: readonly (keyof EnqueueOptions)[] = [
+  ...(['id', 'delay', 'runAt', 'startBefore', 'priority', 'attempts', 'timeout'] as const),
+  ...(['dedup', 'idempotencyKey', 'headers', 'tx'] as const),
+]
 
 export function prepareJob(
   definition: AnyDefinition,
@@ -68,7 +59,7 @@ export function prepareJob(
 }
 
 function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueOptions): NewJob {
-  checkOptionNames(options)
+  checkOptions(options, 'enqueue options', optionNames)
   const text = encodeJson(payload, payloadRule)
   const { id, delay, runAt, startBefore, priority, attempts, timeout, dedup, idempotencyKey, headers } = options
   if (delay !== undefined && runAt !== undefined) {
@@ -93,63 +84,50 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
   }
 }
 
-function checkOptionNames(options: EnqueueOptions): void {
-  if (typeof options !== 'object' || options === null) {
-    throw new HoldfastError('INVALID_OPTION', `Enqueue options are an object; got ${show(options)}.`)
-  }
-  for (const name in options) {
-    if (optionNames.has(name)) continue
-    throw new HoldfastError(
-      'INVALID_OPTION',
-      `There is no enqueue option "${name}"; there are ${[...optionNames].join(', ')}.`,
-      {
-        option: name,
-      },
-    )
+function toDedup(options: DedupOptions): Dedup {
+  checkOptions(options, 'dedup', ['key', 'scope', 'replace'])
+  const { key, scope = 'live', replace = false } = options
+  return {
+    key: checkKey(key, 'dedup.key'),
+    scope: toScope(scope),
+    replace: checkBoolean(replace, 'dedup.replace'),
   }
 }
 
-function toDedup(options: DedupOptions): Dedup {
-  if (typeof options !== 'object' || options === null) {
-    throw new HoldfastError('INVALID_OPTION', `dedup is { key, scope, replace }; got ${show(options)}.`, {
-      option: 'dedup',
-    })
-  }
-  const { key, scope = 'live', replace = false } = options
-  if (typeof replace !== 'boolean') {
-    throw new HoldfastError('INVALID_OPTION', `dedup.replace is true or false; got ${show(replace)}.`, {
-      option: 'dedup.replace',
-    })
-  }
+function toScope(scope: NonNullable<DedupOptions['scope']>): Dedup['scope'] {
+  if (scope === 'live' || scope === 'waiting') return scope
   if (typeof scope === 'object' && scope !== null && 'window' in scope) {
-    const windowMs = toMs(scope.window, 'dedup.scope.window', { min: 1 })
-    return { key: checkKey(key, 'dedup.key'), scope: { windowMs }, replace }
+    return { windowMs: toMs(scope.window, 'dedup.scope.window', { min: 1 }) }
   }
-  if (scope === 'live' || scope === 'waiting') return { key: checkKey(key, 'dedup.key'), scope, replace }
   throw new HoldfastError(
     'INVALID_OPTION',
     `dedup.scope is 'live', 'waiting' or { window: '1h' }; got ${show(scope)}.`,
-    {
-      option: 'dedup.scope',
-      value: scope,
-    },
+    { option: 'dedup.scope', value: scope },
   )
 }
 
 function encodeHeaders(headers: Readonly<Record<string, string>>): string {
-  const isFlat =
-    typeof headers === 'object' &&
-    headers !== null &&
-    !Array.isArray(headers) &&
-    Object.values(headers).every((v) => typeof v === 'string')
-  const text = isFlat ? JSON.stringify(headers) : ''
-  if (text !== '' && byteLength(text) <= bounds.headersBytes) return text
+  const text = isPlainObject(headers) ? flatJson(Object.entries(headers)) : undefined
+  if (text !== undefined && byteLength(text) <= bounds.headersBytes) return text
   throw new HoldfastError(
     'INVALID_OPTION',
     `headers is an object of strings, at most ${bounds.headersBytes} bytes as JSON.`,
-    {
-      option: 'headers',
-    },
+    { option: 'headers' },
+  )
+}
+
+function flatJson(entries: readonly (readonly [string, unknown])[]): string | undefined {
+  if (!entries.every(([, value]) => typeof value === 'string')) return undefined
+  return JSON.stringify(Object.fromEntries(entries))
+}
+
+/** Each may be as large as it may be alone; together they must fit the message that carries them. */
+export function checkChars(chars: number, what: string): void {
+  if (chars <= bounds.requestChars) return
+  throw new HoldfastError(
+    'PAYLOAD_TOO_LARGE',
+    `${what} hold at most ${bounds.requestChars} characters of JSON. Send them in parts.`,
+    { maxChars: bounds.requestChars },
   )
 }
 

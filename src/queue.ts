@@ -1,12 +1,12 @@
 // One queue as a producer sees it.
 
 import type { QueueDefinition } from './definition.ts'
-import type { Duration } from './duration.ts'
+import { type Duration, show } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import type { NewJob } from './job/record.ts'
 import type { Lease } from './lease.ts'
-import { type EnqueueOptions, prepareJob } from './prepare.ts'
+import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
 import type { Enqueued } from './store/store.ts'
 
 export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
@@ -65,9 +65,15 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
       if (entries.length === 0) return []
       const tx = oneTransaction(entries)
       const jobs: NewJob[] = []
-      for (const { payload, ...options } of entries) {
+      let chars = 0
+      for (const entry of entries) {
+        if (typeof entry !== 'object' || entry === null) throw notAnEntry(entry)
+        const { payload, ...options } = entry
         const prepared = prepareJob(this.definition, payload, options)
-        jobs.push(prepared instanceof Promise ? await this.#late(prepared, tx) : prepared)
+        const job = prepared instanceof Promise ? await this.#late(prepared, tx) : prepared
+        jobs.push(job)
+        chars += job.payload.length
+        checkChars(chars, 'Jobs that are enqueued together')
       }
       return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
     })
@@ -100,9 +106,18 @@ function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
 
 function checkCount(entries: readonly unknown[]): void {
   if (Array.isArray(entries) && entries.length <= bounds.enqueueMax) return
+  const count = Array.isArray(entries) ? entries.length : undefined
   throw new HoldfastError(
     'INVALID_OPTION',
-    `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${entries?.length}. Send them in parts.`,
-    { count: entries?.length },
+    `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${count ?? show(entries)}. Send them in parts.`,
+    { count },
+  )
+}
+
+function notAnEntry(entry: unknown): HoldfastError {
+  return new HoldfastError(
+    'INVALID_OPTION',
+    `enqueueMany takes { payload, …options } for each job; got ${show(entry)}.`,
+    { option: 'entries' },
   )
 }

@@ -9,6 +9,7 @@ export interface Backoff {
 /** The wait after the given attempt failed: base × factor^(attempt − 1), capped, then jittered. `random` is 0 to 1. */
 export function backoffMs(backoff: Backoff, attempt: number, random: number): number {
   const { baseMs, factor, maxMs, jitter } = backoff
-  const plain = Math.min(maxMs, baseMs * factor ** (attempt - 1))
+  const growth = Math.min(factor ** (attempt - 1), Number.MAX_VALUE) // 0 × Infinity would be no number
+  const plain = Math.min(maxMs, baseMs * growth)
   return Math.round(plain * (1 + jitter * (2 * random - 1)))
 }

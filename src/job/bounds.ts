@@ -15,6 +15,8 @@ export const bounds = {
   priorityMax: 9,
   claimMax: 10_000,
   enqueueMax: 10_000,
+  /** Of all JSON that is handed over in one call. */
+  requestChars: 64 * 1024 * 1024,
   effectsMax: 10_000,
   pageMax: 1_000,
   jsonDepth: 500,

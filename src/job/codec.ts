@@ -18,71 +18,123 @@ export const kvRule: EncodeRule = { what: 'value', maxBytes: bounds.kvValueBytes
 /** Encodes to JSON text, or throws INVALID_PAYLOAD with the path, or the rule's own code when it is too large. */
 export function encodeJson(value: unknown, rule: EncodeRule): string {
   if (value === undefined) return 'null'
-  inspect(value, [rule.what], [])
-  const text = JSON.stringify(value)
+  const text = inspected(value, rule)
   const bytes = utf8Bytes(text, rule.maxBytes)
-  if (bytes > rule.maxBytes) {
-    throw new HoldfastError(
-      rule.tooLarge,
-      `The ${rule.what} is ${bytes} bytes of JSON; at most ${rule.maxBytes} are allowed. Store it elsewhere and pass a reference.`,
-      { bytes, maxBytes: rule.maxBytes },
-    )
-  }
+  if (bytes > rule.maxBytes) throw tooLarge(rule, `${bytes} bytes of JSON`, bytes)
   return text
 }
 
-/** `path` holds the keys that lead here; it becomes text only where something is wrong. */
-function inspect(value: unknown, path: (string | number)[], parents: object[]): void {
+function inspected(value: unknown, rule: EncodeRule): string {
+  const look: Look = { rule, path: [rule.what], parents: [], leastBytes: 0 }
+  try {
+    inspect(value, look)
+    return JSON.stringify(value)
+  } catch (cause) {
+    if (cause instanceof HoldfastError) throw cause
+    throw unfit(look.path, 'cannot be read', cause) // a getter or a proxy that throws
+  }
+}
+
+function tooLarge({ what, maxBytes, tooLarge: code }: EncodeRule, size: string, bytes: number): HoldfastError {
+  const message = `The ${what} is ${size}; at most ${maxBytes} are allowed. Store it elsewhere and pass a reference.`
+  return new HoldfastError(code, message, { bytes, maxBytes })
+}
+
+interface Look {
+  readonly rule: EncodeRule
+  /** The keys that lead to where we are; they become text only where something is wrong. */
+  readonly path: (string | number)[]
+  readonly parents: object[]
+  /** What has been seen so far takes at least as many bytes. */
+  leastBytes: number
+}
+
+/** How much larger than allowed a value must be to be refused before it is encoded, and its size is counted exactly. */
+const farTooLarge = 4
+
+function inspect(value: unknown, look: Look): void {
+  look.leastBytes += typeof value === 'string' ? value.length + 2 : 1
+  if (look.leastBytes > look.rule.maxBytes * farTooLarge) {
+    throw tooLarge(look.rule, `more than ${look.leastBytes - 1} bytes of JSON`, look.leastBytes)
+  }
   switch (typeof value) {
     case 'string':
     case 'boolean':
       return
     case 'number':
       if (Number.isFinite(value)) return
-      throw unfit(path, `is ${value}, which JSON turns into null`)
+      throw unfit(look.path, `is ${value}, which JSON turns into null`)
     case 'object':
-      if (value !== null) inspectObject(value, path, parents)
+      if (value !== null) inspectObject(value, look)
       return
     default:
       throw unfit(
-        path,
+        look.path,
         `is ${typeof value === 'undefined' ? 'undefined' : `a ${typeof value}`}, which JSON cannot carry`,
       )
   }
 }
 
-function inspectObject(value: object, path: (string | number)[], parents: object[]): void {
+function inspectObject(value: object, look: Look): void {
+  const { path, parents } = look
   if (parents.includes(value)) throw unfit(path, 'refers back to an object that contains it')
   if (parents.length >= bounds.jsonDepth) throw unfit(path, `is nested more than ${bounds.jsonDepth} levels deep`)
+  if (typeof (value as { toJSON?: unknown }).toJSON === 'function' && (Array.isArray(value) || isPlainObject(value))) {
+    throw unfit(path, 'has a toJSON method')
+  }
   parents.push(value)
   if (Array.isArray(value)) {
-    for (let i = 0; i < value.length; i++) inspectPart(value[i], i, path, parents)
+    for (let i = 0; i < value.length; i++) inspectPart(value[i], i, look)
   } else {
-    const prototype = Object.getPrototypeOf(value)
-    if (prototype !== null && prototype !== Object.prototype && Object.getPrototypeOf(prototype) !== null) {
-      throw unfit(
-        path,
-        `is a ${value.constructor?.name ?? 'class instance'}, which comes back from JSON as something else`,
-      )
+    if (!isPlainObject(value)) {
+      const name = value.constructor?.name || 'class instance'
+      throw unfit(path, `is a ${name}, which comes back from JSON as something else`)
     }
-    if (typeof (value as { toJSON?: unknown }).toJSON === 'function') throw unfit(path, 'has a toJSON method')
+    if (Object.getOwnPropertySymbols(value).length > 0) throw unfit(path, 'has a symbol for a key, which JSON drops')
     for (const key of Object.keys(value)) {
       const part = (value as Record<string, unknown>)[key]
-      if (part !== undefined) inspectPart(part, key, path, parents) // absent and undefined read the same
+      if (part === undefined) continue // absent and undefined read the same
+      look.leastBytes += key.length + 2
+      inspectPart(part, key, look)
     }
   }
   parents.pop()
 }
 
-function inspectPart(part: unknown, key: string | number, path: (string | number)[], parents: object[]): void {
-  path.push(key)
-  inspect(part, path, parents)
-  path.pop()
+function inspectPart(part: unknown, key: string | number, look: Look): void {
+  look.path.push(key)
+  inspect(part, look)
+  look.path.pop()
 }
 
-function unfit([what, ...keys]: readonly (string | number)[], why: string): HoldfastError {
-  const path = `${what}${keys.map((key) => (typeof key === 'number' ? `[${key}]` : `.${key}`)).join('')}`
-  return new HoldfastError('INVALID_PAYLOAD', `${path} ${why}. Pass plain JSON data (dates as ISO strings).`, { path })
+/** Of this realm, of another one, or without a prototype. */
+export function isPlainObject(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return false
+  const prototype = Object.getPrototypeOf(value)
+  return prototype === null || prototype === Object.prototype || Object.getPrototypeOf(prototype) === null
+}
+
+/** A path that is longer is shown by its end. */
+const shownMax = 200
+
+function unfit([what, ...keys]: readonly (string | number)[], why: string, cause?: unknown): HoldfastError {
+  const whole = `${what}${keys.map((key) => (typeof key === 'number' ? `[${key}]` : `.${key}`)).join('')}`
+  const path = whole.length <= shownMax ? whole : `${what}…${whole.slice(-shownMax)}`
+  return new HoldfastError(
+    'INVALID_PAYLOAD',
+    `${path} ${why}. Pass plain JSON data (dates as ISO strings).`,
+    { path },
+    cause === undefined ? undefined : { cause },
+  )
+}
+
+/** What was stored, as data; text that was damaged behind our back is shown as it stands. */
+export function decodeJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
 }
 
 /** Size in UTF-8; not counted exactly when it cannot matter. */

@@ -13,6 +13,13 @@ export function jobError(thrown: unknown): JobError {
   }
 }
 
+/** Of a job that was not started in time. */
+export function overdueError(startBefore: number): JobError {
+  const time = new Date(startBefore)
+  const shown = Number.isNaN(time.getTime()) ? startBefore : time.toISOString()
+  return { name: 'Overdue', message: `Not started before ${shown}.` }
+}
+
 function describeError(thrown: Error): JobError {
   const { name, message, stack } = thrown
   const code = (thrown as { code?: unknown }).code

@@ -8,8 +8,16 @@ import { byteLength } from './codec.ts'
 const queueName = /^[A-Za-z0-9._:-]{1,255}$/
 const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/
 
+export function isQueueName(name: unknown): name is string {
+  return typeof name === 'string' && queueName.test(name)
+}
+
+export function isJobId(id: unknown): id is string {
+  return typeof id === 'string' && uuid.test(id)
+}
+
 export function checkQueueName(name: unknown): string {
-  if (typeof name === 'string' && queueName.test(name)) return name
+  if (isQueueName(name)) return name
   throw new HoldfastError(
     'INVALID_NAME',
     `A queue name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`,
@@ -19,7 +27,7 @@ export function checkQueueName(name: unknown): string {
 
 export function checkJobId(id: unknown): string {
   const lower = typeof id === 'string' ? id.toLowerCase() : ''
-  if (uuid.test(lower)) return lower
+  if (isJobId(lower)) return lower
   throw new HoldfastError('INVALID_ID', `A job id is a UUID; got ${show(id)}.`, { id })
 }
 
@@ -54,6 +62,42 @@ export function checkInteger(value: unknown, option: string, min: number, max: n
       value,
     },
   )
+}
+
+/** An object of these options and no others: one that is misspelt would be passed over in silence. */
+export function checkOptions(options: unknown, what: string, names: readonly string[]): void {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    const wanted = `${what} must be an object of ${names.join(', ')}; got ${show(options)}.`
+    throw new HoldfastError('INVALID_OPTION', wanted, { option: what })
+  }
+  for (const name in options) {
+    if (names.includes(name)) continue
+    const unknown = `There is no option ${show(name)} in ${what}; there are ${names.join(', ')}.`
+    throw new HoldfastError('INVALID_OPTION', unknown, { option: name })
+  }
+}
+
+export function checkBoolean(value: unknown, option: string): boolean {
+  if (typeof value === 'boolean') return value
+  throw new HoldfastError('INVALID_OPTION', `${option} is true or false; got ${show(value)}.`, { option, value })
+}
+
+export function checkNumber(value: unknown, option: string, min: number, max: number): number {
+  if (typeof value === 'number' && value >= min && value <= max) return value
+  const wanted = `${option} must be a number from ${min} to ${max}; got ${show(value)}.`
+  throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
+}
+
+/** Text to look for in what was stored, which holds neither NUL nor half characters. */
+export function checkText(value: unknown, option: string): string {
+  if (isText(value) && byteLength(value) <= bounds.errorTextBytes) return value
+  const wanted = `${option} must be 1 to ${bounds.errorTextBytes} bytes of well-formed text without NUL; got ${show(value)}.`
+  throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
+}
+
+export function checkSignal(signal: unknown): AbortSignal | undefined {
+  if (signal === undefined || signal instanceof AbortSignal) return signal
+  throw new HoldfastError('INVALID_OPTION', `signal must be an AbortSignal; got ${show(signal)}.`, { option: 'signal' })
 }
 
 const dateMaxMs = Date.UTC(9999, 11, 31)

@@ -1,7 +1,10 @@
-// Parts of a job that stores keep as JSON text. What was corrupted behind our back must not keep its neighbours from being
-// swept, so it reads as nothing.
+// Parts of a job that stores keep as JSON text. What was damaged behind our back, whether it is no JSON or JSON of another
+// shape, must not keep its neighbours from being swept: it reads as nothing, and an error as the text that stands there.
 
-import type { Attempt, EffectSet, JobError } from './record.ts'
+import { bounds } from './bounds.ts'
+import { decodeJson, isPlainObject } from './codec.ts'
+import { isJobId, isQueueName } from './names.ts'
+import type { Attempt, Dedup, EffectSet, JobError, KvPut, NewJob, SqlEffect } from './record.ts'
 import { remember } from './transition.ts'
 
 export function encodePast(past: string | null, attempt: Attempt): string {
@@ -9,21 +12,22 @@ export function encodePast(past: string | null, attempt: Attempt): string {
 }
 
 export function decodePast(past: string | null): Attempt[] {
-  return decode<Attempt[]>(past) ?? []
+  return decodeList(past).filter(isAttempt)
 }
 
 /** The effects of every cancel that was requested. */
 export function decodeCancel(cancel: string | null): EffectSet[] {
-  return decode<EffectSet[]>(cancel) ?? []
+  return decodeList(cancel).filter(isEffectSet)
 }
 
 export function encodeError(error: JobError | null): string | null {
   return error && JSON.stringify(error)
 }
 
-export function decodeError(error: string | null): JobError | null {
-  if (error === null) return null
-  return decode<JobError>(error) ?? { message: error }
+export function decodeError(text: string | null): JobError | null {
+  if (text === null) return null
+  const error = decodeJson(text)
+  return isError(error) ? error : { message: text }
 }
 
 /** Headers, and what the last wake brought. Headers alone are an object; both together are an array of the two. */
@@ -33,10 +37,10 @@ export interface Extras {
 }
 
 export function decodeExtras(text: string | null): Extras {
-  const extras = decode<Extras['headers'] | readonly [Extras['headers'] | null, unknown]>(text) ?? {}
-  return Array.isArray(extras)
-    ? { headers: extras[0] ?? {}, wake: extras[1] }
-    : { headers: extras as Extras['headers'], wake: undefined }
+  if (text === null) return { headers: {}, wake: undefined }
+  const extras = decodeJson(text)
+  const [headers, wake] = Array.isArray(extras) ? extras : [extras]
+  return { headers: isHeaders(headers) ? headers : {}, wake }
 }
 
 /** The same headers with what a wake brings: JSON text, null for nothing. */
@@ -46,10 +50,86 @@ export function encodeWake(text: string | null, data: string | null): string | n
   return headers === '{}' ? null : headers
 }
 
-function decode<T>(text: string | null): T | undefined {
-  try {
-    return text === null ? undefined : JSON.parse(text)
-  } catch {
-    return undefined
-  }
+function decodeList(text: string | null): unknown[] {
+  const list = text === null ? [] : decodeJson(text)
+  return Array.isArray(list) ? list : []
+}
+
+type Fields<T> = { readonly [Name in keyof T]?: unknown }
+
+function fieldsOf<T>(value: unknown): Fields<T> {
+  return isPlainObject(value) ? (value as Fields<T>) : {}
+}
+
+function isHeaders(value: unknown): value is Extras['headers'] {
+  return isPlainObject(value) && Object.values(value as object).every(isString)
+}
+
+function isAttempt(value: unknown): value is Attempt {
+  const { attempt, worker, startedAt, endedAt, ending, error } = fieldsOf<Attempt>(value)
+  const isTimed = [attempt, startedAt, endedAt].every(Number.isSafeInteger)
+  return isTimed && isString(worker) && isString(ending) && (error === undefined || isError(error))
+}
+
+function isError(value: unknown): value is JobError {
+  return isString(fieldsOf<JobError>(value).message)
+}
+
+function isEffectSet(value: unknown): value is EffectSet {
+  const { put, delete: remove, sql, enqueue } = fieldsOf<EffectSet>(value)
+  return isListOf(put, isPut) && isListOf(remove, isString) && isListOf(sql, isSql) && isListOf(enqueue, isNewJob)
+}
+
+function isPut(value: unknown): boolean {
+  const put = fieldsOf<KvPut>(value)
+  return isString(put.key) && isString(put.value) && isCountOrNull(put.ttlMs)
+}
+
+function isSql(value: unknown): boolean {
+  const { text, values } = fieldsOf<SqlEffect>(value)
+  return isString(text) && Array.isArray(values)
+}
+
+function isNewJob(value: unknown): boolean {
+  const job = fieldsOf<NewJob>(value)
+  return (
+    isJobId(job.id) &&
+    isQueueName(job.queue) &&
+    isString(job.payload) &&
+    (job.headers === null || isString(job.headers)) &&
+    typeof job.idGiven === 'boolean' &&
+    isWithin(job.priority, bounds.priorityMax) &&
+    isWithin(job.maxAttempts, bounds.attemptsMax) &&
+    isWithin(job.delayMs) &&
+    [job.timeoutMs, job.runAt, job.startBefore].every(isCountOrNull) &&
+    (job.dedup === null || isDedup(job.dedup)) &&
+    (job.idempotency === null || isIdempotency(job.idempotency))
+  )
+}
+
+function isDedup(value: unknown): boolean {
+  const { key, scope, replace } = fieldsOf<Dedup>(value)
+  const isScope = scope === 'live' || scope === 'waiting' || isWithin(fieldsOf<{ windowMs: number }>(scope).windowMs)
+  return isString(key) && isScope && typeof replace === 'boolean'
+}
+
+function isIdempotency(value: unknown): boolean {
+  const { key, hash } = fieldsOf<NonNullable<NewJob['idempotency']>>(value)
+  return isString(key) && isString(hash)
+}
+
+function isListOf(value: unknown, isOne: (each: unknown) => boolean): boolean {
+  return Array.isArray(value) && value.every(isOne)
+}
+
+function isString(value: unknown): value is string {
+  return typeof value === 'string'
+}
+
+function isWithin(value: unknown, max: number = Number.MAX_SAFE_INTEGER): boolean {
+  return Number.isSafeInteger(value) && Number(value) >= 0 && Number(value) <= max
+}
+
+function isCountOrNull(value: unknown): boolean {
+  return value === null || isWithin(value)
 }

@@ -3,8 +3,8 @@
 import { type Duration, toMs } from '../duration.ts'
 import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { encodeJson, kvRule } from '../job/codec.ts'
-import { checkInteger, checkKey } from '../job/names.ts'
+import { decodeJson, encodeJson, kvRule } from '../job/codec.ts'
+import { checkInteger, checkKey, checkOptions } from '../job/names.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store/store.ts'
 
 export interface KvValue<T = unknown> {
@@ -35,7 +35,7 @@ export class Kv {
 
   /** Answers the new version. */
   async put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): Promise<number> {
-    const { version } = await this.#land({ as: 'put', ...toPut(key, value, options.ttl) })
+    const { version } = await this.#land({ as: 'put', ...toPut(key, value, options) })
     return version as number
   }
 
@@ -53,7 +53,7 @@ export class Kv {
     options: { readonly ttl?: Duration } = {},
   ): Promise<{ applied: boolean; version: number | null }> {
     const expected = version === null ? null : checkInteger(version, 'version', 0, Number.MAX_SAFE_INTEGER)
-    return this.#land({ as: 'compareAndSet', version: expected, ...toPut(key, value, options.ttl) })
+    return this.#land({ as: 'compareAndSet', version: expected, ...toPut(key, value, options) })
   }
 
   /** Every entry whose key starts with the prefix, by key, a page at a time. */
@@ -74,7 +74,9 @@ export class Kv {
   }
 }
 
-function toPut(key: string, value: unknown, ttl: Duration | undefined) {
+function toPut(key: string, value: unknown, options: { readonly ttl?: Duration }) {
+  checkOptions(options, 'put options', ['ttl'])
+  const { ttl } = options
   return {
     key: checkKey(key, 'key'),
     value: encodeJson(value, kvRule),
@@ -83,5 +85,5 @@ function toPut(key: string, value: unknown, ttl: Duration | undefined) {
 }
 
 function toValue<T>({ value, version, expiresAt }: KvEntry): KvValue<T> {
-  return { value: JSON.parse(value), version, expiresAt: expiresAt === null ? null : new Date(expiresAt) }
+  return { value: decodeJson(value) as T, version, expiresAt: expiresAt === null ? null : new Date(expiresAt) }
 }

@@ -3,7 +3,7 @@ import { describe, test } from 'node:test'
 import { z } from 'zod'
 import { defineQueue } from '../../src/definition.ts'
 import type { EnqueueOptions } from '../../src/prepare.ts'
-import { allJobs, claimOne, everything, readJob, rejects, stateOf } from './expect.ts'
+import { allJobs, claimOne, deadJob, everything, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 const mebibyte = 1024 * 1024
@@ -12,6 +12,17 @@ circular['self'] = circular
 class Point {
   readonly x = 1
 }
+
+const hostile = new Proxy(
+  {},
+  {
+    ownKeys: () => {
+      throw new Error('hands off')
+    },
+  },
+)
+const { proxy: revoked, revoke } = Proxy.revocable({}, {})
+revoke()
 
 const badPayloads: Readonly<Record<string, unknown>> = {
   'not a number': Number.NaN,
@@ -26,7 +37,16 @@ const badPayloads: Readonly<Record<string, unknown>> = {
   'a hole in an array': Array(3),
   'a circle': circular,
   'its own toJSON': { toJSON: () => 1 },
-  'bottomless depth': Array.from({ length: 600 }).reduce((inner) => [inner], 1),
+  'a toJSON on an array': { list: Object.assign([1], { toJSON: () => 2 }) },
+  'a symbol for a key': { [Symbol('s')]: 1 },
+  'a getter that throws': {
+    get secret() {
+      throw new Error('hands off')
+    },
+  },
+  'a proxy that throws': { hostile },
+  'a proxy that was revoked': [revoked],
+  'bottomless depth': nested(501),
 }
 
 const badOptions: readonly Record<string, unknown>[] = [
@@ -42,8 +62,20 @@ const badOptions: readonly Record<string, unknown>[] = [
   ...['forever', { window: 0 }, { window: 'x' }, null, {}].map((scope) => ({ dedup: { key: 'k', scope } })),
   ...[null, 'key', 5].map((dedup) => ({ dedup })),
   ...[null, 'text', { n: 1 }, ['a'], { big: 'x'.repeat(16 * 1024) }].map((headers) => ({ headers })),
+  ...[
+    new Date(0),
+    new Map([['a', 'b']]),
+    new String('s'),
+    new (class {
+      toJSON() {}
+    })(),
+  ].map((headers) => ({ headers })),
   { delya: '5m' },
 ]
+
+function nested(levels: number): unknown {
+  return Array.from({ length: levels }).reduce((inner) => [inner], 1)
+}
 
 export function badInputTests(inWorld: InWorld): void {
   describe('bad input', () => {
@@ -53,6 +85,7 @@ export function badInputTests(inWorld: InWorld): void {
         inWorld(async ({ holdfast }) => {
           const error = await rejects(holdfast.queue('mail').enqueue(payload), 'INVALID_PAYLOAD')
           assert.match(String(error.facts['path']), /^payload/)
+          assert.ok(error.message.length < 500, 'a sentence one can read')
           assert.deepEqual(await allJobs(holdfast), [])
         }),
       )
@@ -63,6 +96,7 @@ export function badInputTests(inWorld: InWorld): void {
       inWorld(async ({ holdfast }) => {
         const odd: unknown[] = [
           ...['', 'nul \0', 'half \ud800', '\u2028', '😀', "'; drop table job; --", '"', '\\u0000'],
+          ...[{ ['k'.repeat(10_000)]: 1 }, nested(500)],
           ...[0, 1e308, 5e-324, Number.MAX_SAFE_INTEGER, true, false, null, [], {}, [[[]]]],
           ...[JSON.parse('{"__proto__": {"polluted": true}, "constructor": 1}'), { '': 1, 'a b': 2 }],
         ]
@@ -99,6 +133,43 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
+      '-0 comes back as 0, which it equals, and a key that is undefined as one that is absent',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('mail').enqueue({ n: -0, list: [-0], absent: undefined })
+        const { payload } = (await claimOne(holdfast, 'mail')).job
+        assert.deepEqual(payload, { n: 0, list: [0] })
+      }),
+    )
+
+    test(
+      'a payload of 100 MB, or of what would be one, is refused at once and without a copy',
+      inWorld(async ({ holdfast }) => {
+        const huge = 100 * mebibyte
+        const shared = Array.from({ length: 64 }).reduce((inner) => [inner, inner], 'x')
+        const payloads = [
+          'x'.repeat(huge),
+          { text: '\u0000'.repeat(huge) },
+          Array(huge / 100).fill({ a: 1 }),
+          { a: shared, b: shared },
+          Object.fromEntries(Array.from({ length: 100_000 }, (_, n) => [`${'k'.repeat(100)}${n}`, n])),
+        ]
+        const startedAt = performance.now()
+        const heapBefore = process.memoryUsage().heapUsed
+        for (const payload of payloads) {
+          const error = await rejects(holdfast.queue('mail').enqueue(payload), 'PAYLOAD_TOO_LARGE')
+          assert.ok(Number(error.facts['bytes']) > mebibyte, 'says how large at least')
+          await rejects(holdfast.kv.put('k', payload), 'KV_VALUE_TOO_LARGE')
+        }
+        await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        await rejects(lease.done(payloads[1]), 'RESULT_TOO_LARGE')
+        assert.equal((await lease.done()).state, 'done', 'the lease is as it was')
+        assert.ok(performance.now() - startedAt < 5_000)
+        assert.ok(process.memoryUsage().heapUsed - heapBefore < huge, 'nothing of that size was built')
+      }),
+    )
+
+    test(
       'a payload that does not fit its schema is refused with what is wrong',
       inWorld(async ({ holdfast }) => {
         const queue = defineQueue('mail', { payload: z.object({ to: z.string() }) })
@@ -120,6 +191,118 @@ export function badInputTests(inWorld: InWorld): void {
         const headers = { big: 'x'.repeat(16 * 1024 - '{"big":""}'.length) }
         const { id } = await holdfast.queue('mail').enqueue(1, { headers })
         assert.deepEqual((await readJob(holdfast, id)).headers, headers)
+      }),
+    )
+
+    test(
+      'options that are no object, or have one that there is not, are refused by every verb, and nothing is done',
+      inWorld(async ({ holdfast }) => {
+        const id = await deadJob(holdfast, 'mail')
+        await holdfast.queue('post').enqueue(1)
+        const lease = await claimOne(holdfast, 'post')
+        const before = await everything(holdfast)
+        const verbs: readonly ((options: never) => unknown)[] = [
+          (options) => holdfast.queue('mail', options),
+          (options) => holdfast.queue('mail', { backoff: options }),
+          (options) => holdfast.queue('mail', { retain: options }),
+          (options) => holdfast.queue('mail', { onDead: options }),
+          (options) => holdfast.queue('mail').enqueue(1, options),
+          (options) => holdfast.queue('mail').enqueueMany([options]),
+          (options) => holdfast.claim('*', options),
+          (options) => holdfast.jobs(options),
+          (options) => holdfast.cancel(id, options),
+          (options) => holdfast.cancel(id, { effects: { put: [options] } }),
+          (options) => holdfast.result(id, options),
+          (options) => holdfast.purge('mail', options),
+          (options) => holdfast.requeueAll(options),
+          (options) => holdfast.requeueAll({ queue: 'mail' }, options),
+          (options) => holdfast.kv.put('k', 1, options),
+          (options) => holdfast.kv.compareAndSet('k', null, 1, options),
+          (options) => lease.retry(new Error('no'), options),
+        ]
+        for (const verb of verbs) {
+          for (const bad of [null, 5, 'text', true, { stat: 'dead' }] as never[]) {
+            const error = await rejects((async () => verb(bad))(), 'INVALID_OPTION')
+            assert.match(error.message, /\.$/)
+          }
+        }
+        assert.deepEqual(await everything(holdfast), before)
+      }),
+    )
+
+    test(
+      'a mass requeue asks for what it may do: dryRun is true or false, and the text is one that errors can hold',
+      inWorld(async ({ holdfast }) => {
+        const id = await deadJob(holdfast, 'mail')
+        for (const dryRun of ['yes', 1, null] as never[]) {
+          await rejects(holdfast.requeueAll({ queue: 'mail' }, { dryRun }), 'INVALID_OPTION', { option: 'dryRun' })
+        }
+        for (const error of ['', 'nul\0', '\ud800', 5, {}, Object.create(null)] as never[]) {
+          await rejects(holdfast.requeueAll({ error }), 'INVALID_OPTION', { option: 'error' })
+        }
+        assert.equal(await stateOf(holdfast, id), 'dead')
+      }),
+    )
+
+    test(
+      'what is no signal is refused before anything waits for it',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h' })
+        for (const signal of [null, 5, {}, 'stop'] as never[]) {
+          await rejects(holdfast.result(id, { timeout: 1, signal }), 'INVALID_OPTION', { option: 'signal' })
+          await rejects(holdfast.claim(['mail'], { wait: 1, signal }), 'INVALID_OPTION', { option: 'signal' })
+        }
+        await rejects(holdfast.result(id, { timeout: 5 }), 'WAIT_TIMEOUT') // by now the waits above would be over
+      }),
+    )
+
+    test(
+      'a backoff of anything but numbers is refused where the queue is defined, not where a job is retried',
+      inWorld(async ({ holdfast }) => {
+        for (const bad of ['2', 2n, [2], true, Symbol('2'), Number.NaN, 101] as never[]) {
+          assert.throws(() => holdfast.queue('mail', { backoff: { factor: bad } }), { code: 'INVALID_OPTION' })
+          assert.throws(() => holdfast.queue('mail', { backoff: { jitter: bad } }), { code: 'INVALID_OPTION' })
+        }
+        for (const queue of [null, 5, {}, 'a b', { name: 'a b' }] as never[]) {
+          assert.throws(() => holdfast.queue('mail', { onDead: { queue } }), { code: 'INVALID_NAME' })
+        }
+      }),
+    )
+
+    test(
+      'what only looks like a definition, or is a hole in a list, is refused',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const before = await everything(holdfast)
+        const hole = Array(1) as never[]
+        for (const fake of [{ payloadSchema: null }, { payloadSchema: null, name: 'mail' }, undefined, 5] as never[]) {
+          assert.throws(() => holdfast.queue(fake), { code: 'INVALID_NAME' })
+          await rejects(holdfast.claim([fake]), 'INVALID_NAME')
+          await rejects(holdfast.cancel(id, { effects: { enqueue: [{ queue: fake }] } }), 'INVALID_NAME')
+        }
+        await rejects(holdfast.claim(hole), 'INVALID_NAME')
+        await rejects(holdfast.purge('mail', { states: hole }), 'INVALID_OPTION')
+        await rejects(holdfast.queue('mail').enqueueMany(hole), 'INVALID_OPTION')
+        for (const effects of [{ enqueue: hole }, { put: hole }, { delete: hole }, { put: {} }, { delete: 'k' }]) {
+          await rejects(holdfast.cancel(id, { effects: effects as never }), 'INVALID_OPTION')
+        }
+        assert.deepEqual(await everything(holdfast), before)
+      }),
+    )
+
+    test(
+      'effects of a wrong kind fail their job, and say so',
+      inWorld(async ({ holdfast }) => {
+        for (const bad of [{ enqeue: [] }, { put: 5 }, 'text', 5, { enqueue: [null] }, { delete: [5] }] as never[]) {
+          await holdfast.queue('mail').enqueue(1)
+          const lease = await claimOne(holdfast, 'mail')
+          await rejects(lease.done(1, bad), 'INVALID_OPTION')
+          await rejects(lease.dead(new Error('no'), bad), 'LEASE_LOST')
+          const { state, history } = await readJob(holdfast, lease.job.id)
+          assert.deepEqual([state, history[0]?.error?.code], ['scheduled', 'INVALID_OPTION'])
+        }
+        await holdfast.queue('mail').enqueue(1)
+        assert.equal((await (await claimOne(holdfast, 'mail')).done(1, null as never)).state, 'done')
       }),
     )
 
@@ -195,6 +378,17 @@ export function badInputTests(inWorld: InWorld): void {
         for (const limit of [0, -1, 1.5, 1_001]) await rejects(holdfast.jobs({ limit }), 'INVALID_OPTION')
         await rejects(holdfast.jobs({ state: 'lost' as never }), 'INVALID_OPTION')
         await rejects(holdfast.jobs({ queue: 'a b' }), 'INVALID_NAME')
+        for (const place of [
+          ['mail'],
+          ['mail', 1],
+          ['mail', 1, -1],
+          ['mail', 9, 0, 0],
+          ['mail', 1, 2 ** 40, 0, 0, 0],
+          {},
+        ]) {
+          const after = Buffer.from(JSON.stringify(place)).toString('base64url')
+          await rejects(holdfast.jobs({ after }), 'INVALID_OPTION')
+        }
         await rejects(holdfast.jobs({ after: 'nonsense' }), 'INVALID_OPTION')
         await rejects(holdfast.stats('a b'), 'INVALID_NAME')
         await rejects(holdfast.requeueAll({ queue: 'a b' }), 'INVALID_NAME')

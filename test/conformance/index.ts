@@ -9,12 +9,14 @@ import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
 import { closeTests } from './close.ts'
 import { countsTests } from './counts.ts'
+import { damageTests } from './damage.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
+import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
 import { kvTests } from './kv.ts'
@@ -42,7 +44,8 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[alterTests, resultTests, readOnlyTests, sameMomentTests, callerTransactionTests, sqlEffectTests],
+  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests],
+  ...[callerTransactionTests, sqlEffectTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import { Pool } from 'pg'
 import { open } from '../../src/open.ts'
@@ -6,6 +7,7 @@ import { VirtualClock } from '../../src/testing/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 import { conformance } from './index.ts'
 import { postgresDialect, postgresHand } from './sql-postgres.ts'
+import type { KeptText, Overwrite } from './world.ts'
 
 let database: Database
 let pool: Pool
@@ -26,11 +28,27 @@ conformance({
   name: 'postgres',
   runsSql: true,
   dialect: postgresDialect,
+  canBeDamaged: true,
   async open() {
     const clock = new VirtualClock()
     const schema = `test ${schemas++}`
     const client = (options = {}) => open(postgres({ pool, schema }), { clock, ...options })
     const sql = postgresHand(pool, schema)
-    return { clock, client, sql, close: async () => void (await pool.query(`drop schema "${schema}" cascade`)) }
+    const overwrite: Overwrite = async (part, id, text) => {
+      const { rowCount } = await pool.query(`update "${schema}".${places[part]}`, [text, id])
+      assert.equal(rowCount, 1, `${part} of ${id} is there to be overwritten`)
+    }
+    const close = async () => void (await pool.query(`drop schema "${schema}" cascade`))
+    return { clock, client, sql, overwrite, close }
   },
 })
+
+const places: Readonly<Record<KeptText, string>> = {
+  payload: 'job set payload = $1 where id = $2',
+  headers: 'job set headers = $1 where id = $2',
+  past: 'job set past = $1 where id = $2',
+  cancel: 'job set cancel = $1 where id = $2',
+  result: 'ended set result = $1 where id = $2',
+  error: 'ended set error = $1 where id = $2',
+  value: 'kv set value = $1 where key = $2',
+}

@@ -1,19 +1,41 @@
+import assert from 'node:assert/strict'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import { open } from '../../src/open.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { conformance } from './index.ts'
 import { sqliteDialect, sqliteHand } from './sql-sqlite.ts'
+import type { KeptText, Overwrite } from './world.ts'
 
 conformance({
   name: 'sqlite file',
   runsSql: true,
   dialect: sqliteDialect,
+  canBeDamaged: true,
   async open() {
     const scratch = await scratchDirectory()
     const clock = new VirtualClock()
     const path = join(scratch.path, 'jobs.db')
     const client = (options = {}) => open(`sqlite:${path}`, { clock, ...options })
-    return { clock, client, sql: sqliteHand(path), close: () => scratch[Symbol.asyncDispose]() }
+    const overwrite: Overwrite = async (part, id, text) => {
+      const db = new DatabaseSync(path, { timeout: 10_000 })
+      assert.equal(db.prepare(statements[part]).run(text, id).changes, 1, `${part} of ${id} is there to be overwritten`)
+      db.close()
+    }
+    return { clock, client, sql: sqliteHand(path), overwrite, close: () => scratch[Symbol.asyncDispose]() }
   },
 })
+
+const ofJob = (part: KeptText) => `update holdfast_job set ${part} = ? where id = ?`
+const ofEnded = (part: KeptText) =>
+  `update holdfast_ended set ${part} = ? where seq = (select seq from holdfast_job where id = ?)`
+const statements: Readonly<Record<KeptText, string>> = {
+  payload: ofJob('payload'),
+  headers: ofJob('headers'),
+  past: ofJob('past'),
+  cancel: ofJob('cancel'),
+  result: ofEnded('result'),
+  error: ofEnded('error'),
+  value: 'update holdfast_kv set value = ? where key = ?',
+}

@@ -19,6 +19,8 @@ export interface StoreUnderTest {
   readonly runsSql?: true
   /** Lives in a database that an application reaches by SQL: then `open` hands out `sql`. */
   readonly dialect?: Dialect
+  /** There is a way in behind its back: then `open` hands out `overwrite`. */
+  readonly canBeDamaged?: true
   /** A store that is empty, whose time is the clock's. */
   open(): Promise<StoreInHand>
 }
@@ -55,6 +57,10 @@ export interface KeptValue {
   readonly read?: unknown
 }
 
+/** Text that a store keeps: of a job, found by its id, or of a key-value entry, found by its key. */
+export type KeptText = 'payload' | 'headers' | 'past' | 'cancel' | 'result' | 'error' | 'value'
+export type Overwrite = (part: KeptText, id: string, text: string) => Promise<void>
+
 /** The database that the store lives in, as the application uses it for its own tables. */
 export interface SqlHand {
   /** For tables of one's own; gone with the store. */
@@ -78,6 +84,8 @@ export interface StoreInHand {
   readonly clock: TestClock
   /** Where the store lives in a database that speaks SQL. */
   readonly sql?: SqlHand
+  /** Writes something else there, as no client would. */
+  readonly overwrite?: Overwrite
   /** A new client on this store, as another process would open it. */
   client(options?: ClientOptions): Promise<Holdfast>
   /** Called when every client was closed. */
@@ -89,6 +97,8 @@ export interface World {
   readonly clock: TestClock
   /** The application's own way into the same database; only where the store has one. */
   readonly sql: SqlHand | undefined
+  /** Damages what is stored; only where there is a way to. */
+  readonly overwrite: Overwrite | undefined
   /** A second client on the same store. */
   another(options?: ClientOptions): Promise<Holdfast>
 }
@@ -126,7 +136,7 @@ export function worldOf(store: StoreUnderTest): InWorld {
     }
     try {
       const holdfast = await another()
-      await show({ holdfast, clock: inHand.clock, sql: inHand.sql, another }, t)
+      await show({ holdfast, clock: inHand.clock, sql: inHand.sql, overwrite: inHand.overwrite, another }, t)
       await recount(await stillOpen(holdfast, another))
     } finally {
       await inHand.sql?.end()

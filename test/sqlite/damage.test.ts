@@ -1,33 +1,11 @@
+// Rows that went missing, or say what they cannot, behind the store's back. What a damaged text leads to is shown for every
+// store in `../conformance/damage.ts`.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { claimOne, deadJob, readJob, rejects, stateOf } from '../conformance/expect.ts'
 import { jobsFile } from './jobs-file.ts'
-
-for (const column of ['past', 'cancel']) {
-  test(`a job whose ${column} was damaged behind the store's back holds up nobody, itself included`, async () => {
-    await using file = await jobsFile()
-    const holdfast = await file.open()
-    const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })
-    await holdfast.claim(['mail'], { lease: 1 })
-    file.raw().prepare(`update holdfast_job set ${column} = '{oops' where id = ?`).run(id)
-    const swept = await holdfast.sweep()
-    assert.equal(swept.rescued, 1)
-    await holdfast.queue('post').enqueue(2)
-    assert.equal((await holdfast.claim(['post'])).length, 1)
-    assert.equal((await holdfast.jobs()).jobs.length, 2)
-    assert.equal((await holdfast.job(id))?.state, column === 'cancel' ? 'cancelled' : 'ready')
-  })
-}
-
-test('an error that was damaged is shown as it stands, and the dead are still listed and requeued', async () => {
-  await using file = await jobsFile()
-  const holdfast = await file.open()
-  const { id } = await holdfast.queue('mail').enqueue(1)
-  const [lease] = await holdfast.claim(['mail'])
-  await lease?.dead(new Error('boom'))
-  file.raw().exec(`update holdfast_ended set error = '{oops'`)
-  assert.equal((await holdfast.job(id))?.error?.message, '{oops')
-  assert.deepEqual(await holdfast.requeueAll({ error: 'oops' }), { requeued: 1, skipped: [] })
-})
+import { assertCountsEqualRecount } from './recount.ts'
 
 test('a claim of more than fits a message gives what fits, and the next one the rest', async () => {
   await using file = await jobsFile()
@@ -39,4 +17,194 @@ test('a claim of more than fits a message gives what fits, and the next one the 
   assert.ok(first.length < 40, `${first.length} at once`)
   assert.equal(first.length + second.length, 40)
   assert.equal(new Set([...first, ...second].map(({ job }) => job.id)).size, 40)
+})
+
+test('a lease whose job is gone is dropped when it runs out, and counted no longer', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const { id } = await holdfast.queue('mail').enqueue(1)
+  await holdfast.queue('post').enqueue(2)
+  const lost = await claimOne(holdfast, 'mail', { lease: 1 })
+  await claimOne(holdfast, 'post', { lease: 1 })
+  const db = file.raw()
+  db.prepare('delete from holdfast_job where id = ?').run(id)
+  await delay(5)
+  assert.equal((await holdfast.sweep()).rescued, 1, 'the neighbour')
+  await rejects(lost.done(), 'LEASE_LOST')
+  assert.equal((await holdfast.stats()).running, 0)
+  assertCountsEqualRecount(db)
+})
+
+test('a lease whose claim is gone cannot be settled any more, and runs out', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const { id } = await holdfast.queue('mail').enqueue(1)
+  const lease = await claimOne(holdfast, 'mail', { lease: 1 })
+  const db = file.raw()
+  db.exec('delete from holdfast_claim')
+  await rejects(lease.done(), 'LEASE_LOST')
+  await delay(5)
+  await holdfast.sweep()
+  await holdfast.sweep()
+  const { state, history } = await readJob(holdfast, id)
+  assert.deepEqual([state, history[0]?.worker, history[0]?.ending], ['ready', 'unknown', 'expired'])
+  assertCountsEqualRecount(db)
+})
+
+test('a list that names jobs which are not there is read, claimed from and swept as if it did not', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const before = new Date(Date.now() + 50)
+  const gone = await holdfast
+    .queue('mail')
+    .enqueueMany([
+      { payload: 'ready' },
+      { payload: 'scheduled', delay: 20 },
+      { payload: 'overdue', delay: '1h', startBefore: before },
+    ])
+  await holdfast.queue('mail').enqueue('unharmed')
+  await holdfast.queue('mail').enqueue('unharmed later', { delay: 20 })
+  const db = file.raw()
+  for (const { id } of gone) db.prepare('delete from holdfast_job where id = ?').run(id)
+  const payloads = async () => (await holdfast.jobs({ queue: 'mail' })).jobs.map(({ payload }) => payload)
+  assert.deepEqual(await payloads(), ['unharmed', 'unharmed later'])
+  await delay(60)
+  assert.equal((await holdfast.sweep()).promoted, 1)
+  assert.equal((await holdfast.sweep()).overdue, 0)
+  const due = db.prepare('select count(*) as n from holdfast_overdue').get()
+  assert.deepEqual({ ...due }, { n: 0 }, 'nothing is left to be looked at again and again')
+  const leases = await holdfast.claim(['mail'], { max: 10 })
+  assert.deepEqual(
+    leases.map(({ job }) => job.payload),
+    ['unharmed', 'unharmed later'],
+  )
+  for (const lease of leases) assert.equal((await lease.done()).state, 'done')
+})
+
+test('a job that runs or has ended is not cancelled because a list says that it is overdue', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const { id: running } = await holdfast.queue('mail').enqueue(1)
+  const lease = await claimOne(holdfast, 'mail')
+  const dead = await deadJob(holdfast, 'post')
+  await holdfast.queue('late').enqueue(1, { startBefore: new Date(Date.now() + 1), delay: '1h' })
+  const db = file.raw()
+  const insert = db.prepare(
+    'insert into holdfast_overdue (start_before, seq) select 1, seq from holdfast_job where id = ?',
+  )
+  for (const id of [running, dead]) insert.run(id)
+  await delay(5)
+  assert.equal((await holdfast.sweep()).overdue, 1, 'the one that is late')
+  assert.deepEqual([await stateOf(holdfast, running), await stateOf(holdfast, dead)], ['running', 'dead'])
+  assert.equal((await lease.done()).state, 'done')
+  assertCountsEqualRecount(db)
+})
+
+test('a time that no calendar has keeps nobody from being swept', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: new Date(Date.now() + 60_000), delay: '1h' })
+  await holdfast.queue('post').enqueue(1)
+  await claimOne(holdfast, 'post', { lease: 1 })
+  const db = file.raw()
+  db.exec('update holdfast_job set start_before = -9e15 where start_before is not null')
+  db.exec('update holdfast_overdue set start_before = -9e15')
+  await delay(5)
+  const { overdue, rescued } = await holdfast.sweep()
+  assert.deepEqual({ overdue, rescued }, { overdue: 1, rescued: 1 })
+  assert.match((await readJob(holdfast, id)).error?.message ?? '', /Not started before/)
+  assertCountsEqualRecount(db)
+})
+
+test('a job whose queue is gone is passed over, and the others are rescued', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  for (const queue of ['mail', 'post']) {
+    await holdfast.queue(queue).enqueue(1)
+    await claimOne(holdfast, queue, { lease: 1 })
+  }
+  file.raw().exec(`delete from holdfast_queue where name = 'mail'`)
+  await delay(5)
+  assert.equal((await holdfast.sweep()).rescued, 1)
+  assert.equal((await holdfast.jobs()).jobs.length, 1)
+  assert.equal((await claimOne(holdfast, 'post')).job.attempt, 2)
+  await holdfast.queue('mail').enqueue(2)
+  assert.equal((await claimOne(holdfast, 'mail')).job.payload, 2)
+})
+
+test('a key whose holder is gone is free: the next job is not taken for its duplicate', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const options = { dedup: { key: 'k' }, idempotencyKey: 'i' }
+  const gone = await holdfast.queue('mail').enqueue(1, options)
+  const requeued = await deadJob(holdfast, 'post')
+  const db = file.raw()
+  db.prepare('delete from holdfast_ready where seq = (select seq from holdfast_job where id = ?)').run(gone.id)
+  db.prepare('delete from holdfast_job where id = ?').run(gone.id)
+  const next = await holdfast.queue('mail').enqueue(1, options)
+  assert.equal(next.status, 'created')
+  assert.equal((await holdfast.queue('mail').enqueue(1, options)).id, next.id, 'whose it is now')
+  assert.equal((await claimOne(holdfast, 'mail')).job.id, next.id)
+  await holdfast.requeue(requeued)
+  assert.equal(await stateOf(holdfast, requeued), 'ready')
+})
+
+test('a count that hides jobs is set right by the next sweep', async () => {
+  for (const count of [0, -3]) {
+    await using file = await jobsFile()
+    const holdfast = await file.open()
+    await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3, delay: 1 }])
+    const db = file.raw()
+    db.exec(`update holdfast_queue set ready = ${count}, scheduled = ${count}`)
+    await delay(5)
+    await holdfast.sweep()
+    assert.equal((await holdfast.claim(['mail'], { max: 10 })).length, 3)
+    assertCountsEqualRecount(db)
+  }
+})
+
+test('numbers that cannot be are shown as they stand, and the job goes its way', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const jobs = await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3 }])
+  const db = file.raw()
+  const damage = (columns: string, n: number) =>
+    db.prepare(`update holdfast_job set ${columns} where id = ?`).run(jobs[n]?.id ?? '')
+  damage('attempts = -5, freed = -1, timeout_ms = -1', 0)
+  damage('max_attempts = -1', 1)
+  assert.equal((await readJob(holdfast, jobs[0]?.id ?? '')).attempts, -5)
+  const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })
+  assert.equal((await early?.retry(new Error('no'), { delay: '1h' }))?.state, 'scheduled', 'it has attempts left')
+  assert.equal((await late?.retry(new Error('no')))?.state, 'dead', 'it had more than it may have')
+  assert.equal((await unharmed?.done())?.state, 'done')
+  assertCountsEqualRecount(db)
+})
+
+test('a queue whose name was damaged: its jobs die when they are claimed, and those claimed with them do not', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const { id } = await holdfast.queue('mail').enqueue(1)
+  await holdfast.queue('post').enqueue(2)
+  file.raw().exec(`update holdfast_queue set name = 'no name' where name = 'mail'`)
+  const leases = await holdfast.claim('*', { max: 10 })
+  assert.deepEqual(
+    leases.map(({ job }) => job.payload),
+    [2],
+  )
+  const { state, error } = await readJob(holdfast, id)
+  assert.deepEqual([state, error?.code], ['dead', 'INVALID_NAME'])
+})
+
+test('a state that there is not is shown as it stands, and holds up nobody', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const id = await deadJob(holdfast, 'mail')
+  file.raw().exec(`update holdfast_shelf set state = 'lost'`)
+  assert.equal(await stateOf(holdfast, id), 'lost')
+  await rejects(holdfast.requeue(id), 'INVALID_STATE')
+  await rejects(holdfast.cancel(id), 'INVALID_STATE')
+  await holdfast.sweep()
+  await holdfast.jobs()
+  await deadJob(holdfast, 'mail')
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, 1)
 })

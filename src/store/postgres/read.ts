@@ -2,6 +2,7 @@
 // enqueued, finished ones newest first. Whether a ready job runs is told by the leases that list its place.
 
 import { toError } from '../../errors.ts'
+import { bounds } from '../../job/bounds.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
@@ -234,12 +235,20 @@ function encodeMark(mark: Mark): string {
 function decodeMark(text: string): Mark {
   try {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && mark.length >= 3 && typeof mark[0] === 'string'
-    if (isMark && mark.slice(1).every(Number.isSafeInteger)) return mark as unknown as Mark
+    const isMark = Array.isArray(mark) && typeof mark[0] === 'string' && mark[1] in states
+    if (isMark && mark.slice(1).every(Number.isSafeInteger) && isPlace(mark.slice(2), states[mark[1]]))
+      return mark as unknown as Mark
   } catch {
     // falls through: not one of ours
   }
   throw toError(unknownMark())
+}
+
+/** As `readList` numbers them; a ready job's begins with its priority and with whether it is in the lane of those in turn. */
+function isPlace([a, b, ...rest]: readonly number[], state: JobState | undefined): boolean {
+  if (state === 'running') return b === undefined
+  if (state !== 'ready') return b !== undefined && rest.length === 0
+  return Number(a) >= 0 && Number(a) <= bounds.priorityMax && (b === 0 || b === 1) && rest.length === 2
 }
 
 interface Counted {

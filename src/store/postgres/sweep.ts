@@ -2,6 +2,7 @@
 // again. Each part is bounded by `max`. Jobs that missed their start come first because they need lane locks, which are
 // taken before the locks of rows here as everywhere.
 
+import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { SweepReport, SweepRequest } from '../store.ts'
 import type { Database, Transaction } from './database.ts'
@@ -119,8 +120,8 @@ async function cancelOverdue(tx: Transaction, max: number): Promise<number> {
   const rows = await tx.query('select * from holdfast.missed($1, $2)', [max, tx.now])
   if (rows.length === 0) return 0
   const ended = rows.map(([id, startBefore, attempts, was]) => {
-    const message = `Not started before ${new Date(Number(startBefore)).toISOString()}.`
-    return { id, was, state: 'cancelled', attempts: Number(attempts), error: encodeError({ name: 'Overdue', message }) }
+    const error = encodeError(overdueError(Number(startBefore)))
+    return { id, was, state: 'cancelled', attempts: Number(attempts), error }
   })
   await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
   return rows.length

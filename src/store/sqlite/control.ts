@@ -4,7 +4,7 @@ import type { QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
 import { cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
-import { takeDedup } from './enqueue.ts'
+import { isTaken, takeDedup } from './enqueue.ts'
 import {
   type EndedPlace,
   end,
@@ -92,12 +92,12 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
 function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
   if (findById(tx, job.id)?.seq !== job.seq) return job.id
   if (job.dedup_scope !== 'live') return undefined
-  const slot = tx.db.get<{ id: string; until: number | null }>(
-    'select id, until from holdfast_dedup where queue = ? and key = ?',
+  const slot = tx.db.get<{ seq: number; id: string; until: number | null }>(
+    'select seq, id, until from holdfast_dedup where queue = ? and key = ?',
     job.queue,
     job.dedup_key,
   )
-  return slot && (slot.until === null || slot.until > tx.now) ? slot.id : undefined
+  return slot && isTaken(tx, slot) ? slot.id : undefined
 }
 
 interface EndedRow {

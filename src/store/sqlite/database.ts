@@ -163,9 +163,37 @@ export function primaryCode(error: unknown): number | undefined {
   return typeof code === 'number' ? code & 0xff : undefined
 }
 
+/** What is wrong with what was read, not with the disk or the file: a type, a constraint, a row that is not there. */
+export function isDamage(error: unknown): boolean {
+  const code = (error as { errcode?: unknown } | null)?.errcode
+  return typeof code !== 'number' || [1, 19, 20, 25].includes(code & 0xff) // ERROR, CONSTRAINT, MISMATCH, RANGE
+}
+
 function unavailable(path: string, cause: unknown): HoldfastError {
   const why = cause instanceof Error ? cause.message : String(cause)
-  return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}.`, { path }, { cause })
+  const advice = adviceOn(cause) ?? 'Tables of another application may have names of ours; name another file.'
+  return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}. ${advice}`, { path }, { cause })
+}
+
+/** What to do about it, where SQLite's result code tells. */
+export function adviceOn(error: unknown): string | undefined {
+  const code = (error as { errcode?: unknown } | null)?.errcode
+  return typeof code === 'number' ? advice[code & 0xff] : 'Check the path.'
+}
+
+const mayBeUsed = 'Check that the file and its directory are there and may be read and written.'
+const isDamaged = 'It is damaged, or no database: restore it from a backup, or name another file.'
+const isLocked = 'Another process has kept it locked; find out which one, and try again.'
+const advice: Readonly<Record<number, string>> = {
+  3: mayBeUsed, // SQLITE_PERM
+  5: isLocked, // SQLITE_BUSY
+  6: isLocked, // SQLITE_LOCKED
+  8: mayBeUsed, // SQLITE_READONLY
+  10: 'Check the disk.', // SQLITE_IOERR
+  11: isDamaged, // SQLITE_CORRUPT
+  13: 'Make room on the disk.', // SQLITE_FULL
+  14: mayBeUsed, // SQLITE_CANTOPEN
+  26: isDamaged, // SQLITE_NOTADB
 }
 
 const sleeper = new Int32Array(new SharedArrayBuffer(4))

@@ -19,7 +19,7 @@ import type { HoldName, SweepRequest } from '../store.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
-import { Database, type DatabaseFile, isBusy, isConstraint } from './database.ts'
+import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
@@ -182,7 +182,9 @@ export class Engine {
   #unknown(error: unknown): Refused {
     if (error instanceof HoldfastError) return refuse(error.code, error.message, error.facts)
     const why = isBusy(error) ? this.#whyBusy() : sentenceOf(error)
-    return refuse('STORE_UNAVAILABLE', `SQLite could not do this on ${this.db.path}: ${why}. Nothing was changed.`, {})
+    const advice = isBusy(error) || isDamage(error) ? '' : ` ${adviceOn(error) ?? ''}`
+    const message = `SQLite could not do this on ${this.db.path}: ${why}. Nothing was changed.${advice.trimEnd()}`
+    return refuse('STORE_UNAVAILABLE', message, {})
   }
 
   #whyBusy(): string {

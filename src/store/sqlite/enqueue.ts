@@ -35,7 +35,8 @@ function findIdempotent(
   { key, hash }: { key: string; hash: string },
 ): string | undefined {
   const known = tx.db.get<{ id: string; hash: string }>(
-    'select id, hash from holdfast_idempotency where queue = ? and key = ?',
+    `select i.id, i.hash from holdfast_idempotency i join holdfast_job j on j.seq = i.seq
+      where i.queue = ? and i.key = ?`,
     queue.no,
     key,
   )
@@ -54,7 +55,17 @@ function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): Holder | 
     queue.no,
     key,
   )
-  return slot && (slot.until === null || slot.until > tx.now) ? slot : undefined
+  return slot && isTaken(tx, slot) ? slot : undefined
+}
+
+/** Until its time is over; without one, as long as there is a live holder. */
+export function isTaken(
+  tx: Transaction,
+  { seq, until }: { readonly seq: number; readonly until: number | null },
+): boolean {
+  if (until !== null) return until > tx.now
+  const state = findBySeq(tx, seq)?.state
+  return state === 'ready' || state === 'scheduled' || state === 'running'
 }
 
 function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {
@@ -106,7 +117,7 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
     takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)
   if (idempotency) {
     tx.db.run(
-      'insert into holdfast_idempotency (queue, key, seq, id, hash) values (?, ?, ?, ?, ?)',
+      'insert or replace into holdfast_idempotency (queue, key, seq, id, hash) values (?, ?, ?, ?, ?)',
       queue.no,
       idempotency.key,
       seq,

@@ -151,7 +151,11 @@ export const migrations: readonly string[] = [
 
 /** Brings the schema up to this version, whoever else starts at the same time. */
 export function migrate(db: DatabaseSync): void {
-  if (schemaVersion(db) === migrations.length) return
+  if (schemaVersion(db) === migrations.length) requireTables(db)
+  else bringUp(db)
+}
+
+function bringUp(db: DatabaseSync): void {
   db.exec('begin immediate')
   try {
     const found = schemaVersion(db)
@@ -163,6 +167,27 @@ export function migrate(db: DatabaseSync): void {
     db.exec('rollback')
     throw error
   }
+}
+
+/** A table that went missing would end some calls and not others; its jobs are in a backup, if anywhere. */
+function requireTables(db: DatabaseSync): void {
+  const there = new Set(
+    db
+      .prepare(`select name from sqlite_schema where type = 'table'`)
+      .all()
+      .map(({ name }) => name),
+  )
+  const missing =
+    migrations
+      .join()
+      .match(/(?<=create table )\w+/g)
+      ?.filter((name) => !there.has(name)) ?? []
+  if (missing.length === 0) return
+  throw new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `The database lacks ${missing.join(', ')}, which somebody has dropped. Restore it from a backup.`,
+    { path: db.location(), missing },
+  )
 }
 
 export function refuseNewer(db: DatabaseSync): void {

@@ -45,7 +45,7 @@ interface RecordRow {
 
 export function readJob(tx: Transaction, id: string): JobRecord | null {
   const found = findById(tx, id)
-  return found ? record(tx, found.seq) : null
+  return (found && record(tx, found.seq)) ?? null
 }
 
 export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | null {
@@ -60,7 +60,8 @@ export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | 
   return { state: found.state as EndState, attempts, result, error: decodeError(error) }
 }
 
-function record(tx: Transaction, seq: number): JobRecord {
+/** Undefined where a list names a job that is not there. */
+function record(tx: Transaction, seq: number): JobRecord | undefined {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
@@ -73,7 +74,8 @@ function record(tx: Transaction, seq: number): JobRecord {
        left join holdfast_shelf s on s.no = e.shelf
       where j.seq = ?`,
     seq,
-  ) as RecordRow
+  )
+  if (!row) return undefined
   const isRunning = row.lease_attempt !== null
   return {
     id: row.id,
@@ -129,7 +131,7 @@ export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQu
   }
   const page = found.slice(0, limit)
   return {
-    jobs: page.map(({ seq }) => record(tx, seq)),
+    jobs: page.map(({ seq }) => record(tx, seq)).filter((job) => job !== undefined),
     next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
   }
 }
@@ -183,8 +185,8 @@ function encodeMark(mark: Mark): string {
 function decodeMark(text: string): Mark {
   try {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    if (Array.isArray(mark) && typeof mark[0] === 'string' && mark.slice(1).every(Number.isSafeInteger))
-      return mark as unknown as Mark
+    const isMark = Array.isArray(mark) && mark.length === 4 && typeof mark[0] === 'string' && mark[1] in states
+    if (isMark && mark.slice(1).every(Number.isSafeInteger)) return mark as unknown as Mark
   } catch {
     // falls through: not one of ours
   }

@@ -1,6 +1,7 @@
 // Sweep: what nobody holds. Each part is bounded by `max`, none waits for the disk, and a sweep lost in a crash is simply
 // done again by the next one: it changes nothing that a second sweep would not change in the same way.
 
+import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
 import type { SweepReport, SweepRequest } from '../store.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listReady, place, removeJob, unlist } from './job.ts'
@@ -9,13 +10,65 @@ import { rescue } from './settle.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
 
 export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
+  mendCounts(tx)
   shortenLeases(tx)
   const rescued = rescueExpired(tx, max)
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
   const pruned = prune(tx, max)
   const more = [rescued, overdue, promoted, pruned].some((count) => count >= max)
-  return { rescued, promoted, overdue, pruned, more, nextDueAt: nextDueAt(tx), now: tx.now }
+  let next = nextDueAt(tx)
+  if (!more && next !== null && next <= tx.now) {
+    dropOrphans(tx)
+    next = nextDueAt(tx)
+  }
+  return { rescued, promoted, overdue, pruned, more, nextDueAt: next, now: tx.now }
+}
+
+/** Counts tell where to look. One that was damaged and tells of nothing where jobs wait would hide them for ever. */
+function mendCounts(tx: Transaction): void {
+  for (const state of ['ready', 'scheduled'] as const) {
+    const wrong = tx.db.all<{ no: number; jobs: number }>(
+      `select q.no, (select count(*) from holdfast_${state} l where l.queue = q.no) as jobs
+         from holdfast_queue q
+        where q.${state} < 0 or (q.${state} = 0 and exists (select 1 from holdfast_${state} l where l.queue = q.no))`,
+    )
+    for (const { no, jobs } of wrong) {
+      const queue = tx.queueByNo(no)
+      tx.count(queue, state, jobs - queue[state])
+    }
+  }
+}
+
+/** Something is due and nothing could be done about it: what is listed is not there, or is elsewhere. */
+function dropOrphans(tx: Transaction): void {
+  const isGone = 'not exists (select 1 from holdfast_job j where j.seq = o.seq)'
+  tx.db.run(
+    `delete from holdfast_overdue as o
+      where start_before <= ? and (${isGone} or exists (select 1 from holdfast_lease l where l.seq = o.seq)
+                                   or exists (select 1 from holdfast_ended e where e.seq = o.seq))`,
+    tx.now,
+  )
+  for (const queue of tx.queues()) {
+    const scheduled = `delete from holdfast_scheduled as o where queue = ? and run_at <= ? and ${isGone}`
+    tx.count(queue, 'scheduled', -tx.db.run(scheduled, queue.no, tx.now))
+  }
+  // Without its claim a lease says nothing of who had it, but it still runs out.
+  tx.db.run(
+    `insert into holdfast_claim (no, token, worker, started_at)
+     select claim, lower(hex(randomblob(16))), 'unknown', min(expires_at - lease_ms) from holdfast_lease
+      where expires_at <= ? and claim not in (select no from holdfast_claim) group by claim`,
+    tx.now,
+  )
+  if (tx.db.run(`delete from holdfast_lease as o where expires_at <= ? and ${isGone}`, tx.now) > 0) recountRunning(tx)
+}
+
+function recountRunning(tx: Transaction): void {
+  const counts = tx.db.all<{ queue: number; jobs: number }>(
+    'select j.queue, count(*) as jobs from holdfast_lease l join holdfast_job j on j.seq = l.seq group by j.queue',
+  )
+  const jobs = new Map(counts.map((each) => [each.queue, each.jobs]))
+  for (const queue of tx.queues()) tx.count(queue, 'running', (jobs.get(queue.no) ?? 0) - queue.running)
 }
 
 /** A lease that ends later than its full length from now was given before the clock was set back. */
@@ -26,10 +79,9 @@ function shortenLeases(tx: Transaction): void {
 const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
 function rescueExpired(tx: Transaction, max: number): number {
-  const expired = allHeld(tx, selectExpired, tx.now, max)
-  for (const held of expired) rescue(tx, held)
+  const rescued = tx.each(allHeld(tx, selectExpired, tx.now, max), (held) => rescue(tx, held))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
-  return expired.length
+  return rescued
 }
 
 function cancelOverdue(tx: Transaction, max: number): number {
@@ -37,30 +89,23 @@ function cancelOverdue(tx: Transaction, max: number): number {
     `select ${idleColumns}
        from holdfast_overdue o join holdfast_job j on j.seq = o.seq
       where o.start_before <= ?
+        and not exists (select 1 from holdfast_lease l where l.seq = o.seq)
+        and not exists (select 1 from holdfast_ended e where e.seq = o.seq)
       order by o.start_before, o.seq limit +?`,
     tx.now,
     max,
   )
-  for (const job of overdue) {
+  return tx.each(overdue, (job) => {
     const queue = tx.queueByNo(job.queue)
     unlist(tx, queue, job)
-    const message = `Not started before ${new Date(job.start_before as number).toISOString()}.`
-    end(tx, queue, job, {
-      state: 'cancelled',
-      attempts: job.attempts,
-      result: null,
-      error: { name: 'Overdue', message },
-      run: null,
-    })
-  }
-  return overdue.length
+    const error = overdueError(job.start_before as number)
+    end(tx, queue, job, { state: 'cancelled', attempts: job.attempts, result: null, error, run: null })
+  })
 }
 
 /** The longest due first, whatever their queues. */
 function promoteDue(tx: Transaction, max: number): number {
-  const due = firstDue(tx, max)
-  for (const { queue, job } of due) promote(tx, queue, job)
-  return due.length
+  return tx.each(firstDue(tx, max), ({ queue, job }) => promote(tx, queue, job))
 }
 
 interface Due {

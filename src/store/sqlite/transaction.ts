@@ -10,6 +10,7 @@ import { defaults } from '../../job/bounds.ts'
 import type { EndState, JobState } from '../../job/record.ts'
 import { Refusal } from '../refusals.ts'
 import type { Connection } from './connection.ts'
+import { isDamage } from './database.ts'
 import type { HeldTuple } from './renew.ts'
 import type { SqlFault } from './sql-effect.ts'
 
@@ -180,13 +181,33 @@ export class Transaction {
 
   /** Runs `work`; a Refusal undoes all of it, counts included, and becomes the answer. */
   attempt<T>(work: () => T): T | Refused {
+    return this.#orElse<T | Refused>(work, (error) => (error instanceof Refusal ? error.refused : undefined))
+  }
+
+  /** Does it for each of them; for one that was damaged so that it cannot be done nothing is. Answers for how many it was. */
+  each<T>(items: readonly T[], work: (item: T) => void): number {
+    if (items.length === 0 || this.#isDone(() => items.forEach(work))) return items.length
+    return items.filter((item) => this.#isDone(() => work(item))).length
+  }
+
+  #isDone(work: () => void): boolean {
+    const done = () => {
+      work()
+      return true
+    }
+    return this.#orElse(done, (error) => (isDamage(error) ? false : undefined))
+  }
+
+  /** Runs `work`. Where it throws something that there is another answer to, all of it is undone, counts included. */
+  #orElse<T>(work: () => T, answerTo: (error: unknown) => T | undefined): T {
     const queues = [...this.#byNo.values()].map((row) => ({ ...row }))
     const touched = new Set([...this.#touched].map(({ no }) => no))
     const becameReady = [...this.becameReady]
     try {
       return this.db.savepoint(work)
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error
+      const answer = answerTo(error)
+      if (answer === undefined) throw error
       this.#byName = new Map(queues.map((row) => [row.name, row]))
       this.#byNo = new Map(queues.map((row) => [row.no, row]))
       this.#touched = new Set(queues.filter(({ no }) => touched.has(no)))
@@ -195,7 +216,7 @@ export class Transaction {
       this.#plainDone.clear()
       this.becameReady.clear()
       for (const [queue, count] of becameReady) this.becameReady.set(queue, count)
-      return error.refused
+      return answer
     }
   }
 

@@ -1,0 +1,196 @@
+// What was written over behind the store's back: the job that it was part of suffers alone, and as little as can be.
+import assert from 'node:assert/strict'
+import { describe, type TestContext, test } from 'node:test'
+import { allJobs, claimOne, deadJob, minute, readJob, rejects, stateOf } from './expect.ts'
+import type { InWorld, Overwrite, StoreUnderTest, World } from './world.ts'
+
+/** No JSON at all, and JSON of every wrong shape. */
+const damaged: readonly string[] = [
+  ...[
+    '',
+    '{oops',
+    'null',
+    'true',
+    '5',
+    '"text"',
+    '{}',
+    '[]',
+    '[null]',
+    '[5]',
+    '["text"]',
+    '[[]]',
+    '[{}]',
+    '{"message":5}',
+  ],
+  ...['[{"put":5}]', '[{"put":[null],"delete":[],"sql":[],"enqueue":[]}]'],
+  '[{"put":[],"delete":[5],"sql":[],"enqueue":[]}]',
+  '[{"put":[],"delete":[],"sql":[],"enqueue":[{}]}]',
+  '[{"put":[],"delete":[],"sql":[],"enqueue":[{"id":"x","queue":"a b","payload":5}]}]',
+  '[{"attempt":"one","worker":5,"startedAt":"x","endedAt":null,"ending":5,"error":5}]',
+  '[{"n":1},5]',
+  '\u001e,\u001e',
+]
+const damagedPayloads = damaged.filter((text) => !isJson(text))
+
+export function damageTests(inWorld: InWorld, store: StoreUnderTest): void {
+  if (!store.canBeDamaged) return // there is no way in behind its back
+  const inDamagedWorld = (show: (world: World & { readonly overwrite: Overwrite }, t: TestContext) => Promise<void>) =>
+    inWorld(async (world, t) => {
+      const { overwrite } = world
+      assert.ok(overwrite, 'a store that can be damaged hands out how')
+      await show({ ...world, overwrite }, t)
+    })
+
+  describe('rows that were damaged', () => {
+    test(
+      'a payload that is no JSON kills its job when that is claimed, tells the onDead queue, and nobody else notices',
+      inDamagedWorld(async ({ holdfast, overwrite }) => {
+        const mail = holdfast.queue('mail', { onDead: { queue: 'graves' } })
+        const jobs = [...damagedPayloads, 'unharmed'].map((payload) => ({ payload }))
+        const ids = (await mail.enqueueMany(jobs)).map(({ id }) => id)
+        for (const [i, text] of damagedPayloads.entries()) await overwrite('payload', ids[i] as string, text)
+        for (const [i, text] of damagedPayloads.entries()) {
+          assert.equal((await readJob(holdfast, ids[i] as string)).payload, text, 'shown as it stands')
+        }
+        const leases = await mail.claim({ max: 100 })
+        assert.deepEqual(
+          leases.map(({ job }) => job.payload),
+          ['unharmed'],
+        )
+        for (const [i, text] of damagedPayloads.entries()) {
+          const { state, error, payload } = await readJob(holdfast, ids[i] as string)
+          assert.deepEqual([state, payload], ['dead', text])
+          assert.match(error?.message ?? '', /payload.*JSON/i, 'says what is wrong')
+        }
+        const notices = await holdfast.claim(['graves'], { max: 100 })
+        assert.deepEqual(
+          notices.map(({ job }) => (job.payload as { payload: unknown }).payload).sort(),
+          [...damagedPayloads].sort(),
+        )
+      }),
+    )
+
+    test(
+      'headers that are none read as none: the job runs, and can be woken',
+      inDamagedWorld(async ({ holdfast, overwrite }) => {
+        for (const text of damaged) {
+          const { id } = await holdfast.queue('mail').enqueue(1, { headers: { a: 'b' }, delay: '1h' })
+          await overwrite('headers', id, text)
+          const read = await readJob(holdfast, id)
+          assert.ok(isStrings(read.headers), `${text} reads as headers ${JSON.stringify(read.headers)}`)
+          assert.equal(await holdfast.wake(id, { woken: true }), 'ready')
+          const lease = await claimOne(holdfast, 'mail')
+          assert.ok(isStrings(lease.job.headers))
+          assert.deepEqual(lease.job.wake, { woken: true })
+          assert.equal((await lease.done()).state, 'done')
+        }
+      }),
+    )
+
+    for (const [part, state] of [
+      ['past', 'ready'],
+      ['cancel', 'cancelled'],
+    ] as const) {
+      test(
+        `a damaged ${part} keeps neither its job nor its neighbours from being rescued`,
+        inDamagedWorld(async ({ holdfast, overwrite, clock }) => {
+          const ids: string[] = []
+          for (const text of damaged) {
+            const { id } = await holdfast.queue('mail').enqueue(1)
+            ids.push(id)
+            await claimOne(holdfast, 'mail', { lease: '1s' })
+            await overwrite(part, id, text)
+            assert.ok(Array.isArray((await readJob(holdfast, id)).history))
+          }
+          await holdfast.queue('post').enqueue(1)
+          await claimOne(holdfast, 'post', { lease: '1s' })
+          await clock.advance(minute)
+          assert.equal((await holdfast.sweep()).rescued, damaged.length + 1)
+          for (const id of ids) assert.equal(await stateOf(holdfast, id), state)
+          assert.equal((await holdfast.stats('post')).ready, 1)
+          for (const { history } of await allJobs(holdfast)) {
+            for (const attempt of history) assert.ok(!Number.isNaN(attempt.startedAt.getTime()), 'a readable history')
+          }
+        }),
+      )
+
+      test(
+        `a job whose ${part} was damaged can be settled in every way`,
+        inDamagedWorld(async ({ holdfast, overwrite }) => {
+          for (const text of damaged) {
+            for (const settle of ['done', 'release', 'retry', 'dead'] as const) {
+              const { id } = await holdfast.queue(settle).enqueue(1)
+              const lease = await claimOne(holdfast, settle)
+              await overwrite(part, id, text)
+              await lease.renew()
+              await (settle === 'retry'
+                ? lease.retry(new Error('no'), { delay: '1h' })
+                : lease[settle](undefined as never))
+              const { state, history } = await readJob(holdfast, id)
+              assert.equal(history.at(-1)?.attempt, 1, `${text}, ${settle}`)
+              if (state === 'ready') await (await claimOne(holdfast, settle)).done()
+            }
+          }
+        }),
+      )
+    }
+
+    test(
+      'an error that is none is shown as it stands, and its job is found, told of and requeued',
+      inDamagedWorld(async ({ holdfast, overwrite }) => {
+        for (const text of damaged) {
+          const id = await deadJob(holdfast, 'mail')
+          await overwrite('error', id, text)
+          const { error, history } = await readJob(holdfast, id)
+          assert.equal(error?.message, text)
+          assert.equal(history.at(-1)?.error?.message, text)
+          await rejects(holdfast.result(id), 'JOB_DEAD')
+          if (text === '' || isJson(text)) await holdfast.requeue(id)
+          else
+            assert.deepEqual(
+              await holdfast.requeueAll({ error: text.slice(0, 20) }),
+              { requeued: 1, skipped: [] },
+              text,
+            )
+          const lease = await claimOne(holdfast, 'mail')
+          assert.equal(lease.job.id, id)
+          await lease.done()
+        }
+      }),
+    )
+
+    test(
+      'a result or value that is no JSON is read as the text that it is, between its neighbours',
+      inDamagedWorld(async ({ holdfast, overwrite }) => {
+        await holdfast.kv.put('a', 1)
+        await holdfast.kv.put('c', 3)
+        for (const text of damagedPayloads) {
+          const { id } = await holdfast.queue('mail').enqueue(1)
+          await (await claimOne(holdfast, 'mail')).done({ fine: true })
+          await overwrite('result', id, text)
+          assert.equal((await readJob(holdfast, id)).result, text)
+          assert.equal(await holdfast.result(id), text)
+          await holdfast.kv.put('b', 2)
+          await overwrite('value', 'b', text)
+          assert.equal((await holdfast.kv.get('b'))?.value, text)
+          const values = await Array.fromAsync(holdfast.kv.scan(''), ({ value }) => value)
+          assert.deepEqual(values, [1, text, 3])
+        }
+      }),
+    )
+  })
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function isStrings(headers: unknown): boolean {
+  const isObject = typeof headers === 'object' && headers !== null && !Array.isArray(headers)
+  return isObject && Object.values(headers).every((value) => typeof value === 'string')
+}

@@ -540,7 +540,7 @@ export class Model {
       if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
       else if (request.priority !== job.priority) {
         job.priority = request.priority
-        this.#wait(job, Math.max(job.runAt, this.state.now), false)
+        this.#wait(job, job.state === 'ready' ? this.state.now : Math.max(job.runAt, this.state.now), false)
       }
       return { state: job.state }
     })

@@ -56,7 +56,7 @@ class Alteration {
         return this.#wake(id, job, request.data)
       case 'reschedule':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
-        return this.#move(id, request.runAt, job.lane & ~1)
+        return this.#move(id, request.runAt, { queue: job.queue, lane: job.lane & ~1 })
       case 'reprioritise':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
         return this.#reprioritise(id, job, request.priority)
@@ -68,29 +68,33 @@ class Alteration {
     if (!ended) return []
     const state = ended[0] as JobState
     if (as !== 'delete') return [cannotAlter(id, state, as)]
-    await this.#tx.query('select holdfast.delete_ended($1)', [id])
-    return [{ state }]
+    const [row] = await this.#tx.query('select holdfast.delete_ended($1)', [id])
+    return row?.[0] === '0' ? [] : [{ state }] // gone: somebody has requeued it meanwhile
   }
 
-  async #wake(id: string, { state, lane, headers }: LockedJob, data: string | null): Promise<AlterAnswer> {
+  async #wake(id: string, { state, queue, lane, headers }: LockedJob, data: string | null): Promise<AlterAnswer> {
     const values = [id, encodeWake(headers, data), state === 'running']
     await this.#tx.query('update holdfast.job set headers = $2, woken = $3 where id = $1', values)
-    return state === 'scheduled' ? this.#move(id, this.#tx.now, lane & ~1) : { state }
+    return state === 'scheduled' ? this.#move(id, this.#tx.now, { queue, lane: lane & ~1 }) : { state }
   }
 
-  async #reprioritise(id: string, { state, lane, runAt }: LockedJob, priority: number): Promise<AlterAnswer> {
-    const { name: queue, ...old } = this.#desk.lanes.known(lane) ?? (await this.#desk.lanes.byNo(lane))
+  /** One that is ready stays so, also where the clock was set back. */
+  async #reprioritise(id: string, { state, queue, runAt, ...old }: LockedJob, priority: number): Promise<AlterAnswer> {
     if (priority === old.priority) return { state }
     this.#desk.lanes.require([{ queue, priority }])
-    return this.#move(id, runAt, this.#desk.lanes.of({ queue, priority }).lane)
+    const { lane } = this.#desk.lanes.of({ queue, priority })
+    return this.#move(id, state === 'ready' ? this.#tx.now : runAt, { queue, lane })
   }
 
-  async #move(id: string, runAt: number, lane: number): Promise<AlterAnswer> {
+  async #move(
+    id: string,
+    runAt: number,
+    { queue, lane }: { readonly queue: string; readonly lane: number },
+  ): Promise<AlterAnswer> {
     const { now } = this.#tx
     await this.#tx.query('select holdfast.move_waiting($1, $2, $3, $4)', [id, runAt, lane, now])
     if (runAt > now) return { state: 'scheduled' }
-    const { name } = this.#desk.lanes.known(lane) ?? (await this.#desk.lanes.byNo(lane))
-    this.#ready.set(name, (this.#ready.get(name) ?? 0) + 1)
+    this.#ready.set(queue, (this.#ready.get(queue) ?? 0) + 1)
     return { state: 'ready' }
   }
 }
@@ -104,7 +108,8 @@ const chunkMax = 1_000
 export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
   let deleted = 0
   for (const state of states) {
-    for (let count = chunkMax; count >= chunkMax; deleted += count) {
+    // Until a step finds nothing: of a full one others may have taken some.
+    for (let count = 1; count > 0; deleted += count) {
       count = await desk.db.transact(async (tx) => {
         await tx.readClock()
         const [row] = await tx.query('select holdfast.purge($1, $2, $3)', [queue, state, chunkMax])

@@ -81,6 +81,8 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
 
 export interface LockedJob {
   readonly state: JobState
+  readonly queue: string
+  readonly priority: number
   readonly lane: number
   readonly attempts: number
   readonly cancel: string | null
@@ -97,27 +99,30 @@ export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise
     if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [list(fresh)])
     for (const lane of fresh) locked.add(lane)
     const rows = await tx.query(
-      `select id, lane, attempts, cancel, run_at, headers,
-              case when ready_xid is null then 'scheduled'
-                   when holdfast.is_waiting(lane, ready_xid, ord, start_before, seq) then 'ready'
+      `select j.id, j.lane,
+              (select q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = j.lane & ~1),
+              (select l.priority from holdfast.lane l where l.no = j.lane & ~1), j.attempts, j.cancel, j.run_at, j.headers,
+              case when j.ready_xid is null then 'scheduled'
+                   when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
                    else 'running' end
-         from holdfast.job where id = any ($1::uuid[]) order by id for update`,
+         from holdfast.job j where j.id = any ($1::uuid[]) order by j.id for update`,
       [list(ids)],
     )
     if (rows.some(([, lane]) => !locked.has(lane as string))) continue
-    return new Map(
-      rows.map(([id, lane, attempts, requested, runAt, headers, state]) => [
-        id as string,
-        {
-          state: state as JobState,
-          lane: Number(lane),
-          attempts: Number(attempts),
-          cancel: requested ?? null,
-          runAt: Number(runAt),
-          headers: headers ?? null,
-        },
-      ]),
-    )
+    return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
+  }
+}
+
+function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, state]: Row): LockedJob {
+  return {
+    state: state as JobState,
+    queue: queue as string,
+    priority: Number(priority),
+    lane: Number(lane),
+    attempts: Number(attempts),
+    cancel: cancel ?? null,
+    runAt: Number(runAt),
+    headers: headers ?? null,
   }
 }
 

@@ -83,7 +83,7 @@ export class Database {
     const known = this.#names.get(sql)
     if (known !== undefined) return known
     const verb = /\.(\w+)\(/.exec(sql)?.[1] ?? 'notify'
-    const name = `holdfast.${verb}(…) ${createHash('sha256').update(sql).digest('hex').slice(0, 16)}`
+    const name = `holdfast.${verb}(...) ${createHash('sha256').update(sql).digest('hex').slice(0, 16)}`
     this.#names.set(sql, name)
     return name
   }

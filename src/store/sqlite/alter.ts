@@ -28,7 +28,12 @@ export function alter(tx: Transaction, request: AlterRequest): AlterAnswer {
     return { state: moveWaiting(tx, queue, job, { runAt: request.runAt, priority: job.priority }) }
   }
   if (request.priority === job.priority) return { state: job.state }
-  return { state: moveWaiting(tx, queue, job, { runAt: job.run_at, priority: request.priority }) }
+  return {
+    state: moveWaiting(tx, queue, job, {
+      runAt: job.state === 'ready' ? tx.now : job.run_at,
+      priority: request.priority,
+    }),
+  }
 }
 
 function isWaiting({ state }: FoundRow): boolean {

@@ -107,7 +107,7 @@ function takeRows(tx: Transaction, queue: QueueRow, max: number, list: List): Re
   let bytes = 0
   for (const row of tx.db.eachTuple<ReadyTuple>(list.jobs, queue.no, tx.now, max)) {
     rows.push(row)
-    bytes += row[12].length
+    bytes += row[12].length + (row[11]?.length ?? 0)
     if (bytes > claimMaxBytes) break
   }
   return rows

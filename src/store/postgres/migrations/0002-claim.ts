@@ -35,7 +35,8 @@
 // 300,000 jobs instead of 2.
 
 const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
-                 j.start_before, j.dedup_scope, j.headers, j.payload`
+                 j.start_before, j.dedup_scope, j.headers, j.payload,
+                 octet_length(j.payload) + coalesce(octet_length(j.headers), 0) as bytes`
 
 /** Or has been claimed before: then it has started. */
 const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
@@ -103,7 +104,7 @@ declare
   v_now bigint;
   v_left int := p_max;
   v_bytes bigint := 0;
-  v_bytes_max constant bigint := 33554432; -- payloads of one answer; the job that reaches it is the last
+  v_bytes_max constant bigint := 33554432; -- payloads and headers of one answer; the job that reaches it is the last
   v_taken int;
   v_ahead int;
   v_keyed int;
@@ -157,7 +158,7 @@ begin
             from moment m, unnest(v_cursor.gap_xids, v_cursor.gap_ords) g(xid, ord)
         ),
         late_ahead as materialized (
-          select l.*, sum(octet_length(l.payload)) over (rows unbounded preceding) - octet_length(l.payload) as before
+          select l.*, sum(l.bytes) over (rows unbounded preceding) - l.bytes as before
             from (
               select l.*
                 from gap g cross join lateral (
@@ -207,11 +208,11 @@ begin
              limit v_left
           ),
           room as materialized (
-            select v_bytes_max - v_bytes as bytes, count(*) as jobs, sum(octet_length(a.payload)) as wanted from ahead a
+            select v_bytes_max - v_bytes as bytes, count(*) as jobs, sum(a.bytes) as wanted from ahead a
           ),
           last as not materialized ( -- asked for only where they do not all fit
             select a.ready_xid, a.ord
-              from (select a.ready_xid, a.ord, sum(octet_length(a.payload)) over w - octet_length(a.payload) as before
+              from (select a.ready_xid, a.ord, sum(a.bytes) over w - a.bytes as before
                       from ahead a window w as (order by a.ready_xid, a.ord)) a
              where a.before < (select r.bytes from room r)
              order by a.ready_xid desc, a.ord desc limit 1
@@ -248,7 +249,7 @@ begin
       return next;
       v_total := v_total + v_taken;
       v_left := v_left - v_taken;
-      v_bytes := v_bytes + octet_length(payloads);
+      v_bytes := v_bytes + octet_length(payloads) + coalesce(octet_length(headers), 0);
       if v_keyed > 0 then
         delete from holdfast.dedup d
          where d.ctid = any (array(

@@ -128,6 +128,9 @@ declare
   v_i int;
   v_count int := p_starts[cardinality(p_starts)] + p_lasts[cardinality(p_lasts)] - p_firsts[cardinality(p_firsts)];
   v_spots tid[];
+  v_places_lanes int[];
+  v_places_xids xid8[];
+  v_places_ords bigint[];
   v_turns int[];
   v_claims int[];
   v_gone int[];
@@ -164,17 +167,20 @@ begin
     end if;${freeKeys}
   end loop;
   for v_look in 1 .. case when cardinality(p_firsts) <= v_few then 0 else 5 end loop
-    select array_agg(f.spot), array_agg(f.turn), array_agg(f.claim) into v_spots, v_turns, v_claims
+    select array_agg(f.spot), array_agg(f.lane), array_agg(f.xid), array_agg(f.ord), array_agg(f.turn), array_agg(f.claim)
+      into v_spots, v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims
       from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f;
     exit when v_spots is null;
     with deleted as (
       delete from holdfast.job j
        where j.ctid = any (v_spots) and coalesce(j.ready_xid, '0') = any (p_xids)
-      returning j.ctid as spot, j.*
+      returning j.*
     ),
-    gone as materialized (
+    gone as materialized ( -- by place: where somebody touched a row meanwhile, older servers delete it where it lies now
       select d.*, f.turn, f.claim, array_position(v_lanes, d.lane & ~1) as i
-        from deleted d join unnest(v_spots, v_turns, v_claims) f(spot, turn, claim) on f.spot = d.spot
+        from deleted d
+        join unnest(v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims) f(lane, xid, ord, turn, claim)
+          on f.lane = d.lane and f.xid = d.ready_xid and f.ord = d.ord
     ),${landDone}${freeKeys}
     exit when cardinality(v_gone) = cardinality(v_spots);
   end loop;

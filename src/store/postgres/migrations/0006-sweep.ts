@@ -48,14 +48,17 @@ returns table (id uuid, start_before bigint, attempts smallint, was text) langua
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
 as $holdfast$
 #variable_conflict use_column
-begin
-  perform holdfast.lock_lanes(array(
+declare
+  v_locked int[] := array(
     select j.lane from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-     cross join lateral (select * from holdfast.job where id = o.id offset 0) j));
+     cross join lateral (select * from holdfast.job where id = o.id offset 0) j);
+begin
+  perform holdfast.lock_lanes(v_locked);
   return query
     select j.id, o.start_before, j.attempts, case when j.ready_xid is null then 'scheduled' else 'ready' end
       from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update) j;
+     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update) j
+     where j.lane = any (v_locked); -- others have come up meanwhile: somebody may claim from their lanes
 end $holdfast$;
 
 -- What lies in no partition of its own, and small things whose time is over.
@@ -278,6 +281,9 @@ begin
   update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, lane = t.lane from turn t where j.id = t.id;
   delete from holdfast.lease;
   update holdfast.overdue set passed = false where passed;
+  update holdfast.job j set start_before = null -- one that ran has started
+   where j.start_before is not null
+     and not exists (select from holdfast.overdue o where o.start_before = j.start_before and o.seq = j.seq);
   with old as (delete from holdfast.tally returning *)
   insert into holdfast.tally (xid, queue, scheduled, ready, running, done, dead, cancelled)
   select pg_current_xact_id(), o.queue, sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),

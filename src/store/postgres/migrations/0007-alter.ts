@@ -32,9 +32,11 @@ begin
   return v_deleted;
 end $holdfast$;
 
--- Everything that has ended under this id.
-create function holdfast.delete_ended(p_id uuid) returns void
+-- Everything that has ended under this id; says how many that were.
+create function holdfast.delete_ended(p_id uuid) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_deleted bigint;
 begin
   with gone as (
     delete from holdfast.ended e where e.id = p_id returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key
@@ -45,11 +47,15 @@ begin
   forgotten as (
     delete from holdfast.idempotency i using gone g
      where i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, done, dead, cancelled)
+    select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
+           -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
+      from gone g group by g.queue
   )
-  insert into holdfast.tally (xid, queue, done, dead, cancelled)
-  select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
-         -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
-    from gone g group by g.queue;
+  select count(*) into v_deleted from gone;
+  return v_deleted;
 end $holdfast$;
 
 -- One bounded step: up to so many jobs of a queue that are in one state.

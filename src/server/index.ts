@@ -33,10 +33,19 @@ async function route(holdfast: Holdfast, path: string, query: URLSearchParams): 
   if (area === 'api' && name === 'queues' && id === undefined) return answer(200, await holdfast.queues())
   if (area === 'api' && name === 'jobs' && id === undefined) return answer(200, await holdfast.jobs(toFilter(query)))
   if (area === 'api' && name === 'jobs' && id !== undefined) {
-    const job = await holdfast.job(decodeURIComponent(id))
+    const job = await holdfast.job(decoded(id))
     return job ? answer(200, job) : answer(404, failure(`There is no job ${id}.`, 'JOB_NOT_FOUND'))
   }
   return answer(404, failure(`Nothing is at ${path}.`))
+}
+
+/** As it stands where it cannot be decoded: then it is no id either. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return part
+  }
 }
 
 /** `live`: this process answers. `ready`: the store does too. */

@@ -33,6 +33,7 @@ test('a mistake gets the status and the code that say which', async () => {
     ['/api/jobs?limit=many', 'GET', 400, 'INVALID_OPTION'],
     ['/api/jobs?colour=red', 'GET', 400, 'INVALID_OPTION'],
     ['/api/jobs/nonsense', 'GET', 400, 'INVALID_ID'],
+    ['/api/jobs/%E0%A4%A', 'GET', 400, 'INVALID_ID'],
     ['/api/jobs/01a1e15d-1f43-7000-aa1d-1fba58c70098', 'GET', 404, 'JOB_NOT_FOUND'],
     ['/api/else', 'GET', 404, undefined],
     ['/api/queues', 'POST', 405, undefined],

@@ -1,0 +1,100 @@
+// Rows that went missing, or say what they cannot, behind the store's back. What a damaged text leads to is shown for every
+// store in `../conformance/damage.ts`.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { claimOne, deadJob, readJob, rejects, stateOf } from '../conformance/expect.ts'
+import { setup, useDatabase } from './hand.ts'
+
+useDatabase()
+
+test('a lease whose job is gone runs out, and its neighbours are rescued', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const id = await hand.enqueue('mail', 1)
+  await hand.enqueue('mail', 2)
+  const [lost] = await holdfast.claim(['mail'], { max: 2, lease: 1 })
+  await hand.rows('delete from holdfast.job where id = $1', [id])
+  await delay(5)
+  assert.equal((await holdfast.sweep()).rescued, 1)
+  await rejects(lost?.done() ?? Promise.resolve(), 'LEASE_LOST')
+  assert.deepEqual(await hand.claim('mail'), [2])
+})
+
+test('a job that has ended is not cancelled because a list says that it is overdue', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const dead = await deadJob(holdfast, 'post')
+  await hand.enqueue('late', 1, { startBefore: new Date(Date.now() + 1), delay: '1h' })
+  await hand.rows('insert into holdfast.overdue (start_before, seq, lane, id) values (1, 0, 2, $1)', [dead])
+  await delay(5)
+  await holdfast.sweep()
+  assert.equal(await stateOf(holdfast, dead), 'dead')
+  assert.equal((await holdfast.stats('late')).cancelled, 1, 'the one that is late')
+  await hand.recount()
+})
+
+test('a time that no calendar has keeps nobody from being swept', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const id = await hand.enqueue('mail', 1, { startBefore: new Date(Date.now() + 60_000), delay: '1h' })
+  await hand.enqueue('post', 1)
+  await claimOne(holdfast, 'post', { lease: 1 })
+  await hand.rows('update holdfast.job set start_before = -9000000000000000 where start_before is not null')
+  await hand.rows('update holdfast.overdue set start_before = -9000000000000000')
+  await delay(5)
+  const { overdue, rescued } = await holdfast.sweep()
+  assert.deepEqual({ overdue, rescued }, { overdue: 1, rescued: 1 })
+  assert.match((await readJob(holdfast, id)).error?.message ?? '', /Not started before/)
+  await hand.recount()
+})
+
+test('numbers that cannot be are shown as they stand, and the job goes its way', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const ids = [await hand.enqueue('mail', 1), await hand.enqueue('mail', 2), await hand.enqueue('mail', 3)]
+  await hand.rows('update holdfast.job set attempts = -5, freed = -1, timeout_ms = -1 where id = $1', [ids[0]])
+  await hand.rows('update holdfast.job set max_attempts = -1 where id = $1', [ids[1]])
+  assert.equal((await readJob(holdfast, ids[0] as string)).attempts, -5)
+  const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })
+  assert.equal((await early?.retry(new Error('no'), { delay: '1h' }))?.state, 'scheduled', 'it has attempts left')
+  assert.equal((await late?.retry(new Error('no')))?.state, 'dead', 'it had more than it may have')
+  assert.equal((await unharmed?.done())?.state, 'done')
+  await hand.recount()
+})
+
+test('a count that is off hides no job from a claim', async () => {
+  await using hand = await setup()
+  await hand.enqueue('mail', 1)
+  await hand.rows('delete from holdfast.tally')
+  assert.deepEqual(await hand.claim('mail'), [1])
+})
+
+test('a queue whose name was damaged: its jobs die when they are claimed, and those claimed with them do not', async () => {
+  await using hand = await setup()
+  const id = await hand.enqueue('mail', 1)
+  await hand.enqueue('post', 2)
+  await hand.rows(`update holdfast.queue set name = 'no name' where name = 'mail'`)
+  const another = await hand.another()
+  const leases = await another.claim('*', { max: 10 })
+  assert.deepEqual(
+    leases.map(({ job }) => job.payload),
+    [2],
+  )
+  const { state, error } = await readJob(another, id)
+  assert.deepEqual([state, error?.code], ['dead', 'INVALID_NAME'])
+})
+
+test('a state that there is not is shown as it stands, and holds up nobody', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const id = await deadJob(holdfast, 'mail')
+  await hand.rows(`update holdfast.ended set state = 'lost'`)
+  assert.equal(await stateOf(holdfast, id), 'lost')
+  await rejects(holdfast.requeue(id), 'INVALID_STATE')
+  await rejects(holdfast.cancel(id), 'INVALID_STATE')
+  await holdfast.sweep()
+  await holdfast.jobs()
+  await deadJob(holdfast, 'mail')
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, 1)
+})

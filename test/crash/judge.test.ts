@@ -1,7 +1,10 @@
 // The judge judged: it lets a sound store pass, and catches each store that breaks a promise, by that promise.
 import assert from 'node:assert/strict'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
 import { faults } from './faults.ts'
+import { sqliteGround } from './ground.ts'
 import { parseJournal } from './journal.ts'
 import { judge } from './judge.ts'
 import { rehearse } from './rehearsal.ts'
@@ -50,4 +53,19 @@ test('a call that was not answered is one of which nobody knows, and a line cut 
       { answer: null, refused: null },
     ],
   )
+})
+
+test('a look behind the queue finds a count that is wrong, and a file that is damaged', async () => {
+  await using ground = await sqliteGround()
+  await ground.inspect()
+  const path = ground.url.slice('sqlite:'.length)
+  const db = new DatabaseSync(path)
+  db.exec('update holdfast_queue set done = done + 1')
+  await assert.rejects(ground.inspect(), /counts equal a recount/)
+  db.exec('update holdfast_queue set done = done - 1')
+  db.close()
+  await ground.inspect()
+  const bytes = readFileSync(path)
+  writeFileSync(path, bytes.fill(0xff, bytes.length - 4_096))
+  await assert.rejects(ground.inspect())
 })

@@ -116,7 +116,11 @@ export class Lease<Payload = unknown, Result = unknown> {
       const schema = this.#definition.resultSchema
       if (schema) await validate(schema, result, 'result', this.job.queue)
       const text = result === undefined ? null : encodeJson(result, resultRule)
-      return this.#settle({ as: 'done', result: text, effects: await this.#prepare(effects) })
+      return this.#settle({
+        as: 'done',
+        result: text,
+        effects: effects === undefined ? null : await this.#prepare(effects),
+      })
     })
   }
 
@@ -138,7 +142,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       return this.#settle({
         as: 'dead',
         error: jobError(error),
-        effects: await this.#prepare(effects),
+        effects: effects === undefined ? null : await this.#prepare(effects),
       })
     })
   }
@@ -156,7 +160,7 @@ export class Lease<Payload = unknown, Result = unknown> {
   /** Confirms a requested cancel, or gives up the job for good. */
   cancelled(effects?: Effects): Promise<Settled> {
     return this.#desk.run(async () => {
-      return this.#settle({ as: 'cancelled', effects: await this.#prepare(effects) })
+      return this.#settle({ as: 'cancelled', effects: effects === undefined ? null : await this.#prepare(effects) })
     })
   }
 
@@ -170,7 +174,7 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 
   /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
-  async #prepare(effects: Effects | undefined): Promise<EffectSet | null> {
+  async #prepare(effects: Effects): Promise<EffectSet | null> {
     try {
       return await prepareEffects(effects, this.#desk.capabilities)
     } catch (error) {

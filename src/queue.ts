@@ -97,7 +97,7 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
 
 /** All of them go where one of them goes. */
 function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
-  const [tx, another] = new Set(entries.map((entry) => entry.tx).filter((each) => each !== undefined))
+  const [tx, another] = new Set(entries.map((entry) => entry?.tx).filter((each) => each !== undefined))
   if (another === undefined) return tx
   throw new HoldfastError('INVALID_OPTION', 'Jobs that are enqueued together share one tx; these name several.', {
     option: 'tx',

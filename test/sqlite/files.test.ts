@@ -118,7 +118,10 @@ describe('a file that was damaged while nobody had it open', () => {
       const path = join(scratch.path, 'jobs.db')
       const at = Math.floor(files.log.length * part)
       await writeFile(path, files.db)
-      await writeFile(`${path}-wal`, isCut ? files.log.subarray(0, at) : Buffer.from(files.log).fill(0xa5, at, at + 40))
+      await writeFile(
+        `${path}-wal`,
+        isCut ? files.log.subarray(0, at) : Buffer.from(files.log).fill(0xa5, at, Math.min(at + 40, files.log.length)),
+      )
       assert.deepEqual(await exercise(path), [])
       using db = new DatabaseSync(path)
       assertCountsEqualRecount(db)

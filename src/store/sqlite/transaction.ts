@@ -12,7 +12,7 @@ import { Refusal } from '../refusals.ts'
 import type { Connection } from './connection.ts'
 import { isDamage } from './database.ts'
 import type { HeldTuple } from './renew.ts'
-import type { SqlFault } from './sql-effect.ts'
+import { EverythingUndone, type SqlFault } from './sql-effect.ts'
 
 export interface QueueRow {
   readonly no: number
@@ -195,7 +195,7 @@ export class Transaction {
       work()
       return true
     }
-    return this.#orElse(done, (error) => (isDamage(error) ? false : undefined))
+    return this.#orElse(done, (error) => (isDamage(error) && !(error instanceof EverythingUndone) ? false : undefined))
   }
 
   /** Runs `work`. Where it throws something that there is another answer to, all of it is undone, counts included. */

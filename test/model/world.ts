@@ -172,6 +172,9 @@ function tellsOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: Death
   return 'id' in told && told.id === id && 'queue' in told && told.queue === queue
 }
 
+/** Some seconds of looking for an explanation. */
+const schedulesMax = 50_000
+
 /** What could become of the model where calls come in between the parts of others, as far as the answers allow. */
 function* interleaved(
   model: Model,
@@ -181,12 +184,14 @@ function* interleaved(
   const named = new Set(answered.flatMap(({ names }) => names))
   const known = new Set(lanesOf(model.all()).map((lane) => JSON.stringify(lane)))
   const misses = ({ queue, priority, front }: Lane) => !known.has(JSON.stringify({ queue, priority, front }))
+  let tried = 0
   for (const how of lanes.flatMap((turn) => [
     { turn, misses: () => false, busy: new Set<string>() },
     { turn, misses, busy: named },
   ])) {
     const schedules: (readonly number[])[] = [[]]
-    for (let schedule = schedules.pop(); schedule; schedule = schedules.pop()) {
+    for (let schedule = schedules.pop(); schedule && tried < schedulesMax; schedule = schedules.pop()) {
+      tried += 1
       const race = { model: model.clone(), oracle, ...how }
       const parts = answered.map((each) => each.judgeInParts?.(race) ?? atOnce(each, race))
       const ends = schedule.map((i) => ({ i, ...(parts[i] as Generator<void, string | null>).next() }))

@@ -89,14 +89,14 @@ export class Results {
     this.#pause(asked)
   }
 
-  /** Those that were just told are still on the list: whoever is left keeps the timer. */
+  /** Whoever waits keeps the process alive by their own timeout; this timer does not. */
   #pause(asked: readonly Waiting[]): void {
     const now = performance.now()
     const pauses = asked.map(({ since }) => (now - since) * lateness)
     const ms = Math.min(pauseMaxMs, Math.max(pauseMinMs, Math.min(...pauses)))
     this.#timer = setTimeout(() => {
       if (this.#waiting.size > 0) this.#look()
-    }, ms)
+    }, ms).unref()
   }
 }
 

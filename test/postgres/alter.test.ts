@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { claimOne, deadJob, stateOf } from '../conformance/expect.ts'
-import { type CallerTx, type Hand, inHand, useDatabase } from './hand.ts'
+import { inHand, requeueInProgress, useDatabase } from './hand.ts'
 
 useDatabase()
 
@@ -75,12 +75,3 @@ test(
     assert.equal((await claimOne(healed, 'mail')).job.payload, 'begun')
   }),
 )
-
-/** A requeue that has not committed yet. */
-async function requeueInProgress(hand: Hand, id: string): Promise<CallerTx> {
-  const tx = await hand.begin()
-  const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
-  const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
-  await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])
-  return tx
-}

@@ -239,3 +239,12 @@ export async function until(isTrue: () => Promise<boolean>, what: string): Promi
     await delay(5)
   }
 }
+
+/** A requeue that has not committed yet. */
+export async function requeueInProgress(hand: Hand, id: string): Promise<CallerTx> {
+  const tx = await hand.begin()
+  const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
+  const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
+  await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])
+  return tx
+}

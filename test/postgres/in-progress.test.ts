@@ -5,7 +5,7 @@ import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease.ts'
 import { claimOne, deadJob, readJob, rejects } from '../conformance/expect.ts'
-import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+import { type CallerTx, type Hand, inHand, type Rule, requeueInProgress, useDatabase } from './hand.ts'
 import { clockAfterLock, gaps, laneLock, readAfterLock } from './rules.ts'
 
 useDatabase()
@@ -202,15 +202,6 @@ test(
     assert.deepEqual(await hand.claim(), ['risen'])
   }),
 )
-
-/** A requeue that has not committed yet. */
-async function requeueInProgress(hand: Hand, id: string): Promise<CallerTx> {
-  const tx = await hand.begin()
-  const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
-  const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
-  await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])
-  return tx
-}
 
 test(
   'of two requeues of one job the second finds it alive',

@@ -1,0 +1,113 @@
+// What happens in this process, told to whoever asked. Every transition has a name of its own; a listener that throws
+// harms nobody and is reported. Nothing is made for an event that nobody listens to: ask `hears` first where making it
+// costs something.
+
+import type { JobError, JobState } from './job/record.ts'
+
+/** One run of one job. */
+export interface JobFacts {
+  readonly id: string
+  readonly queue: string
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly worker: string
+}
+
+export interface RunFacts extends JobFacts {
+  /** From the call of the handler to its end. */
+  readonly durationMs: number
+}
+
+export interface HoldfastEvents {
+  'job.enqueued': { readonly id: string; readonly queue: string; readonly status: 'created' | 'duplicate' }
+  /** A worker calls the handler. */
+  'job.started': JobFacts & { readonly createdAt: Date; readonly waitedMs: number }
+  'job.progress': JobFacts & { readonly progress: number; readonly message: string | null }
+  'job.log': JobFacts & { readonly message: string; readonly facts: Readonly<Record<string, unknown>> }
+  'job.done': RunFacts & { readonly outcome: string | null; readonly warning: string | null }
+  /** The attempt failed, and another comes at `runAt`. */
+  'job.retrying': RunFacts & { readonly error: JobError; readonly ending: FailedEnding; readonly runAt: Date | null }
+  'job.dead': RunFacts & { readonly error: JobError; readonly ending: FailedEnding }
+  'job.snoozed': RunFacts & { readonly runAt: Date | null }
+  'job.released': RunFacts & { readonly reason: string }
+  'job.cancelled': RunFacts
+  /** The job is no longer this worker's: its lease ran out or it was taken away. What it brings is thrown away. */
+  'lease.lost': JobFacts & { readonly during: 'run' | 'settle' }
+  /** A settlement that failed for another reason than a lost lease; `state` where the store says what became of the job. */
+  'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
+  /** A handler ignored its signal and was left behind. `abandoned` of them run on in this worker. */
+  'handler.abandoned': JobFacts & { readonly reason: string; readonly abandoned: number }
+  'heartbeat.failed': { readonly worker: string; readonly jobs: number; readonly error: Error }
+  /** Calls to the store, for durations. */
+  'claim.ended': { readonly worker: string; readonly claimed: number; readonly durationMs: number }
+  'settle.ended': { readonly worker: string; readonly settled: number; readonly durationMs: number }
+  'sweep.ended': {
+    readonly rescued: number
+    readonly promoted: number
+    readonly overdue: number
+    readonly pruned: number
+    readonly durationMs: number
+  }
+  /** Told once, when the store stops answering. */
+  'store.down': { readonly by: string; readonly error: Error }
+  'store.up': { readonly by: string; readonly awayMs: number }
+  'worker.started': { readonly worker: string; readonly queues: readonly string[] | null; readonly concurrency: number }
+  'worker.stopping': { readonly worker: string; readonly running: number; readonly graceMs: number }
+  'worker.stopped': { readonly worker: string }
+  'worker.failed': { readonly worker: string; readonly error: Error }
+  'gate.closed': { readonly gate: string; readonly reason: string }
+  'gate.opened': { readonly gate: string; readonly closedMs: number }
+}
+
+/** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
+export type FailedEnding = 'failed' | 'timeout' | 'crashed'
+
+export type EventName = keyof HoldfastEvents
+export type Listener<Name extends EventName> = (event: HoldfastEvents[Name]) => void
+export type AnyListener = <Name extends EventName>(name: Name, event: HoldfastEvents[Name]) => void
+
+export class Events {
+  readonly #listeners = new Map<EventName, Set<Listener<never>>>()
+  readonly #all = new Set<AnyListener>()
+
+  /** Answers how to stop listening. */
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    const listeners = this.#listeners.get(name) ?? new Set()
+    this.#listeners.set(name, listeners)
+    const own: Listener<Name> = (event) => listener(event) // added twice, it hears twice and stops once
+    listeners.add(own as Listener<never>)
+    return () => {
+      listeners.delete(own as Listener<never>)
+      if (listeners.size === 0 && this.#listeners.get(name) === listeners) this.#listeners.delete(name)
+    }
+  }
+
+  onAll(listener: AnyListener): () => void {
+    const own: AnyListener = (name, event) => listener(name, event)
+    this.#all.add(own)
+    return () => this.#all.delete(own)
+  }
+
+  hears(name: EventName): boolean {
+    return this.#all.size > 0 || this.#listeners.has(name)
+  }
+
+  emit<Name extends EventName>(name: Name, event: HoldfastEvents[Name]): void {
+    for (const listener of this.#listeners.get(name) ?? []) guard(() => listener(event as never))
+    for (const listener of this.#all) guard(() => listener(name, event))
+  }
+}
+
+/** A listener is a guest: what it throws is shown as a warning and stops nothing. */
+function guard(call: () => unknown): void {
+  try {
+    const answer = call()
+    if (answer instanceof Promise) answer.catch(warn)
+  } catch (error) {
+    warn(error)
+  }
+}
+
+function warn(error: unknown): void {
+  process.emitWarning(error instanceof Error ? error : String(error), 'HoldfastListenerWarning')
+}

@@ -117,7 +117,7 @@ export class Holdfast {
   constructor(store: Store) {
     this.#store = store
     this.#sweeper = new Sweeper(store)
-    this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
+    this.#unsubscribe = store.subscribe({ onReady: (queue, count) => this.#waiters.wake(queue, count) })
     this.#enqueues = new Group({
       flush: (r) => this.#flushEnqueues(r),
       weigh: (r) => weightOf(r.jobs),

@@ -43,6 +43,8 @@ import type {
   EnqueueRequest,
   KvAnswer,
   KvWrite,
+  ProgressAnswer,
+  ProgressRequest,
   PurgeState,
   RenewAnswer,
   RenewRequest,
@@ -106,6 +108,7 @@ export class Holdfast {
   readonly #enqueues: Group<EnqueueRequest, EnqueueAnswer>
   readonly #settles: Group<SettleRequest, SettleAnswer>
   readonly #renews: Group<RenewRequest, RenewAnswer>
+  readonly #progress: Group<ProgressRequest, ProgressAnswer>
   readonly #kvWrites: Group<KvWrite, KvAnswer>
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
@@ -125,6 +128,7 @@ export class Holdfast {
     })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
+    this.#progress = new Group({ flush: (r) => store.progress(r), weigh: () => 1, weightMax: groupMax })
     this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: kvWeight, weightMax: groupMax })
     this.kv = new Kv({
       get: (key) => this.#run(() => store.kvGet(key)),
@@ -142,6 +146,7 @@ export class Holdfast {
       capabilities: store.capabilities,
       run: (action) => this.#run(action),
       renew: (request) => this.#renews.add(request),
+      progress: (request) => this.#progress.add(request),
       settle: (request) => this.#settleOne(request),
       random: Math.random,
     }
@@ -358,7 +363,7 @@ export class Holdfast {
           ...(queue !== undefined && { queue: checkQueueName(queue) }),
           ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
           ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
-          ...(error !== undefined && { error: checkText(error, 'error') }),
+          ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
         },
       }),
     )

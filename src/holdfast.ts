@@ -43,6 +43,8 @@ import type {
   EnqueueRequest,
   KvAnswer,
   KvWrite,
+  ProgressAnswer,
+  ProgressRequest,
   PurgeState,
   RenewAnswer,
   RenewRequest,
@@ -116,6 +118,7 @@ export class Holdfast {
   readonly #enqueues: Group<EnqueueRequest, EnqueueAnswer>
   readonly #settles: Group<SettleRequest, SettleAnswer>
   readonly #renews: Group<RenewRequest, RenewAnswer>
+  readonly #progress: Group<ProgressRequest, ProgressAnswer>
   readonly #kvWrites: Group<KvWrite, KvAnswer>
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
@@ -144,6 +147,7 @@ export class Holdfast {
     })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax })
+    this.#progress = new Group({ flush: (r) => store.progress(r), weigh: () => 1, weightMax })
     this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: kvWeight, weightMax })
     this.kv = new Kv({
       get: (key) => this.#run(() => store.kvGet(key)),
@@ -161,6 +165,7 @@ export class Holdfast {
       capabilities: store.capabilities,
       run: (action) => this.#run(action),
       renew: (request) => this.#renews.add(request),
+      progress: (request) => this.#progress.add(request),
       settle: (request) => this.#settleOne(request),
       random: Math.random,
     }
@@ -394,7 +399,7 @@ export class Holdfast {
           ...(queue !== undefined && { queue: checkQueueName(queue) }),
           ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
           ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
-          ...(error !== undefined && { error: checkText(error, 'error') }),
+          ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
         },
       }),
     )

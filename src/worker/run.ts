@@ -20,7 +20,7 @@ import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events, RunFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { jobError } from '../job/error.ts'
-import { checkNumber } from '../job/names.ts'
+import { checkNumber, checkText } from '../job/names.ts'
 import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
@@ -173,6 +173,7 @@ export class Run implements JobDesk, Ground {
 
   progress(value: number, message: string | null): void {
     checkNumber(value, 'progress', 0, 1)
+    if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
     if (this.state !== 'running') return
     const { events, worker } = this.#desk
     this.#desk.progress(this, value, message)

@@ -1,0 +1,19 @@
+import type { Holdfast } from '../holdfast.ts'
+import { checkOptions } from '../job/names.ts'
+import { open } from '../open.ts'
+import { VirtualClock, type VirtualClockOptions } from './virtual-clock.ts'
+
+export interface InMemoryOptions extends VirtualClockOptions {
+  /** What time it is in the beginning; the first day of 2030 unless given. */
+  readonly startAt?: Date | number
+}
+
+/** A store in memory on a virtual clock: nothing on disk, nothing to wait for. */
+export async function openInMemory(
+  options: InMemoryOptions = {},
+): Promise<{ holdfast: Holdfast; clock: VirtualClock }> {
+  checkOptions(options, 'options', ['startAt', 'timers'])
+  const { startAt, ...clockOptions } = options
+  const clock = new VirtualClock(startAt, clockOptions)
+  return { holdfast: await open('sqlite::memory:', { clock }), clock }
+}

@@ -252,7 +252,7 @@ export class Holdfast {
     options?: WorkOptions,
   ): Worker
   work<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
-    pairs: readonly [...{ [I in keyof Queues]: Pair<Queues[I]> }],
+    pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
     options?: WorkOptions,
   ): Worker
   work(first: unknown, second?: unknown, third?: WorkOptions): Worker {

@@ -46,7 +46,7 @@ const noJitter = 0.5
  */
 export async function drain<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
   holdfast: Holdfast,
-  pairs: readonly [...{ [I in keyof Queues]: Pair<Queues[I]> }],
+  pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
   options: DrainOptions = {},
 ): Promise<DrainReport> {
   checkOptions(options, 'drain options', [...runOptionNames, 'clock', 'until', 'maxJobs', 'concurrency'])

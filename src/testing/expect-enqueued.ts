@@ -50,7 +50,7 @@ export function expectEnqueued<In>(
   holdfast: Holdfast,
   // biome-ignore lint/suspicious/noExplicitAny: what comes out does not matter to who looks at what went in
   queue: QueueDefinition<In, any, any, any> | Queue<In, any, any, any>,
-  expected?: ExpectedJob<In>,
+  expected?: ExpectedJob<NoInfer<In>>,
 ): Promise<[WaitingJob<In>, ...WaitingJob<In>[]]>
 export function expectEnqueued<Payload = unknown>(
   holdfast: Holdfast,
@@ -76,7 +76,7 @@ export async function expectEnqueued(
   const list = listed(jobs.length > 0 ? jobs : elsewhere, await storeTime(holdfast))
   throw new AssertionError({
     message:
-      `Expected ${wanted}; ${found.length === 0 ? 'none is' : `${found.length} are`} like that. ${there}\n${list}`.trim(),
+      `Expected ${wanted}; ${found.length === 0 ? 'none is' : `${found.length} ${found.length === 1 ? 'is' : 'are'}`} like that. ${there}\n${list}`.trim(),
     actual: found.length,
     expected: count ?? 1,
     operator: 'expectEnqueued',

@@ -5,13 +5,14 @@ import { type Duration, toMs } from '../duration.ts'
 import type { Effects } from '../effects.ts'
 import { type ErrorCode, HoldfastError } from '../errors.ts'
 import { newId } from '../id.ts'
+import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
-import { checkJobId, checkOptions, checkTime } from '../job/names.ts'
+import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import { encodeWake } from '../job/stored.ts'
 import { prepareJob, validate } from '../prepare.ts'
 import { Queue } from '../queue.ts'
 import type { ClaimedJob } from '../store/store.ts'
-import { Job, type JobDesk } from '../worker/job.ts'
+import { checkProgress, extendRule, Job, type JobDesk } from '../worker/job.ts'
 
 export interface HandlerJobOptions {
   readonly id?: string
@@ -101,7 +102,12 @@ function toClaimed(definition: AnyDefinition, payload: unknown, options: Handler
   const job = atOnce(prepareJob(definition, payload, enqueueOptions), definition.name)
   const startedMs = checkTime(startedAt, 'startedAt')
   return {
-    ...{ id: checkJobId(id), queue: definition.name, fence: 'none', attempt },
+    ...{
+      id: checkJobId(id),
+      queue: definition.name,
+      fence: 'none',
+      attempt: checkInteger(attempt, 'attempt', 1, bounds.attemptsMax),
+    },
     ...{ maxAttempts: job.maxAttempts, priority: job.priority, timeoutMs: job.timeoutMs, payload: job.payload },
     createdAt: checkTime(createdAt, 'createdAt'),
     startedAt: startedMs,
@@ -135,6 +141,7 @@ class RecordingDesk implements JobDesk {
   }
 
   progress(value: number, message: string | null): void {
+    checkProgress(value, message)
     this.reports.push({ value, message })
   }
 
@@ -143,7 +150,7 @@ class RecordingDesk implements JobDesk {
   }
 
   async extend(duration: Duration): Promise<void> {
-    this.extensions.push(toMs(duration, 'extend', { min: 1 }))
+    this.extensions.push(toMs(duration, 'extend', extendRule))
   }
 
   abort(code: AbortCode): void {

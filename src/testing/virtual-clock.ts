@@ -1,5 +1,5 @@
 import type { Clock } from '../clock.ts'
-import { type Duration, toMs } from '../duration.ts'
+import { type Duration, show, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { checkOptions, checkTime } from '../job/names.ts'
 import { VirtualTimers } from './virtual-timers.ts'
@@ -23,7 +23,12 @@ export class VirtualClock implements Clock {
     this.shared = new SharedArrayBuffer(8)
     this.#ms = new Float64Array(this.shared)
     this.#ms[0] = checkTime(startAt, 'startAt')
-    if (options.timers === 'virtual') this.timers = new VirtualTimers()
+    const { timers = 'real' } = options
+    if (timers !== 'real' && timers !== 'virtual')
+      throw new HoldfastError('INVALID_OPTION', `timers is 'real' or 'virtual'; got ${show(timers)}.`, {
+        option: 'timers',
+      })
+    if (timers === 'virtual') this.timers = new VirtualTimers()
   }
 
   now(): number {
@@ -33,7 +38,8 @@ export class VirtualClock implements Clock {
   /** Moves time: `'5m'`, or milliseconds. A negative number is a clock that was set back. */
   advance(by: Duration): void {
     const ms = typeof by === 'number' ? by : toMs(by, 'advance')
-    if (!Number.isFinite(ms)) throw new HoldfastError('INVALID_OPTION', 'advance takes a duration.', { value: by })
+    if (!Number.isFinite(ms))
+      throw new HoldfastError('INVALID_OPTION', `advance takes a duration; got ${show(by)}.`, {})
     if (this.timers && ms > 0) this.timers.advance(ms, (step) => this.#move(step))
     else this.#move(ms)
   }

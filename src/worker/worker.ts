@@ -149,6 +149,7 @@ export class Worker {
         gate: plan.gate,
         queues: plan.all ? null : [...plan.queues.keys()],
         room: () => this.#room(),
+        queuesWithWork: () => queuesWithWork(store),
         claim: (request) => store.claim(request),
         start: (jobs) => this.#start(jobs),
       },
@@ -396,6 +397,11 @@ function toService({ definition, handler, threads }: ServedQueue, middleware: re
     kill: (job) => pool.kill(job),
     close: () => pool.close(),
   }
+}
+
+async function queuesWithWork(store: Store): Promise<readonly string[]> {
+  const stats = await store.stats()
+  return stats.filter(({ paused, counts }) => !paused && counts.ready > 0).map(({ queue }) => queue)
 }
 
 /** The handler with all middleware around it, the first outermost. */

@@ -27,3 +27,12 @@ export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type { Capabilities, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
 export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
+export type { Holder } from './worker/life.ts'
+export {
+  type Resource,
+  type ResourceHealth,
+  ResourceRestarted,
+  type ResourceState,
+  resource,
+} from './worker/resource.ts'
+export type { ResourceOptions } from './worker/resource-options.ts'

@@ -12,6 +12,7 @@ import {
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
+import { Events } from './events.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from './job/codec.ts'
@@ -53,6 +54,8 @@ import type {
 } from './store/store.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
+import type { Gate, GateOptions } from './worker/gate.ts'
+import { type GateInfo, Gates } from './worker/gates.ts'
 
 export interface JobsFilter {
   readonly queue?: string
@@ -110,6 +113,8 @@ export class Holdfast {
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
   readonly #results: Results
+  readonly #events = new Events()
+  readonly #gates: Gates
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
   #closing: Promise<void> | null = null
@@ -131,6 +136,7 @@ export class Holdfast {
       scan: (query) => this.#run(() => store.kvScan(query)),
       write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
+    this.#gates = new Gates({ kv: this.kv, events: this.#events })
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#queueDesk = {
       run: (action) => this.#run(action),
@@ -405,6 +411,16 @@ export class Holdfast {
     return total
   }
 
+  /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
+  gate(name: string, options: GateOptions = {}): Gate {
+    return this.#gates.get(name, options)
+  }
+
+  /** Every gate that was ever closed, by name, and how it stands. */
+  gates(): Promise<GateInfo[]> {
+    return this.#gates.list()
+  }
+
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
     return this.#run(() => this.#sweeper.sweep())
@@ -424,6 +440,7 @@ export class Holdfast {
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
+    this.#gates.end()
     if (this.#running > 0) await this.#idle.promise
     await this.#store.close()
   }

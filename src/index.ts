@@ -27,6 +27,10 @@ export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type { Capabilities, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
 export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
+export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate.ts'
+export { GateClosed } from './worker/gate-closed.ts'
+export type { ClosedGateState, GateState, OpenGateState } from './worker/gate-state.ts'
+export type { GateInfo } from './worker/gates.ts'
 export type { Holder } from './worker/life.ts'
 export {
   type Resource,

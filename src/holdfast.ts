@@ -32,7 +32,7 @@ import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import { Lease, type LeaseDesk } from './lease.ts'
-import { validate } from './prepare.ts'
+import { readPayload, validate } from './prepare.ts'
 import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
 import { Results } from './results.ts'
 import type {
@@ -122,7 +122,7 @@ export class Holdfast {
   constructor(store: Store) {
     this.#store = store
     this.#sweeper = new Sweeper(store)
-    this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
+    this.#unsubscribe = store.subscribe({ onReady: (queue, count) => this.#waiters.wake(queue, count) })
     this.#enqueues = new Group({
       flush: (r) => this.#flushEnqueues(r),
       weigh: (r) => weightOf(r.jobs),
@@ -556,15 +556,6 @@ export class Holdfast {
     }
     await Promise.all(deaths)
     return leases
-  }
-}
-
-function readPayload({ payload }: ClaimedJob): unknown {
-  try {
-    return JSON.parse(payload)
-  } catch (cause) {
-    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
-    throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
   }
 }
 

@@ -10,3 +10,12 @@ export class Permanent extends Error {
     this.effects = options.effects
   }
 }
+
+/** Anything can be thrown, also what will not be looked at. */
+export function isPermanent(error: unknown): error is Permanent {
+  try {
+    return error instanceof Permanent
+  } catch {
+    return false
+  }
+}

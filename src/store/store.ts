@@ -43,9 +43,10 @@
 //    bounded, takes what is due longest first, and says whether more is left and when something is due next. It may do
 //    one part after the other, others coming in between, and leave jobs to whoever is at them just now.
 //
-// 8. subscribe tells that jobs became ready in a queue, from whichever process. It is a hint: it may come late, twice,
-//    or (rarely) not at all, so every waiter also polls at a stated interval; but it must never come before a claim can
-//    see the jobs.
+// 8. subscribe tells that jobs became ready in a queue, and that jobs that run are asked to be cancelled, from whichever
+//    process. Both are hints: they may come late, twice, or (rarely) not at all, so every waiter also polls at a stated
+//    interval, and who holds jobs asks `cancelRequested`; but neither comes before it can be seen. Who renews or asks is
+//    told of cancels as who claims is told of jobs: the store keeps listening for either.
 //
 // 9. Counts are part of the transactions that change them: stats equals a recount at every commit and never counts rows.
 //
@@ -84,6 +85,8 @@ export interface Store {
   enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
+  /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
+  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]>
   sweep(request: SweepRequest): Promise<SweepReport>
 
@@ -106,9 +109,17 @@ export interface Store {
   kvWrite(writes: readonly KvWrite[]): Promise<KvAnswer[]>
   kvScan(query: KvScanQuery): Promise<KvPage>
 
-  /** Calls back after jobs became ready; answers how to stop. */
-  subscribe(onReady: (queue: string, count: number) => void): () => void
+  /** Answers how to stop. */
+  subscribe(subscriber: Subscriber): () => void
   close(): Promise<void>
+}
+
+/** Whom a store calls back. */
+export interface Subscriber {
+  /** Jobs of this queue became ready. */
+  onReady?(queue: string, count: number): void
+  /** These jobs run, and somebody asked to cancel them; null: some job does, and `cancelRequested` tells which. */
+  onCancel?(ids: readonly string[] | null): void
 }
 
 /** Jobs that are enqueued together or not at all. */
@@ -200,7 +211,7 @@ export interface CancelRequest {
   readonly effects: EffectSet | null
 }
 
-/** `cancelled`: it waited and has ended. `requested`: it runs; whoever holds it is told at the next renewal. */
+/** `cancelled`: it waited and has ended. `requested`: it runs; whoever holds it is told soon, and at the next renewal. */
 export type CancelAnswer =
   | { readonly status: 'cancelled' | 'requested'; readonly enqueued: readonly Enqueued[] }
   | Refused

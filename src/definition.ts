@@ -110,7 +110,7 @@ export function toDefinition(queue: string | AnyDefinition): AnyDefinition {
 /** By the queue's own policy. One that fails decides nothing. */
 export function isRetryable({ retryable }: AnyDefinition, error: unknown): boolean {
   try {
-    return !retryable || retryable(error) !== false
+    return retryable?.(error) !== false
   } catch {
     return true
   }

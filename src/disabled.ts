@@ -3,7 +3,7 @@
 export type BackgroundLoop = 'sweep' | 'schedule' | 'work'
 
 export function isDisabled(loop: BackgroundLoop): boolean {
-  const named = process.env.HOLDFAST_DISABLE ?? ''
+  const named = process.env['HOLDFAST_DISABLE'] ?? ''
   return named
     .split(',')
     .map((name) => name.trim())

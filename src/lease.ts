@@ -10,7 +10,7 @@ import { backoffMs } from './job/backoff.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
-import { checkOptions } from './job/names.ts'
+import { checkNumber, checkOptions, checkText } from './job/names.ts'
 import type { EffectSet, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 import type { Settlement } from './job/transition.ts'
@@ -20,6 +20,8 @@ import type {
   Capabilities,
   ClaimedJob,
   Enqueued,
+  ProgressAnswer,
+  ProgressRequest,
   RenewAnswer,
   RenewRequest,
   SettleAnswer,
@@ -32,6 +34,7 @@ export interface LeaseDesk {
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
   run<T>(action: () => Promise<T>): Promise<T>
   renew(request: RenewRequest): Promise<RenewAnswer>
+  progress(request: ProgressRequest): Promise<ProgressAnswer>
   settle(request: SettleRequest): Promise<SettleAnswer>
   random(): number
 }
@@ -108,6 +111,23 @@ export class Lease<Payload = unknown, Result = unknown> {
       this.#expiresAt = answer.expiresAt
       this.#cancelRequested = answer.cancelRequested
       return { expiresAt: this.expiresAt, cancelRequested: answer.cancelRequested }
+    })
+  }
+
+  /**
+   * Tells how far the work has come, from 0 to 1, and what is going on. Whoever reads the job sees the last of it while this
+   * lease lasts. Neither holds the job for longer nor waits for the disk.
+   */
+  progress(value: number, message?: string): Promise<void> {
+    return this.#desk.run(async () => {
+      const answer = await this.#desk.progress({
+        id: this.job.id,
+        fence: this.fence,
+        progress: Math.abs(checkNumber(value, 'progress', 0, 1)), // -0 is 0
+        message: message === undefined || message === '' ? null : checkMessage(message),
+      })
+      if (answer === 'lost') throw this.#lost('tell of progress in')
+      if (isRefused(answer)) throw toError(answer)
     })
   }
 
@@ -207,4 +227,8 @@ export class Lease<Payload = unknown, Result = unknown> {
       { id, queue, attempt, verb },
     )
   }
+}
+
+function checkMessage(message: unknown): string {
+  return checkText(message, 'message', bounds.progressMessageBytes)
 }

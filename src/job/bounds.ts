@@ -6,6 +6,7 @@ export const bounds = {
   headersBytes: 16 * 1024,
   kvValueBytes: 256 * 1024,
   errorTextBytes: 8 * 1024,
+  progressMessageBytes: 1024,
   keyBytes: 512,
   nameLength: 255,
   workerLength: 255,

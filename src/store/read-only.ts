@@ -19,6 +19,7 @@ export class ReadOnlyStore implements Store {
   enqueue = () => refused('enqueue')
   claim = () => refused('claim')
   renew = () => refused('renew a lease')
+  progress = () => refused('tell of progress')
   settle = () => refused('settle a job')
   sweep = () => refused('sweep')
   cancel = () => refused('cancel')

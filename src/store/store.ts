@@ -12,8 +12,8 @@
 //    A store that may lose an answer on the wire retries inside the verb under a token of its own, so that the caller
 //    never has to guess.
 //
-// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew
-//    and sweep. A store that loses one of those three in a crash must come back to a state in which the job is claimable
+// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew,
+//    progress and sweep. A store that loses one of those in a crash must come back to a state in which the job is claimable
 //    again (at once or when the lease it remembers runs out) and in which the lost step cost no attempt.
 //
 // 3. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times a person chose
@@ -29,7 +29,7 @@
 //    unless a queue or priority is used for the first time.
 //
 // 5. The answer to a claim carries a fence for each job: an opaque string, made from 128 random bits, that names this
-//    hold on this job and is never used again. renew and settle name the job by (id, fence). They act only while that
+//    hold on this job and is never used again. renew, progress and settle name the job by (id, fence). They act only while that
 //    very hold exists, even if its time has run out; once the job was rescued, claimed again, cancelled, requeued or
 //    settled they answer `lost` and change nothing. Leases are per job: renewing one does not extend its mates.
 //
@@ -85,9 +85,11 @@ export interface Store {
   enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
+  /** How far who holds a job has come, readable while this hold lasts; of one hold the last counts. */
+  progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]>
   /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
   cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
-  settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]>
+  settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]>
   sweep(request: SweepRequest): Promise<SweepReport>
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
@@ -172,6 +174,14 @@ export interface RenewRequest extends HoldName {
 }
 
 export type RenewAnswer = { readonly expiresAt: number; readonly cancelRequested: boolean } | Lost | Refused
+
+export interface ProgressRequest extends HoldName {
+  /** From 0 to 1. */
+  readonly progress: number
+  readonly message: string | null
+}
+
+export type ProgressAnswer = 'ok' | Lost | Refused
 
 export interface SettleRequest extends HoldName {
   readonly settlement: Settlement

@@ -78,7 +78,7 @@ export class Heartbeat {
 
   /** Somebody asked to cancel these jobs (null: some job). */
   check(ids: readonly string[] | null): void {
-    const runs = [...this.#runs].filter((run) => run.state === 'running' && !run.isCancelled)
+    const runs = [...this.#runs].filter((run) => run.state === 'running' && run.abortKind === null)
     const asked = ids === null ? runs : runs.filter(({ claimed }) => ids.includes(claimed.id))
     if (asked.length === 0 || (this.#checking && ids === null)) return
     this.#checking = true
@@ -119,7 +119,8 @@ export class Heartbeat {
   }
 
   #heed(run: Run, answer: RenewAnswer, askedAt: number, leaseMs: number): void {
-    if (answer === 'lost') run.abort('lost', lost(run)) // one that is being settled hears it from its settlement
+    if (answer === 'lost')
+      run.abort('lost', lost(run)) // one that is being settled hears it from its settlement
     else if (isRefused(answer)) return
     else {
       run.leaseUntil = askedAt + leaseMs

@@ -3,7 +3,17 @@
 import type { Duration } from '../duration.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
 import type { ClaimedJob } from '../store/store.ts'
-import { type CloseGate, closeGate, type Outcome, type OutcomeOptions, outcome, type Release, release, type Snooze, snooze } from './fate.ts'
+import {
+  type CloseGate,
+  closeGate,
+  type Outcome,
+  type OutcomeOptions,
+  outcome,
+  type Release,
+  release,
+  type Snooze,
+  snooze,
+} from './fate.ts'
 import { StagedEffects } from './staged-effects.ts'
 
 /** What a job needs of the run it is part of. */
@@ -121,6 +131,10 @@ export class Job<Payload = unknown, Result = unknown> {
   #decoded(): Extras {
     this.#extras ??= decodeExtras(this.#desk.claimed.headers)
     return this.#extras
+  }
+
+  static claimedOf(job: Job): ClaimedJob {
+    return job.#desk.claimed
   }
 
   /** The effects that were staged, if any were. */

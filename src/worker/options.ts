@@ -12,6 +12,7 @@ import type { OpenGate } from './claim-loop.ts'
 import type { Fate } from './fate.ts'
 import type { Job } from './job.ts'
 import type { GatePass } from './run.ts'
+import type { ThreadOptions } from './thread-pool.ts'
 
 export type Handler<Payload = unknown, Result = unknown> = (
   job: Job<Payload, Result>,
@@ -34,9 +35,12 @@ export interface QueueWorkOptions {
   readonly weight?: number
   /** The most of its jobs that this worker runs at a time; no more than the worker's own unless given. */
   readonly concurrency?: number
-  /** For a handler in a module: how many threads; as many as there are cores unless given. */
-  readonly threads?: number
+  /** For a handler in a module. */
+  readonly threads?: ThreadsOption
 }
+
+/** How many threads, as many as there are cores unless given; or also how much memory each may use. */
+export type ThreadsOption = number | { readonly count?: number; readonly maxMemoryMb?: number }
 
 export interface WorkOptions {
   /** The most jobs at a time; 10 unless given. */
@@ -51,8 +55,8 @@ export interface WorkOptions {
   readonly gate?: WorkerGate
   /** Whether this process also sweeps while it works; true unless given. */
   readonly sweep?: boolean
-  /** For a handler in a module: how many threads. */
-  readonly threads?: number
+  /** For handlers in modules. */
+  readonly threads?: ThreadsOption
 }
 
 type OutOf<D> = D extends QueueDefinition<infer _In, infer Out, infer _Result, infer _ResultOut> ? Out : unknown
@@ -70,7 +74,7 @@ export interface ServedQueue {
   readonly handler: Handler | HandlerModule
   readonly weight: number
   readonly limit: number
-  readonly threads: number
+  readonly threads: ThreadOptions
 }
 
 export interface Plan {
@@ -98,8 +102,11 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
   const isAll = pairs.length === 1 && first?.[0] === '*'
   const served = isAll ? [] : pairs.map((pair) => toServed(pair, most, options.threads))
   const queues = new Map(served.map((queue) => [queue.definition.name, queue]))
-  if (queues.size < served.length) throw invalid('queues', 'Each queue has one handler in a worker; one is named twice.')
+  if (queues.size < served.length)
+    throw invalid('queues', 'Each queue has one handler in a worker; one is named twice.')
   if (!isAll && queues.size === 0) throw invalid('queues', 'Name at least one queue and its handler.')
+  if (options.threads !== undefined && served.every(({ handler }) => typeof handler === 'function'))
+    throw invalid('threads', 'threads is for handlers given as the URL of a module; here all are functions.')
   const lease = options.lease ?? Math.min(...served.map(({ definition }) => definition.leaseMs), defaults.leaseMs)
   return {
     name: checkWorkerName(options.name ?? newWorkerName()),
@@ -114,22 +121,31 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
   }
 }
 
-function toServed(pair: readonly unknown[], most: number, threadsOfAll: number | undefined): ServedQueue {
+function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsOption | undefined): ServedQueue {
   if (!Array.isArray(pair)) throw invalid('queues', `A queue and its handler are a pair; got ${show(pair)}.`)
   const [queue, handler, options = {}] = pair as [unknown, unknown, QueueWorkOptions?]
   checkOptions(options, 'options of a queue', ['weight', 'concurrency', 'threads'])
   const { weight = 1, concurrency = most, threads = threadsOfAll } = options
   const checked = checkHandler(handler, { mayBeModule: true })
-  if (threads !== undefined && typeof checked === 'function')
+  if (options.threads !== undefined && typeof checked === 'function')
     throw invalid('threads', 'threads is for a handler given as the URL of a module; a function runs in this thread.')
-  const count = checkInteger(threads ?? availableParallelism(), 'threads', 1, bounds.threadsMax)
+  const checkedThreads = toThreads(threads)
   const limit = checkInteger(concurrency, 'concurrency', 1, bounds.concurrencyMax)
   return {
     definition: definitionOf(queue),
     handler: checked,
     weight: checkNumber(weight, 'weight', 0.001, 1_000),
-    limit: typeof checked === 'function' ? limit : Math.min(limit, count),
-    threads: count,
+    limit: typeof checked === 'function' ? limit : Math.min(limit, checkedThreads.count),
+    threads: checkedThreads,
+  }
+}
+
+function toThreads(threads: ThreadsOption = {}): ThreadOptions {
+  const { count = availableParallelism(), maxMemoryMb } = typeof threads === 'object' ? threads : { count: threads }
+  if (typeof threads === 'object') checkOptions(threads, 'threads', ['count', 'maxMemoryMb'])
+  return {
+    count: checkInteger(count, 'threads', 1, bounds.threadsMax),
+    maxMemoryMb: maxMemoryMb === undefined ? null : checkInteger(maxMemoryMb, 'threads.maxMemoryMb', 16, 1_048_576),
   }
 }
 

@@ -41,7 +41,14 @@ export class ProgressBoard {
   #flush(): void {
     this.#callOff = null
     this.#sentAt = this.#timers.now()
-    const requests = [...this.#news].map(([{ claimed: { id, fence } }, news]) => ({ id, fence, ...news }))
+    const requests = [...this.#news].map(
+      ([
+        {
+          claimed: { id, fence },
+        },
+        news,
+      ]) => ({ id, fence, ...news }),
+    )
     this.#news.clear()
     if (requests.length > 0) this.#send(requests).catch(() => undefined)
   }

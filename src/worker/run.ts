@@ -14,25 +14,29 @@
 // the same is done, else cancelled; one that made way for a shutdown is done if it finished, else released without cost;
 // a lost lease settles nothing.
 
-import { type AnyDefinition, isRetryable } from '../definition.ts'
-import type { Duration } from '../duration.ts'
-import { toMs } from '../duration.ts'
-import { type Effects, prepareEffects } from '../effects.ts'
+import type { AnyDefinition } from '../definition.ts'
+import { type Duration, toMs } from '../duration.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
-import type { Events, JobFacts, RunFacts } from '../events.ts'
-import { backoffMs } from '../job/backoff.ts'
+import type { Events, RunFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
-import { encodeJson, resultRule } from '../job/codec.ts'
 import { jobError } from '../job/error.ts'
-import { checkNumber } from '../job/names.ts'
-import type { EffectSet, JobError } from '../job/record.ts'
-import type { FailedEnding, Settlement } from '../job/transition.ts'
-import { isPermanent } from '../permanent.ts'
+import { checkNumber, checkText } from '../job/names.ts'
+import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
-import { ThreadCrashed } from './crash.ts'
-import { type Fate, isFate } from './fate.ts'
 import { Job, type JobDesk } from './job.ts'
+import {
+  type Abort,
+  type AbortKind,
+  type Ground,
+  ofAborted,
+  ofReturned,
+  ofThrown,
+  retry,
+  retryDelayMs,
+} from './normalise.ts'
+import type { StagedEffects } from './staged-effects.ts'
+import { factsOf, type Told, tellSettled } from './telling.ts'
 
 /** How a queue is served: what runs its jobs, middleware included. */
 export interface Service {
@@ -71,14 +75,7 @@ export interface RunDesk {
   returned(run: Run): void
 }
 
-export type AbortKind = 'timeout' | 'cancelled' | 'lost' | 'shutdown'
-
-interface Abort {
-  readonly kind: AbortKind
-  readonly error: HoldfastError
-}
-
-export class Run implements JobDesk {
+export class Run implements JobDesk, Ground {
   readonly claimed: ClaimedJob
   readonly leaseMs: number
   readonly #desk: RunDesk
@@ -95,8 +92,8 @@ export class Run implements JobDesk {
   #unwindUntil = Number.POSITIVE_INFINITY
   #isAbandoned = false
   #endedAt = 0
+  #returned: unknown
   #settlement: Settlement | null = null
-  #fate: Fate | null = null
 
   constructor(desk: RunDesk, service: Service, claimed: ClaimedJob) {
     this.#desk = desk
@@ -119,12 +116,8 @@ export class Run implements JobDesk {
   }
 
   /** Why it was aborted. */
-  get reason(): AbortKind | null {
+  get abortKind(): AbortKind | null {
     return this.#abort?.kind ?? null
-  }
-
-  get isCancelled(): boolean {
-    return this.#abort?.kind === 'cancelled'
   }
 
   start(): void {
@@ -132,7 +125,8 @@ export class Run implements JobDesk {
     try {
       payload = this.#readPayload()
     } catch (error) {
-      return this.#unreadable(error)
+      this.#unreadable(error)
+      return
     }
     if (payload instanceof Promise)
       payload.then(
@@ -142,31 +136,29 @@ export class Run implements JobDesk {
     else this.#call(payload)
   }
 
-  /** Too late, or too long since it was told to end? */
+  /** Has it taken too long, or too long to end? */
   look(now: number): void {
     if (this.state !== 'running') return
     if (this.#abort) {
-      if (now >= this.#unwindUntil) this.#leaveBehind()
-    } else if (now >= this.#deadlineAt) {
-      const message = `Job ${this.claimed.id} took longer than ${this.timeoutMs} ms.`
-      this.abort('timeout', new HoldfastError('JOB_TIMEOUT', message, { id: this.claimed.id, timeoutMs: this.timeoutMs }))
-    }
+      if (now >= this.#unwindUntil) this.#leaveBehind(this.#abort)
+    } else if (now >= this.#deadlineAt) this.abort('timeout', tookTooLong(this.claimed.id, this.timeoutMs))
   }
 
   abort(kind: AbortKind, error: HoldfastError): void {
     if (this.state !== 'running' || this.#abort) return
     this.#abort = { kind, error }
-    if (kind === 'lost') this.#desk.events.emit('lease.lost', { ...this.#facts(), during: 'run' })
-    if (!this.#controller && !this.#service.kill) return this.#leaveBehind()
-    this.#unwindUntil = this.#desk.now() + this.#desk.unwindMs
-    this.#desk.lookBy(this.#unwindUntil)
-    this.#controller?.abort(error)
+    if (kind === 'lost')
+      this.#desk.events.emit('lease.lost', { ...factsOf(this.claimed, this.#desk.worker), during: 'run' })
+    if (this.#controller || this.#service.kill) {
+      this.#unwindUntil = this.#desk.now() + this.#desk.unwindMs
+      this.#desk.lookBy(this.#unwindUntil)
+      this.#controller?.abort(error)
+    } else this.#leaveBehind(this.#abort)
   }
 
   /** Gives it back unstarted: it came too late for this worker. */
   giveBack(): void {
-    this.#finish()
-    this.#settle({ as: 'release' })
+    if (this.#finish()) this.#settle({ as: 'release' })
   }
 
   // What the job asks of its run.
@@ -181,23 +173,52 @@ export class Run implements JobDesk {
 
   progress(value: number, message: string | null): void {
     checkNumber(value, 'progress', 0, 1)
+    if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
     if (this.state !== 'running') return
+    const { events, worker } = this.#desk
     this.#desk.progress(this, value, message)
-    if (this.#desk.events.hears('job.progress'))
-      this.#desk.events.emit('job.progress', { ...this.#facts(), progress: value, message })
+    if (events.hears('job.progress'))
+      events.emit('job.progress', { ...factsOf(this.claimed, worker), progress: value, message })
   }
 
   log(message: string, facts: Readonly<Record<string, unknown>>): void {
-    if (this.#desk.events.hears('job.log'))
-      this.#desk.events.emit('job.log', { ...this.#facts(), message: String(message), facts })
+    const { events, worker } = this.#desk
+    if (events.hears('job.log'))
+      events.emit('job.log', { ...factsOf(this.claimed, worker), message: String(message), facts })
   }
 
   async extend(duration: Duration): Promise<void> {
     const ms = toMs(duration, 'extend', { min: 1, max: bounds.leaseMaxMs })
-    if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? lateError(this.claimed.id)
-    this.#deadlineAt = Math.max(this.#deadlineAt, this.#desk.now() + ms)
-    if (this.#desk.now() + ms > this.leaseUntil) await this.#desk.renew(this, Math.max(ms, this.leaseMs))
+    if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
+    const until = this.#desk.now() + ms
+    this.#deadlineAt = Math.max(this.#deadlineAt, until)
+    if (until > this.leaseUntil) await this.#desk.renew(this, Math.max(ms, this.leaseMs))
   }
+
+  // What must be known to settle it.
+
+  get definition(): AnyDefinition {
+    return this.#service.definition
+  }
+
+  get attempt(): number {
+    return this.claimed.attempt
+  }
+
+  get capabilities(): Capabilities {
+    return this.#desk.capabilities
+  }
+
+  get staged(): StagedEffects | null {
+    return this.#job && Job.stagedIn(this.#job)
+  }
+
+  async closeGate(reason: string): Promise<void> {
+    if (!this.#pass) throw noGate(reason)
+    await this.#pass.close(reason)
+  }
+
+  readonly random = (): number => this.#desk.random()
 
   // Running.
 
@@ -212,28 +233,44 @@ export class Run implements JobDesk {
   }
 
   #call(payload: unknown): void {
-    if (this.state !== 'running') return this.#desk.returned(this)
+    if (this.state !== 'running') {
+      this.#finish()
+      return
+    }
     this.#job = new Job(this, payload)
     if (this.#desk.events.hears('job.started')) this.#tellStarted()
     let returned: unknown
     try {
       returned = this.#service.call(this.#job)
     } catch (error) {
-      return this.#threw(error)
+      this.#onThrown(error)
+      return
     }
-    if (typeof returned !== 'object' || returned === null) return this.#returned(returned)
-    Promise.resolve(returned).then(
-      (value) => this.#returned(value),
-      (error) => this.#threw(error),
-    )
+    if (typeof returned === 'object' && returned !== null)
+      Promise.resolve(returned).then(
+        (value) => this.#onReturned(value),
+        (error) => this.#onThrown(error),
+      )
+    else this.#onReturned(returned)
+  }
+
+  #onReturned(value: unknown): void {
+    if (!this.#finish()) return
+    this.#returned = value
+    const { kind } = this.#abort ?? {}
+    if (this.#abort && (kind === 'timeout' || kind === 'lost')) this.#settleAborted(this.#abort, value)
+    else this.#settleSoon(ofReturned(value, this))
+  }
+
+  #onThrown(error: unknown): void {
+    if (!this.#finish()) return
+    if (this.#abort) this.#settleAborted(this.#abort, error)
+    else this.#settleSoon(ofThrown(error, this))
   }
 
   /** The handler has ended: false where its end no longer matters. */
   #finish(): boolean {
-    if (this.#isAbandoned) {
-      this.#desk.returned(this)
-      return false
-    }
+    if (this.#isAbandoned) this.#desk.returned(this)
     if (this.state !== 'running') return false
     this.state = 'settling'
     this.#endedAt = this.#desk.now()
@@ -241,155 +278,58 @@ export class Run implements JobDesk {
     return true
   }
 
-  #leaveBehind(): void {
-    const abort = this.#abort as Abort
+  #leaveBehind(abort: Abort): void {
     if (this.#service.kill && this.#job) {
       this.#unwindUntil = Number.POSITIVE_INFINITY
-      return this.#service.kill(this.#job) // then its call ends, and with it the run
+      this.#service.kill(this.#job) // then its call ends, and with it the run
+      return
     }
     this.#finish()
     this.#isAbandoned = true
     this.#desk.abandoned(this)
-    this.#settleUnfinished(abort, abort.error)
-  }
-
-  #returned(value: unknown): void {
-    if (!this.#finish()) return
-    if (this.#abort && (this.#abort.kind === 'timeout' || this.#abort.kind === 'lost'))
-      return this.#settleUnfinished(this.#abort, this.#abort.error)
-    try {
-      const settlement = isFate(value) ? this.#settlementOf(value) : this.#done(value)
-      if (settlement instanceof Promise) settlement.then((late) => this.#settle(late)).catch((e) => this.#fail(e))
-      else this.#settle(settlement)
-    } catch (error) {
-      this.#fail(error)
-    }
-  }
-
-  #threw(error: unknown): void {
-    if (!this.#finish()) return
-    if (this.#abort) this.#settleUnfinished(this.#abort, error)
-    else if (isGateClosed(error)) this.#closeGate(error.reason)
-    else this.#fail(error)
-  }
-
-  // Normalising: from what the handler said to a settlement.
-
-  #settlementOf(fate: Fate): Settlement | Promise<Settlement> {
-    this.#fate = fate
-    switch (fate.fate) {
-      case 'outcome':
-        return this.#done(fate.result)
-      case 'snooze':
-        return { as: 'snooze', delayMs: fate.delayMs }
-      case 'release':
-        return { as: 'release' }
-      case 'closeGate':
-        return this.#gateClosed(fate.reason).then(() => ({ as: 'release' }))
-    }
-  }
-
-  #done(result: unknown): Settlement | Promise<Settlement> {
-    const { resultSchema, name } = this.#service.definition
-    const checked = resultSchema ? validate(resultSchema, result, 'result', name) : undefined
-    if (checked instanceof Promise) return checked.then(() => this.#doneWith(result))
-    return this.#doneWith(result)
-  }
-
-  #doneWith(result: unknown): Settlement | Promise<Settlement> {
-    const text = result === undefined ? null : encodeJson(result, resultRule)
-    const staged = this.#job && Job.stagedIn(this.#job)
-    if (!staged) return { as: 'done', result: text, effects: null }
-    return this.#prepared(staged.all()).then((effects) => ({ as: 'done', result: text, effects }))
-  }
-
-  #prepared(effects: Effects): Promise<EffectSet | null> {
-    return prepareEffects(effects, this.#desk.capabilities)
-  }
-
-  #closeGate(reason: string): void {
-    this.#fate = { fate: 'closeGate', reason }
-    this.#gateClosed(reason).then(
-      () => this.#settle({ as: 'release' }),
-      (error) => this.#fail(error),
-    )
-  }
-
-  async #gateClosed(reason: string): Promise<void> {
-    if (this.#pass) return void (await this.#pass.close(reason))
-    const message = 'The handler closed its gate, but its worker has none; give the worker one: work(queue, handler, { gate }).'
-    throw new HoldfastError('INVALID_STATE', message, { reason })
-  }
-
-  #settleUnfinished({ kind, error: reason }: Abort, error: unknown): void {
-    switch (kind) {
-      case 'lost':
-        return this.#end()
-      case 'timeout':
-        return this.#fail(reason, 'timeout')
-      case 'shutdown':
-        return this.#settle({ as: 'release' })
-      case 'cancelled':
-        if (error === reason || isAbortError(error)) return this.#settle({ as: 'cancelled', effects: null })
-        return this.#fail(error) // the store makes it cancelled, and the history keeps the error
-    }
-  }
-
-  #fail(error: unknown, ending: FailedEnding = error instanceof ThreadCrashed ? 'crashed' : 'failed'): void {
-    const described = jobError(error)
-    if (isPermanent(error)) {
-      if (error.effects === undefined) return this.#die(described, ending, null)
-      this.#prepared(error.effects).then(
-        (effects) => this.#die(described, ending, effects),
-        (unprepared) => this.#retry(jobError(unprepared), 'failed'),
-      )
-    } else if (isRetryable(this.#service.definition, error)) this.#retry(described, ending)
-    else this.#die(described, ending, null)
-  }
-
-  #die(error: JobError, ending: FailedEnding, effects: EffectSet | null): void {
-    this.#settle({ as: 'dead', error, effects, ending })
-  }
-
-  #retry(error: JobError, ending: FailedEnding): void {
-    this.#settle({ as: 'retry', error, delayMs: this.#backoffMs(), ending })
-  }
-
-  #backoffMs(): number {
-    return backoffMs(this.#service.definition.backoff, this.claimed.attempt, this.#desk.random())
+    this.#settleAborted(abort, abort.error)
   }
 
   // Settling.
+
+  #settleAborted(abort: Abort, error: unknown): void {
+    const settlement = ofAborted(abort, error, this)
+    if (settlement) this.#settle(settlement)
+    else this.#end()
+  }
+
+  #settleSoon(settlement: Settlement | Promise<Settlement>): void {
+    if (settlement instanceof Promise) settlement.then((late) => this.#settle(late))
+    else this.#settle(settlement)
+  }
 
   #settle(settlement: Settlement): void {
     this.#settlement = settlement
     const { id, fence } = this.claimed
     const mayFail = 'effects' in settlement && settlement.effects !== null
-    this.#desk.settle(this, { id, fence, settlement, retryDelayMs: mayFail ? this.#backoffMs() : 0 })
+    this.#desk.settle(this, { id, fence, settlement, retryDelayMs: mayFail ? retryDelayMs(this) : 0 })
   }
 
   /** What the store said to its settlement. */
   answered(answer: SettleAnswer): void {
-    const { events } = this.#desk
-    if (answer === 'lost') {
-      events.emit('lease.lost', { ...this.#facts(), during: 'settle' })
-    } else if (isRefused(answer)) {
+    const { events, worker } = this.#desk
+    if (answer === 'lost') events.emit('lease.lost', { ...factsOf(this.claimed, worker), during: 'settle' })
+    else if (isRefused(answer)) {
       const error = toError(answer)
-      events.emit('settle.failed', { ...this.#facts(), error, state: null })
-      // Refused as it was: then the attempt has failed. That cannot be refused, but if it is, the lease runs out.
-      if (this.#settlement?.as !== 'retry') return this.#retry(jobError(error), 'failed')
-    } else if ('failed' in answer) {
-      events.emit('settle.failed', { ...this.#facts(), error: toError(answer.failed), state: answer.state })
-      if (answer.state === 'dead') this.#tellDead(jobError(toError(answer.failed)), 'failed')
-    } else {
-      this.#tell(answer.state, answer.runAt)
-    }
+      events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
+      if (this.#settlement?.as !== 'retry') {
+        this.#settle(retry(error, this)) // what is refused has failed; should that be refused too, the lease runs out
+        return
+      }
+    } else if ('failed' in answer) this.#tellFailed(toError(answer.failed), answer.state)
+    else this.#tell(this.#settlement as Settlement, answer.state, answer.runAt)
     this.#end()
   }
 
   /** The store could not be asked, and nobody will ask again. */
   gaveUp(error: Error): void {
-    this.#desk.events.emit('settle.failed', { ...this.#facts(), error, state: null })
+    const { events, worker } = this.#desk
+    events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
     this.#end()
   }
 
@@ -400,58 +340,39 @@ export class Run implements JobDesk {
 
   // Telling.
 
-  #facts(): JobFacts {
-    const { id, queue, attempt, maxAttempts } = this.claimed
-    return { id, queue, attempt, maxAttempts, worker: this.#desk.worker }
-  }
-
-  #runFacts(): RunFacts {
-    return { ...this.#facts(), durationMs: this.#endedAt - this.#startedAt }
-  }
-
   #tellStarted(): void {
     const { createdAt, startedAt } = this.claimed
     const waitedMs = Math.max(0, startedAt - createdAt)
-    this.#desk.events.emit('job.started', { ...this.#facts(), createdAt: new Date(createdAt), waitedMs })
+    const facts = factsOf(this.claimed, this.#desk.worker)
+    this.#desk.events.emit('job.started', { ...facts, createdAt: new Date(createdAt), waitedMs })
   }
 
-  #tell(state: string, runAtMs: number | null): void {
-    const { events } = this.#desk
-    const settlement = this.#settlement as Settlement
-    const runAt = runAtMs === null ? null : new Date(runAtMs)
-    if (state === 'done') {
-      if (!events.hears('job.done')) return
-      const { outcome = null, warning = null } = this.#fate?.fate === 'outcome' ? this.#fate : {}
-      events.emit('job.done', { ...this.#runFacts(), outcome, warning })
-    } else if (state === 'dead') {
-      if ('error' in settlement) this.#tellDead(settlement.error, settlement.ending ?? 'failed')
-      else this.#tellDead({ message: `Released or snoozed ${bounds.freeReleases} times without finishing.` }, 'failed')
-    } else if (state === 'cancelled') events.emit('job.cancelled', this.#runFacts())
-    else if (settlement.as === 'retry')
-      events.emit('job.retrying', { ...this.#runFacts(), error: settlement.error, ending: settlement.ending, runAt })
-    else if (settlement.as === 'snooze') events.emit('job.snoozed', { ...this.#runFacts(), runAt })
-    else if (settlement.as === 'release') events.emit('job.released', { ...this.#runFacts(), reason: this.#reason() })
+  #tell(settlement: Settlement, state: Told['state'], runAt: number | null): void {
+    const facts = (): RunFacts => ({
+      ...factsOf(this.claimed, this.#desk.worker),
+      durationMs: this.#endedAt - this.#startedAt,
+    })
+    tellSettled(this.#desk.events, { facts, settlement, returned: this.#returned, state, runAt })
   }
 
-  #tellDead(error: JobError, ending: FailedEnding): void {
-    this.#desk.events.emit('job.dead', { ...this.#runFacts(), error, ending })
-  }
-
-  #reason(): string {
-    if (this.#fate && 'reason' in this.#fate) return this.#fate.reason
-    return 'the worker stops'
+  /** An effect could not be applied, so the attempt failed instead. */
+  #tellFailed(error: HoldfastError, state: Told['state']): void {
+    const { events, worker } = this.#desk
+    events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state })
+    this.#tell(retry(error, this), state, null)
   }
 }
 
-/** By its name: it may come from another thread. */
-function isGateClosed(error: unknown): error is Error & { readonly reason: string } {
-  return error instanceof Error && error.name === 'GateClosed' && 'reason' in error && typeof error.reason === 'string'
+function tookTooLong(id: string, timeoutMs: number): HoldfastError {
+  return new HoldfastError('JOB_TIMEOUT', `Job ${id} took longer than ${timeoutMs} ms.`, { id, timeoutMs })
 }
 
-function isAbortError(error: unknown): boolean {
-  return error instanceof Error && error.name === 'AbortError'
-}
-
-function lateError(id: string): HoldfastError {
+function nothingToExtend(id: string): HoldfastError {
   return new HoldfastError('LEASE_LOST', `Job ${id} has ended; there is nothing to extend.`, { id })
+}
+
+function noGate(reason: string): HoldfastError {
+  const message =
+    'The handler closed its gate, but its worker has none; give the worker one: work(queue, handler, { gate }).'
+  return new HoldfastError('INVALID_STATE', message, { reason })
 }

@@ -4,6 +4,7 @@
 import type { AnyDefinition, QueueDefinition } from '../definition.ts'
 import type { Duration } from '../duration.ts'
 import type { Effects, FollowUp } from '../effects.ts'
+import type { EffectSet } from '../job/record.ts'
 import type { EnqueueOptions } from '../prepare.ts'
 
 type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown
@@ -13,6 +14,8 @@ export class StagedEffects {
   readonly #put: { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[] = []
   readonly #delete: string[] = []
   readonly #sql: { readonly text: string; readonly values: readonly unknown[] }[] = []
+
+  #adopted: EffectSet | null = null
 
   enqueue<Q extends string | AnyDefinition>(
     queue: Q,
@@ -35,7 +38,16 @@ export class StagedEffects {
     this.#sql.push({ text, values })
   }
 
-  /** All of them, in the order in which they land. */
+  /** What was staged elsewhere and is ready to land. */
+  adopt(prepared: EffectSet): void {
+    this.#adopted = prepared
+  }
+
+  get adopted(): EffectSet | null {
+    return this.#adopted
+  }
+
+  /** All that were staged here, in the order in which they land. */
   all(): Effects {
     return { enqueue: this.#enqueue, put: this.#put, delete: this.#delete, sql: this.#sql }
   }

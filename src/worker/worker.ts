@@ -28,6 +28,7 @@ import { Outage } from './outage.ts'
 import { ProgressBoard } from './progress-board.ts'
 import { Run, type RunDesk, type Service } from './run.ts'
 import { Settlements } from './settlements.ts'
+import { factsOf } from './telling.ts'
 import { ThreadPool } from './thread-pool.ts'
 import { Turns } from './turns.ts'
 
@@ -122,7 +123,13 @@ export class Worker {
     this.#outage = new Outage(worker, events, timers)
     const outage = this.#outage
     this.#alarm = new Alarm(timers, () => this.#look())
-    this.#settlements = new Settlements({ worker, events, timers, outage, settle: (r, token) => this.#settle(r, token) })
+    this.#settlements = new Settlements({
+      worker,
+      events,
+      timers,
+      outage,
+      settle: (r, token) => this.#settle(r, token),
+    })
     this.#progress = new ProgressBoard(timers, (requests) => store.progress(requests))
     this.#heartbeat = new Heartbeat(
       {
@@ -354,9 +361,8 @@ export class Worker {
 
   #leftBehind(run: Run): void {
     this.#abandoned += 1
-    const { id, queue, attempt, maxAttempts } = run.claimed
-    const facts = { id, queue, attempt, maxAttempts, worker: this.name }
-    const reason = run.reason ?? 'unknown'
+    const reason = run.abortKind ?? 'shutdown'
+    const facts = factsOf(run.claimed, this.name)
     this.#desk.events.emit('handler.abandoned', { ...facts, reason, abandoned: this.#abandoned })
   }
 

@@ -23,6 +23,7 @@ import { kvTests } from './kv.ts'
 import { leaseRenewTests } from './lease-renew.ts'
 import { onDeadTests } from './on-dead.ts'
 import { pauseTests } from './pause.ts'
+import { progressTests } from './progress.ts'
 import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
 import { requeueTests } from './requeue.ts'
@@ -42,7 +43,16 @@ import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
-  ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
+  ...[
+    claimTests,
+    claimOrderTests,
+    waitingTests,
+    leaseRenewTests,
+    progressTests,
+    settleTests,
+    stolenLeaseTests,
+    retryTests,
+  ],
   ...[
     effectTests,
     effectFailureTests,

@@ -80,7 +80,7 @@ CREATE TABLE holdfast_lease (
   attempt integer not null,
   lease_ms integer not null,
   expires_at integer not null
-) strict;
+, progress real, progress_message text, progress_at integer) strict;
 
 CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),

@@ -15,6 +15,7 @@ import type {
   JobsQuery,
   KvScanQuery,
   KvWrite,
+  ProgressRequest,
   PurgeRequest,
   RenewRequest,
   RequeueAllRequest,
@@ -32,6 +33,7 @@ import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, requireSchema, Schema } from './migrations.ts'
+import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
@@ -178,6 +180,10 @@ class PostgresStore implements Store {
   renew(requests: readonly RenewRequest[]) {
     this.#wakes.expectNews()
     return renew(this.#db, requests)
+  }
+
+  progress(requests: readonly ProgressRequest[]) {
+    return progress(this.#db, requests)
   }
 
   async settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {

@@ -1,6 +1,6 @@
 // The engine: verbs on one connection, all synchronous. Calls that arrive together share a transaction (group commit):
 //
-// - calls that need not wait for the disk (claim, renew, sweep) and came before any that must, in one commit without
+// - calls that need not wait for the disk (claim, renew, progress, sweep) and came before any that must, in one commit without
 //   fsync, answered at once;
 // - then the durable ones and whatever came behind the first of them, in order, in one commit with one fsync for all: a
 //   claim that was sent right behind an enqueue finds its job;
@@ -22,6 +22,7 @@ import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
 import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
+import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
@@ -29,7 +30,7 @@ import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
 
-const quick = { claim, renew, sweep }
+const quick = { claim, renew, progress, sweep }
 const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, alter, purgeChunk, kvWrite: applyKv }
 const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, kvGet, kvScan }
 const verbs = { ...quick, ...durable, ...read }

@@ -20,6 +20,8 @@ import type {
   KvAnswer,
   KvScanQuery,
   KvWrite,
+  ProgressAnswer,
+  ProgressRequest,
   PurgeAnswer,
   PurgeRequest,
   RenewAnswer,
@@ -119,6 +121,10 @@ class SqliteStore implements Store {
 
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]> {
     return this.#port.call('renew', requests)
+  }
+
+  progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]> {
+    return this.#port.call('progress', requests)
   }
 
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {

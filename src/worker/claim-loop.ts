@@ -50,11 +50,11 @@ export class ClaimLoop {
   }
 
   async run(): Promise<void> {
-    const { gate, waiters, timers } = this.#desk
+    const { gate, outage, waiters, timers } = this.#desk
     const deafen = waiters.onWake((queue) => this.#turns.woken(queue))
     try {
       while (!this.#halt.aborted) {
-        if (gate && !gate.isOpen) await gate.whenOpen(this.#halt)
+        if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
         else if (this.#desk.room() <= 0) await this.#room()
         else await this.#look(timers.now())
       }

@@ -215,6 +215,7 @@ export class Worker {
     leaveSweeps()
     this.#alarm.stop()
     this.#progress.stop()
+    this.#plan.gate?.stop()
     await Promise.all([...this.#services.values()].map((service) => service.close?.()))
     this.#end()
     if (this.#failure) throw this.#failure.error
@@ -285,7 +286,7 @@ export class Worker {
       this.#runs.add(run)
       this.#places += 1
       this.#alarm.by(run.lookAt)
-      if (this.#halt.signal.aborted) run.giveBack()
+      if (this.#halt.signal.aborted || this.#plan.gate?.isOpen === false) run.giveBack()
       else run.start()
     }
     if (jobs.length > 0) this.#alarm.by(this.#heartbeat.began(now))

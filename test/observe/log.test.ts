@@ -7,6 +7,8 @@ import { Events, type HoldfastEvents } from '../../src/events.ts'
 import { logTo } from '../../src/observe/log.ts'
 import { type Logger, stderrSink } from '../../src/observe/logger.ts'
 
+delete process.env['FORCE_COLOR'] // a test runner on a terminal sets it
+
 const run = {
   ...{ id: '018f0000-0000-7000-8000-000000000001', queue: 'mail', attempt: 5, maxAttempts: 5, worker: 'w1' },
   durationMs: 12,

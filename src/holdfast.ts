@@ -31,6 +31,7 @@ import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import { Lease, type LeaseDesk } from './lease.ts'
+import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
 import { validate } from './prepare.ts'
 import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
 import { Results } from './results.ts'
@@ -134,7 +135,7 @@ export class Holdfast {
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#queueDesk = {
       run: (action) => this.#run(action),
-      enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
+      enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueue(definition, traced, tx)),
       mayWaitBefore: (tx) => !this.#takesAtOnce(tx),
       claim: (definition, options) => this.claim([definition], options),
     }
@@ -142,7 +143,7 @@ export class Holdfast {
       capabilities: store.capabilities,
       run: (action) => this.#run(action),
       renew: (request) => this.#renews.add(request),
-      settle: (request) => this.#settleOne(request),
+      settle: (request) => traceSettle(request, (traced) => this.#settleOne(traced)),
       random: Math.random,
     }
   }
@@ -259,7 +260,7 @@ export class Holdfast {
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
     checkOptions(options, 'cancel options', ['effects'])
-    const effects = keepable(await prepareEffects(options.effects, this.#store.capabilities))
+    const effects = traceEffects(keepable(await prepareEffects(options.effects, this.#store.capabilities)))
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
     return answer?.status as 'cancelled' | 'requested'

@@ -12,6 +12,7 @@ import {
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
+import { type EventName, Events, type Listener } from './events.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from './job/codec.ts'
@@ -31,6 +32,8 @@ import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import { Lease, type LeaseDesk } from './lease.ts'
+import { logTo } from './observe/log.ts'
+import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
 import { validate } from './prepare.ts'
 import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
@@ -97,9 +100,16 @@ const charsAJob = 16 * 1024
 
 const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
+export interface HoldfastOptions {
+  /** Where log lines go; stderr unless given, and nowhere when it is `false`. */
+  readonly logger?: Logger | false
+}
+
 export class Holdfast {
   readonly kv: Kv
   readonly #store: Store
+  readonly #events = new Events()
+  readonly #stopLog: () => void
   readonly #sweeper: Sweeper
   readonly #waiters = new Waiters()
   readonly #unsubscribe: () => void
@@ -115,8 +125,9 @@ export class Holdfast {
   #running = 0
   #closing: Promise<void> | null = null
 
-  constructor(store: Store) {
+  constructor(store: Store, options: HoldfastOptions = {}) {
     this.#store = store
+    this.#stopLog = logTo(this.#events, options.logger)
     this.#sweeper = new Sweeper(store)
     this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
     this.#enqueues = new Group({
@@ -151,6 +162,11 @@ export class Holdfast {
   /** What this store can do that others cannot. */
   get capabilities(): Capabilities {
     return this.#store.capabilities
+  }
+
+  /** Tells what happens in this process, as it happens. Answers how to stop listening. */
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    return this.#events.on(name, listener)
   }
 
   queue<In, Out, ResultIn, ResultOut>(
@@ -426,6 +442,7 @@ export class Holdfast {
     this.#waiters.wakeAll()
     this.#results.close()
     if (this.#running > 0) await this.#idle.promise
+    this.#stopLog()
     await this.#store.close()
   }
 
@@ -454,7 +471,13 @@ export class Holdfast {
     const answer = await (tx === undefined ? this.#enqueues.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
+    if (tx === undefined && this.#events.hears('job.enqueued')) this.#tellEnqueued(definition.name, answer)
     return answer
+  }
+
+  /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
+  #tellEnqueued(queue: string, enqueued: readonly Enqueued[]): void {
+    for (const { id, status } of enqueued) this.#events.emit('job.enqueued', { id, queue, status })
   }
 
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */

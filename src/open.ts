@@ -1,14 +1,15 @@
 import { type Clock, systemClock } from './clock.ts'
 import { show } from './duration.ts'
 import { HoldfastError, isHoldfastError } from './errors.ts'
-import { Holdfast } from './holdfast.ts'
+import { Holdfast, type HoldfastOptions } from './holdfast.ts'
+import { checkLogger } from './observe/logger.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from './store/postgres/address.ts'
 import { postgres } from './store/postgres/index.ts'
 import { ReadOnlyStore } from './store/read-only.ts'
 import { sqlite } from './store/sqlite/index.ts'
 import type { Store } from './store/store.ts'
 
-export interface OpenOptions {
+export interface OpenOptions extends HoldfastOptions {
   /** Where the store takes its time from; a virtual clock stands in under test. */
   readonly clock?: Clock
   /** Only look: nothing is created or migrated, and whatever would change something is refused with UNSUPPORTED. */
@@ -24,10 +25,11 @@ export type StoreOpener = (options: { readonly clock: Clock; readonly readOnly: 
  */
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
   const opener = typeof target === 'function' ? target : openerOf(target)
+  checkLogger(options.logger)
   try {
-    const { clock = systemClock, readOnly = false } = options
+    const { clock = systemClock, readOnly = false, ...rest } = options
     const store = await opener({ clock, readOnly })
-    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store)
+    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store, rest)
   } catch (error) {
     throw isHoldfastError(error) ? error : cannotOpen(error)
   }

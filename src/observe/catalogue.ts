@@ -31,7 +31,11 @@ export const catalogue = {
     labels: ['queue', 'outcome', 'warning'],
     help: 'Jobs done to which the handler gave an outcome or a warning.',
   },
-  wait_duration_seconds: { type: 'histogram', labels: ['queue'], help: 'From being ready to the call of the handler.' },
+  wait_duration_seconds: {
+    type: 'histogram',
+    labels: ['queue'],
+    help: 'From the enqueue to a start, with delays and earlier attempts.',
+  },
   run_duration_seconds: { type: 'histogram', labels: ['queue'], help: 'From the call of the handler to its end.' },
   claim_duration_seconds: { type: 'histogram', labels: [], help: 'Calls to the store that claim jobs.' },
   settle_duration_seconds: { type: 'histogram', labels: [], help: 'Calls to the store that settle jobs.' },

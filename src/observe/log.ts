@@ -2,7 +2,7 @@
 
 import type { EventName, Events, HoldfastEvents } from '../events.ts'
 import { FloodGuard } from './flood-guard.ts'
-import { type Logger, type LogLevel, type LogSink, sinkOf } from './logger.ts'
+import { checkLogger, type Logger, type LogLevel, type LogSink, sinkOf } from './logger.ts'
 import { sayMore, wording } from './wording.ts'
 
 /** The most lines of one kind in a second. */
@@ -16,6 +16,7 @@ const workersMax = 1_000
  * when it is `false`. Answers how to stop.
  */
 export function logTo(events: Pick<Events, 'on'>, logger: Logger | false | undefined): () => void {
+  checkLogger(logger)
   if (logger === false) return () => undefined
   const log = new Log(sinkOf(logger))
   const names = Object.keys(wording) as EventName[]

@@ -27,12 +27,14 @@ export interface LogSink {
 /** A line on a terminal is read by a person; the whole error is in `holdfast.job(id)`. */
 const lineMax = 1_000
 
+export function checkLogger(logger: Logger | false | undefined): void {
+  if (logger === undefined || logger === false || isLogger(logger)) return
+  const wanted = 'logger is console, pino or an object with info, warn and error, or false for silence'
+  throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(logger)}.`, { option: 'logger' })
+}
+
 export function sinkOf(logger: Logger | undefined): LogSink {
   if (logger === undefined) return stderrSink(process.stderr)
-  if (!isLogger(logger)) {
-    const wanted = 'logger is console, pino or an object with info, warn and error, or false for silence'
-    throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(logger)}.`, { option: 'logger' })
-  }
   const foreign = logger as Foreign
   const levels: LogLevel[] = typeof logger.debug === 'function' ? ['debug', ...aboveDebug] : [...aboveDebug]
   const factsFirst = typeof foreign.bindings === 'function' || typeof foreign.addStream === 'function'

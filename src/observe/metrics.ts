@@ -106,6 +106,8 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
     },
     'settle.failed': (event) => {
       workers.runEnded(event)
+      const failedInstead = event.state !== null && event.state !== 'dead' // a death is told by itself
+      if (failedInstead) instruments.jobs_total.inc({ queue: queueOf(event), outcome: 'retrying' })
       instruments.settle_failures_total.inc({ queue: queueOf(event) })
     },
     'handler.abandoned': (event) => instruments.handlers_abandoned_total.inc({ queue: queueOf(event) }),

@@ -91,7 +91,7 @@ export const wording: Wording = {
     level: 'error',
     say: (event) => {
       const { error, state } = event
-      const now = state === null ? ' Its lease will run out, and it runs again.' : ` It is ${state} now.`
+      const now = state === null ? '' : ` It is ${state} now.`
       const message = `${theJob(event)} ran, and its settlement failed: ${saying(error)}${now}`
       return ofJob(event, message, 'failed settlements', { error: errorFacts(error), state })
     },

@@ -88,7 +88,7 @@ test('without a logger stderr shows what somebody should act upon, one line each
     events.emit('store.down', { by: 'worker w1', error })
     events.emit('store.up', { by: 'worker w1', awayMs: 12_400 })
     events.emit('worker.failed', { worker: 'w1', error })
-    events.emit('settle.failed', { ...run, error, state: null })
+    events.emit('settle.failed', { ...run, error, state: 'scheduled' })
     events.emit('handler.abandoned', { ...run, reason: 'timeout', abandoned: 2 })
     events.emit('job.retrying', { ...dead, runAt: null })
     events.emit('job.log', { ...run, message: 'of a handler', facts: {} })
@@ -99,7 +99,7 @@ test('without a logger stderr shows what somebody should act upon, one line each
     /error: The store does not answer \(worker w1\): connection refused\. It is asked again until it does\./,
     /warn: The store answers again after 12 s/,
     /error: Worker w1 failed and works no more: connection refused\./,
-    /error: Job .* ran, and its settlement failed: connection refused\. Its lease will run out, and it runs again\./,
+    /error: Job .* ran, and its settlement failed: connection refused\. It is scheduled now\./,
     /warn: The handler of job .* ignored its signal \(timeout\) and was left behind\. 2 such handlers run on in worker w1\./,
   ]
   assert.equal(lines.length, wanted.length, lines.join(''))

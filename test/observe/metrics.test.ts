@@ -52,9 +52,10 @@ test('every run that ends is counted, by how', async () => {
   events.emit('job.released', { ...run, reason: 'stop' })
   events.emit('job.cancelled', run)
   events.emit('lease.lost', { ...job, during: 'run' })
+  events.emit('settle.failed', { ...job, error: new Error('x'), state: 'scheduled' })
   assert.deepEqual(await world.samples('holdfast_jobs_total'), [
     'holdfast_jobs_total{queue="mail",outcome="done"} 2',
-    'holdfast_jobs_total{queue="mail",outcome="retrying"} 1',
+    'holdfast_jobs_total{queue="mail",outcome="retrying"} 2',
     'holdfast_jobs_total{queue="mail",outcome="dead"} 1',
     'holdfast_jobs_total{queue="mail",outcome="snoozed"} 1',
     'holdfast_jobs_total{queue="mail",outcome="released"} 1',
@@ -181,6 +182,17 @@ test('names that users choose are bounded', async () => {
   const cancelled = await world.samples('outcome="cancelled"')
   assert.equal(cancelled.length, 1_000)
   assert.ok(cancelled.includes('holdfast_jobs_total{queue="other",outcome="cancelled"} 201'))
+})
+
+test('a Holdfast can be measured', async () => {
+  await using holdfast = await open('sqlite::memory:')
+  const { text } = metrics(holdfast)
+  await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2, dedup: { key: 'a' } }])
+  await holdfast.queue('mail').enqueue(3, { dedup: { key: 'a' } })
+  const lines = (await text()).split('\n')
+  assert.ok(lines.includes('holdfast_enqueued_total{queue="mail",status="created"} 2'))
+  assert.ok(lines.includes('holdfast_enqueued_total{queue="mail",status="duplicate"} 1'))
+  assert.ok(lines.includes('holdfast_queue_jobs{queue="mail",state="ready"} 2'))
 })
 
 test('a registry of yours takes them beside your own, and gets them back out', async () => {

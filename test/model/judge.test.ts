@@ -16,6 +16,7 @@ const coverageRuns = 100
 const kinds = [
   ...['created', 'duplicate', 'replaced', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `enqueue: ${kind}`),
   ...['not cancelRequested', 'cancelRequested', 'lost'].map((kind) => `renew: ${kind}`),
+  ...['ok', 'lost'].map((kind) => `progress: ${kind}`),
   ...['done', 'dead', 'cancelled', 'ready', 'scheduled', 'lost', 'failed'].map((kind) => `settle: ${kind}`),
   ...['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((why) => `settle: ${why}`),
   ...['created', 'duplicate', 'replaced'].map((kind) => `settle: follow-up ${kind}`),

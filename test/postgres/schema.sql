@@ -168,6 +168,15 @@ overdue (
   id uuid not null,
   passed boolean not null default false
 );
+progress (
+  lane integer not null,
+  xid xid8 not null,
+  ord bigint not null,
+  token uuid not null,
+  value double precision not null,
+  message text,
+  at bigint not null
+) with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 queue (
   no integer not null generated always as identity,
   name text collate "C" not null,
@@ -207,6 +216,7 @@ holdfast.lease lease_pkey PRIMARY KEY (no);
 holdfast.meta meta_only_row_check CHECK (only_row);
 holdfast.meta meta_pkey PRIMARY KEY (only_row);
 holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
+holdfast.progress progress_pkey PRIMARY KEY (lane, xid, ord);
 holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
 
@@ -238,9 +248,15 @@ CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
 CREATE UNIQUE INDEX lease_pkey ON holdfast.lease USING btree (no);
 CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
 CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, seq);
+CREATE UNIQUE INDEX progress_pkey ON holdfast.progress USING btree (lane, xid, ord);
 CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 
+function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
 function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -320,6 +336,11 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set jit=off;
 function now_ms(p_now bigint) returns bigint sql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
+function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
 function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint) plpgsql volatile
   set enable_seqscan=off
   set enable_sort=off
@@ -328,6 +349,11 @@ function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name 
   set jit=off;
 function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function prune_progress(p_max integer) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function purge(p_queue text, p_state text, p_max integer) returns bigint plpgsql volatile

@@ -6,8 +6,8 @@ import { isHoldfastError } from '../errors.ts'
 
 export interface PartHealth {
   readonly ok: boolean
-  /** What is wrong, for a person. */
-  readonly why?: string
+  /** What is wrong, for a person. `worker.health()` fits as it is. */
+  readonly why?: string | null
 }
 
 export type PartCheck = () => PartHealth | Promise<PartHealth>
@@ -90,7 +90,7 @@ export function storeHealth(holdfast: { queues(): Promise<unknown> }): PartCheck
 async function answerOf(check: PartCheck): Promise<PartHealth> {
   try {
     const { ok, why } = await check()
-    return { ok, ...(why !== undefined && { why }) }
+    return { ok, ...(why != null && { why }) }
   } catch (error) {
     const code = isHoldfastError(error) ? `${error.code}: ` : ''
     return { ok: false, why: code + (error instanceof Error ? error.message : String(error)) }

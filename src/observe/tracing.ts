@@ -21,7 +21,9 @@ import { jobError } from '../job/error.ts'
 import type { EffectSet, NewJob } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
-import { extractTrace, type JobHeaders, traceJob } from './trace-context.ts'
+import { isFate } from '../worker/fate.ts'
+import { Job } from '../worker/job.ts'
+import { extractTrace, injectTrace, type JobHeaders, traceJob } from './trace-context.ts'
 
 /** What the middleware reads of a job. */
 export interface TracedJob {
@@ -54,7 +56,8 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
     return within(tracer ?? globalTracer(), `process ${job.queue}`, span, parent, async (process) => {
       try {
         const answer = await next()
-        process.setAttribute('holdfast.run', 'returned')
+        process.setAttributes(fateAttributes(answer))
+        if (job instanceof Job) Job.stagedIn(job)?.takeAlong(injectTrace) // they land later, outside of this span
         return answer
       } catch (error) {
         process.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')
@@ -167,6 +170,18 @@ function processAttributes({ id, queue, attempt, maxAttempts }: TracedJob): Attr
     'messaging.message.id': id,
     'holdfast.attempt': attempt,
     ...(maxAttempts !== undefined && { 'holdfast.max_attempts': maxAttempts }),
+  }
+}
+
+/** What a handler makes of its job is told; a result never is. */
+function fateAttributes(answer: unknown): Attributes {
+  if (!isFate(answer)) return { 'holdfast.run': 'returned' }
+  if (answer.fate !== 'outcome') return { 'holdfast.run': answer.fate }
+  const { outcome, warning } = answer
+  return {
+    'holdfast.run': 'returned',
+    'holdfast.outcome': outcome,
+    ...(warning !== null && { 'holdfast.warning': warning }),
   }
 }
 

@@ -53,14 +53,14 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
   return (job, next) => {
     const { parent, links } = relationOf(job, relation)
     const span = { kind: SpanKind.CONSUMER, attributes: processAttributes(job), links }
-    return within(tracer ?? globalTracer(), `process ${job.queue}`, span, parent, async (process) => {
+    return within(tracer ?? globalTracer(), `process ${job.queue}`, span, parent, async (run) => {
       try {
         const answer = await next()
-        process.setAttributes(fateAttributes(answer))
+        run.setAttributes(fateAttributes(answer))
         if (job instanceof Job) Job.stagedIn(job)?.takeAlong(injectTrace) // they land later, outside of this span
         return answer
       } catch (error) {
-        process.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')
+        run.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')
         throw error
       }
     })

@@ -60,6 +60,8 @@ import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
 import { kvWeight, settleWeight, weightMax, weightOf } from './weight.ts'
+import type { Gate, GateOptions } from './worker/gate.ts'
+import { type GateInfo, Gates } from './worker/gates.ts'
 import { type Handler, type HandlerModule, type Pair, toPlan, type WorkOptions } from './worker/options.ts'
 import { type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
@@ -129,6 +131,7 @@ export class Holdfast {
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
   readonly #results: Results
+  readonly #gates: Gates
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
   #closing: Promise<void> | null = null
@@ -161,6 +164,7 @@ export class Holdfast {
       scan: (query) => this.#run(() => store.kvScan(query)),
       write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
+    this.#gates = new Gates({ kv: this.kv, events: this.#events })
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#queueDesk = {
       run: (action) => this.#run(action),
@@ -453,6 +457,16 @@ export class Holdfast {
     return total
   }
 
+  /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
+  gate(name: string, options: GateOptions = {}): Gate {
+    return this.#gates.get(name, options)
+  }
+
+  /** Every gate that was ever closed, by name, and how it stands. */
+  gates(): Promise<GateInfo[]> {
+    return this.#gates.list()
+  }
+
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
     return this.#run(() => this.#sweeper.sweep())
@@ -479,6 +493,7 @@ export class Holdfast {
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
+    this.#gates.end()
     if (this.#running > 0) await this.#idle.promise
     this.#stopLog()
     await this.#store.close()

@@ -38,8 +38,14 @@ export { type PostgresOptions, postgres } from './store/postgres/index.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type { Capabilities, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
+export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
 export type { CloseGate, Fate, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
+export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate.ts'
+export { GateClosed } from './worker/gate-closed.ts'
+export type { ClosedGateState, GateState, OpenGateState } from './worker/gate-state.ts'
+export type { GateInfo } from './worker/gates.ts'
 export type { Job } from './worker/job.ts'
+export type { Holder } from './worker/life.ts'
 export type {
   Handler,
   HandlerModule,
@@ -50,5 +56,13 @@ export type {
   WorkerGate,
   WorkOptions,
 } from './worker/options.ts'
+export {
+  type Resource,
+  type ResourceHealth,
+  ResourceRestarted,
+  type ResourceState,
+  resource,
+} from './worker/resource.ts'
+export type { ResourceOptions } from './worker/resource-options.ts'
 export type { StagedEffects } from './worker/staged-effects.ts'
 export type { StopOptions, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

@@ -13,7 +13,7 @@ const entries: readonly (readonly [name: string, file: string])[] = [
 ]
 
 /** Classes that are handed out: how they are made is nobody's business. */
-const handedOut = ['Holdfast', 'Kv', 'Lease', 'Queue']
+const handedOut = ['Gate', 'Holdfast', 'Kv', 'Lease', 'Queue', 'Resource']
 
 /** Writes the declarations of the package into this folder and reads the page from them. */
 export function referencePage(folder: string): string {

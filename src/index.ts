@@ -12,6 +12,14 @@ export {
 export type { Duration } from './duration.ts'
 export type { Effects, FollowUp } from './effects.ts'
 export { type ErrorCode, HoldfastError, isHoldfastError } from './errors.ts'
+export type {
+  AnyListener,
+  EventName,
+  HoldfastEvents,
+  JobFacts,
+  Listener,
+  RunFacts,
+} from './events.ts'
 export type { Holdfast, JobsFilter, QueueInfo, RequeueAllFilter, Stats } from './holdfast.ts'
 export type { Ending, JobError, JobState } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'
@@ -26,3 +34,17 @@ export { type PostgresOptions, postgres } from './store/postgres/index.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type { Capabilities, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
+export type { CloseGate, Fate, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
+export type { Job } from './worker/job.ts'
+export type {
+  Handler,
+  HandlerModule,
+  Middleware,
+  Pair,
+  QueueWorkOptions,
+  ThreadsOption,
+  WorkerGate,
+  WorkOptions,
+} from './worker/options.ts'
+export type { StagedEffects } from './worker/staged-effects.ts'
+export type { StopOptions, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

@@ -2,7 +2,7 @@
 // the lease was lost (it expired and was rescued, the job was cancelled or requeued) nothing changes and the answer is
 // LEASE_LOST.
 
-import type { AnyDefinition } from './definition.ts'
+import { type AnyDefinition, isRetryable } from './definition.ts'
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
@@ -14,7 +14,7 @@ import { checkNumber, checkOptions, checkText } from './job/names.ts'
 import type { EffectSet, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 import type { Settlement } from './job/transition.ts'
-import { Permanent } from './permanent.ts'
+import { isPermanent } from './permanent.ts'
 import { validate } from './prepare.ts'
 import type {
   Capabilities,
@@ -146,10 +146,11 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   /**
    * It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent, or at
-   * once when the error is `Permanent`.
+   * once when the error is `Permanent` or the queue says that it is not `retryable`.
    */
   retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
     if (isPermanent(error)) return this.dead(error, error.effects)
+    if (!isRetryable(this.#definition, error)) return this.dead(error)
     return this.#desk.run(async () => {
       checkOptions(options, 'retry options', ['delay'])
       return this.#retry(error, this.#delayMs(options.delay))
@@ -230,13 +231,4 @@ export class Lease<Payload = unknown, Result = unknown> {
 
 function checkMessage(message: unknown): string {
   return checkText(message, 'message', bounds.progressMessageBytes)
-}
-
-/** Anything can be thrown, also what will not be looked at. */
-function isPermanent(error: unknown): error is Permanent {
-  try {
-    return error instanceof Permanent
-  } catch {
-    return false
-  }
 }

@@ -27,7 +27,7 @@ export async function open(target: string | StoreOpener, options: OpenOptions = 
   try {
     const { clock = systemClock, readOnly = false } = options
     const store = await opener({ clock, readOnly })
-    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store)
+    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store, clock.timers && { timers: clock.timers })
   } catch (error) {
     throw isHoldfastError(error) ? error : cannotOpen(error)
   }

@@ -21,6 +21,8 @@ export const bounds = {
   effectsMax: 10_000,
   pageMax: 1_000,
   jsonDepth: 500,
+  concurrencyMax: 10_000,
+  threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,
 } as const
@@ -31,6 +33,9 @@ export const defaults = {
   leaseMs: 30_000,
   timeoutMs: 600_000,
   resultWaitMs: 60_000,
+  concurrency: 10,
+  unwindMs: 5_000,
+  stopGraceMs: 30_000,
   retainDoneMs: 86_400_000,
   retainDeadMs: 14 * 86_400_000,
   priority: 5,

@@ -36,7 +36,7 @@ export async function settle(desk: Desk, requests: readonly SettleRequest[], tok
   return requests.map((request) => answers.get(request) as SettleAnswer)
 }
 
-/** The number under which a part of a settlement lands. One of the caller's token stands for the same part every time. */
+/** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
 function flushOf(token: string | undefined, part: 'done' | 'in turn'): string | undefined {
   if (token === undefined) return undefined
   return createHash('sha256').update(`${part} ${token}`).digest('hex').slice(0, 32)

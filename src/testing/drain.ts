@@ -10,6 +10,7 @@ import { HoldfastError } from '../errors.ts'
 import { backstageOf, type Holdfast } from '../holdfast.ts'
 import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
 import type { Queue } from '../queue.ts'
+import type { Gate } from '../worker/gate.ts'
 import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from '../worker/options.ts'
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
@@ -17,7 +18,10 @@ import type { VirtualClock } from './virtual-clock.ts'
 import { nextDue, waitingJobs, whyNothing } from './waiting.ts'
 
 /** What a worker takes and a test may want as well. */
-export type RunOnceOptions = Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'gate' | 'threads'>
+export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
+  /** While it is closed nothing is run. */
+  readonly gate?: Gate
+}
 
 export interface DrainOptions extends RunOnceOptions {
   /** The clock that the store runs on. Then time moves on to whatever is due next, until nothing is. */
@@ -59,6 +63,7 @@ export async function drain<const Queues extends readonly (string | AnyDefinitio
     const { promoted, rescued } = await holdfast.sweep()
     return promoted + rescued > 0 || (clock !== undefined && (await moveOn(holdfast, clock, queues, untilAt)))
   }
+  await options.gate?.watch()
   const runs = await runAll(holdfast, plan, { concurrency, runsMax, moreReady })
   if (runs.length >= runsMax) await refuseMore(holdfast, queues, runs)
   return { ...countOutcomes(runs), runs }
@@ -86,9 +91,12 @@ export async function runOnce(
 ): Promise<RunRecord> {
   checkOptions(options, 'runOnce options', runOptionNames)
   const plan = toPlan([[queue, handler]], { ...options, concurrency: 1, sweep: false })
+  await options.gate?.watch()
   const [run] = await runAll(holdfast, plan, { concurrency: 1, runsMax: 1, moreReady: async () => false })
   if (run) return run
   const [name] = plan.queues.keys()
+  if (options.gate && !(await options.gate.state()).open)
+    throw new AssertionError({ message: `Nothing runs: gate ${options.gate.name} is closed.`, stackStartFn: runOnce })
   const why = name === undefined ? 'no queue has a job that is ready.' : await whyNothing(holdfast, name)
   const message = `Nothing is ready in ${name === undefined ? 'any queue' : `queue ${name}`}: ${why}`
   throw new AssertionError({ message, stackStartFn: runOnce })

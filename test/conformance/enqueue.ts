@@ -29,7 +29,7 @@ export function enqueueTests(inWorld: InWorld): void {
             expiresAt: null,
             cancelRequested: false,
           },
-          ...{ finishedAt: null, result: null, error: null, history: [] },
+          ...{ finishedAt: null, progress: null, result: null, error: null, history: [] },
         })
       }),
     )

@@ -29,7 +29,7 @@ const stores: Readonly<Record<string, () => Promise<World>>> = {
   PostgreSQL: async () => {
     const database = await testDatabase()
     const clock = new VirtualClock()
-    const holdfast = await open(database.url, { clock })
+    const holdfast = await open(database.url, { clock, logger: false })
     const dispose = async () => {
       await holdfast.close()
       await database[Symbol.asyncDispose]()
@@ -277,6 +277,21 @@ test('middleware runs around the handler, and what it makes of the result counts
     ],
   })
   assert.deepEqual([seen, run.result], [['mails'], { sent: true }])
+})
+
+test('a handler may close its gate; while it is closed nothing runs', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  const gate = holdfast.gate('session')
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' } }])
+  const report = await drain(holdfast, [[mails, (job) => job.closeGate('expired')]], { gate })
+  assert.deepEqual([report.released, report.runs.length, (await gate.state()).open], [1, 1, false])
+  await assert.rejects(
+    runOnce(holdfast, mails, () => undefined, { gate }),
+    /gate session is closed/,
+  )
+  await gate.open()
+  assert.equal((await drain(holdfast, [[mails, () => undefined]], { gate })).done, 2)
 })
 
 test('on virtual timers a timeout comes when the clock is moved', async () => {

@@ -159,6 +159,7 @@ function weightOf(standings: readonly Standing[]): number {
   return standings.reduce((sum, { weight }) => sum + weight, 0)
 }
 
+/** At least one and, whatever a division of fractions makes of it, no more than are free. */
 function share(free: number, weight: number, weights: number): number {
-  return Math.max(1, Math.ceil((free * weight) / weights))
+  return Math.min(free, Math.max(1, Math.ceil((free * weight) / weights)))
 }

@@ -118,6 +118,13 @@ test('what a queue took while it was alone is not held against it, however long 
   assert.ok(world.takenOf('a') - before >= 40, `${world.takenOf('a') - before} were taken`)
 })
 
+test('a queue alone gets all free places and not one more, whatever its weight', () => {
+  const turns = new Turns([share('mail', { weight: 13.131675883708684 }), share('post')])
+  turns.next(3, 0) // the survey
+  turns.woken('mail')
+  assert.deepEqual(turns.next(3, 1), { queues: ['mail'], max: 3, isSurvey: false })
+})
+
 test('idle time earns no credit: who comes back shares, and does not take everything', () => {
   const world = new World([share('busy'), share('idle')])
   world.enqueue('busy', 1_000_000)

@@ -16,8 +16,9 @@ import { settle } from './migrations/0004-settle.ts'
 import { obey } from './migrations/0005-obey.ts'
 import { sweep } from './migrations/0006-sweep.ts'
 import { alter } from './migrations/0007-alter.ts'
+import { watch } from './migrations/0008-watch.ts'
 
-const migrations: readonly string[] = [tables, claim, enqueue, settle, obey, sweep, alter]
+const migrations: readonly string[] = [tables, claim, enqueue, settle, obey, sweep, alter, watch]
 
 /** A schema's name, and how SQL written for `holdfast` is read in it. */
 export class Schema {

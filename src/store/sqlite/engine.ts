@@ -28,10 +28,11 @@ import { settle } from './settle.ts'
 import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
+import { readChanges, watch } from './watch.ts'
 
-const quick = { claim, renew, sweep }
+const quick = { claim, renew, sweep, watch }
 const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, alter, purgeChunk, kvWrite: applyKv }
-const read = { readJob, readOutcome, readJobs, readStats, kvGet, kvScan }
+const read = { readJob, readOutcome, readJobs, readStats, readChanges, kvGet, kvScan }
 const verbs = { ...quick, ...durable, ...read }
 
 export type Verbs = typeof verbs

@@ -11,6 +11,7 @@ import type {
   CancelAnswer,
   CancelRequest,
   Capabilities,
+  ChangesQuery,
   ClaimedJob,
   ClaimRequest,
   EnqueueAnswer,
@@ -199,6 +200,14 @@ class SqliteStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return this.#one('kvScan', query)
+  }
+
+  watch() {
+    return this.#one('watch', null as never)
+  }
+
+  changes(query: ChangesQuery) {
+    return this.#one('readChanges', query)
   }
 
   subscribe(onReady: OnReady): () => void {

@@ -53,6 +53,7 @@ import type {
 } from './store/store.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
+import { type Watch, Watches, type WatchFilter } from './watch.ts'
 
 export interface JobsFilter {
   readonly queue?: string
@@ -110,6 +111,7 @@ export class Holdfast {
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
   readonly #results: Results
+  readonly #watches: Watches
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
   #closing: Promise<void> | null = null
@@ -132,6 +134,10 @@ export class Holdfast {
       write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
     this.#results = new Results((ids) => store.outcomes(ids))
+    this.#watches = new Watches({
+      watch: () => this.#track(() => store.watch(), this.#leave),
+      changes: (query) => this.#track(() => store.changes(query), this.#leave),
+    })
     this.#queueDesk = {
       run: (action) => this.#run(action),
       enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
@@ -405,6 +411,14 @@ export class Holdfast {
     return total
   }
 
+  /**
+   * Every change of a job's state from now on, whoever makes it, each at least once; those of one job in their order. It
+   * ends when `signal` aborts, at `return()`, and with `close()`. `after` goes on behind a change seen before.
+   */
+  watch(filter: WatchFilter = {}): Watch {
+    return this.#watches.open(filter)
+  }
+
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
     return this.#run(() => this.#sweeper.sweep())
@@ -424,23 +438,34 @@ export class Holdfast {
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
+    this.#watches.close()
     if (this.#running > 0) await this.#idle.promise
     await this.#store.close()
   }
 
   /** Every call goes through here: refused once closed, and waited for by `close` when it began before. */
   #run<T>(action: () => Promise<T>): Promise<T> {
+    return this.#track(action, this.#leaveChanged)
+  }
+
+  #track<T>(action: () => Promise<T>, leave: () => void): Promise<T> {
     if (this.#closing)
       return Promise.reject(new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.'))
     const promise = begin(action)
     this.#running += 1
-    promise.then(this.#leave, this.#leave)
+    promise.then(leave, leave)
     return promise
   }
 
   readonly #leave = (): void => {
     this.#running -= 1
     if (this.#running === 0 && this.#closing) this.#idle.resolve()
+  }
+
+  /** Something may have changed: whoever watches here need not wait to see it. */
+  readonly #leaveChanged = (): void => {
+    this.#leave()
+    this.#watches.hint()
   }
 
   async #enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {

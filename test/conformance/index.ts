@@ -37,6 +37,7 @@ import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
 import { waitingTests } from './waiting.ts'
+import { watchTests } from './watch.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
@@ -44,7 +45,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
   ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests],
+  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests],
   ...[callerTransactionTests, sqlEffectTests],
 ]
 

@@ -267,7 +267,7 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_until_no bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
+function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -334,6 +334,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set plan_cache_mode=force_generic_plan;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile;
 function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile;
+function last_change() returns bigint sql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile;
@@ -389,13 +390,12 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set enable_nestloop=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
-function tell(p_lane integer, p_state text, p_ids uuid[], p_now bigint) returns void plpgsql volatile
-  set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan;
+function tell(p_queue integer, p_state text, p_ids uuid[], p_now bigint) returns void plpgsql volatile;
 function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
-function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, number bigint, is_exact boolean) plpgsql volatile;
+function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;
+function watch_number() returns bigint plpgsql volatile;

@@ -172,7 +172,7 @@ begin
   insert into holdfast.tally (xid, queue, ready, scheduled)
   values (pg_current_xact_id(), v_queue, (v_due_at <= p_now)::int, (v_due_at > p_now)::int);
   if holdfast.is_watched(p_now) then
-    perform holdfast.tell(v_lane, case when v_due_at <= p_now then 'ready' else 'scheduled' end, array[v_id], p_now);
+    perform holdfast.tell(v_queue, case when v_due_at <= p_now then 'ready' else 'scheduled' end, array[v_id], p_now);
   end if;
   return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_due_at <= p_now);
 end $holdfast$;
@@ -194,7 +194,8 @@ begin
          (p_run_at > p_now)::int - (v_old.ready_xid is null)::int
     from holdfast.lane l where l.no = p_lane;
   if holdfast.is_watched(p_now) then
-    perform holdfast.tell(p_lane, case when p_run_at <= p_now then 'ready' else 'scheduled' end, array[p_id], p_now);
+    perform holdfast.tell(l.queue, case when p_run_at <= p_now then 'ready' else 'scheduled' end, array[p_id], p_now)
+       from holdfast.lane l where l.no = p_lane;
   end if;
 end $holdfast$;
 

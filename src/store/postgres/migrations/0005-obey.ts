@@ -227,7 +227,7 @@ begin
         delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;
         insert into holdfast.tally (xid, queue, dead, ready) values (pg_current_xact_id(), v_ended.queue, -1, 1);
         if holdfast.is_watched(p_now) then
-          perform holdfast.tell(v_lane, 'ready', array[v_ended.id], p_now);
+          perform holdfast.tell(v_ended.queue, 'ready', array[v_ended.id], p_now);
         end if;
       else
         v_held := v_turn.id;

@@ -4,14 +4,18 @@
 // Whether somebody does. `watched_until` is a sequence used as a variable: setting it is no part of a transaction, leaves no
 // dead row, and is seen by everybody at once, whatever their snapshot; reading it is one look at one page and needs no
 // statement. A transaction reads it when it has a number (`is_watched` sees to that). So one that found nobody watching had
-// its number before the time was set, and lies below the xmax of every snapshot taken after that: once all of these have
-// ended, whoever changes something has seen that he is watched. A new watch waits for them, for a bounded time.
+// its number before the time was set, and a transaction that begins after that has a higher one (`since`): once all below it
+// have ended, whoever changes something has seen that he is watched. A new watch waits for them, for a bounded time.
 //
 // Which changes are new. Transactions commit in another order than they began, so no number tells what was seen: a snapshot
 // does. Between two snapshots lie the changes of transactions that the first could not see and the second can, in the order
-// of their numbers: whoever changed a job after another saw it committed, and drew the higher number. They are of two
-// kinds: those of transactions in progress in the first snapshot, found by transaction; and those whose number was drawn
-// after it, found by number, if the number last drawn was read before that snapshot was taken. Nothing older is walked.
+// of their own numbers: whoever changed a job after another saw it committed, and drew the higher number. They are of two
+// kinds. Those of transactions that the first snapshot lists as in progress are found by transaction. Those of transactions
+// from its xmax on are found by number, beginning with one that none of them can have drawn. Such a number is not the one
+// last drawn when the snapshot was taken: its xmax lies behind the last transaction that has *ended*, and some that run may
+// lie above it and have drawn theirs. It is one that was read before a transaction got its number that had ended when the
+// snapshot was taken: whoever had drawn a number by then lies below that transaction, so below the xmax. A look that has
+// walked far begins such a transaction for the next (`ahead`). Nothing older is walked.
 //
 // Eras. Both tables are unlogged: a crashed server comes back without them, and with claims lost whose transaction numbers
 // it hands out again. So a mark names its era, which is written with them and is gone with them. A watch that finds nobody
@@ -56,12 +60,10 @@ create function holdfast.is_watched(p_now bigint) returns boolean language sql v
               then coalesce(pg_sequence_last_value('holdfast.watched_until'::regclass) > p_now, false) end
 $holdfast$;
 
-create function holdfast.tell(p_lane int, p_state text, p_ids uuid[], p_now bigint) returns void language plpgsql
-set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+create function holdfast.tell(p_queue int, p_state text, p_ids uuid[], p_now bigint) returns void language plpgsql as $holdfast$
 begin
   insert into holdfast.change (xid, at, queue, state, jobs, ids)
-  select pg_current_xact_id(), p_now, l.queue, p_state, cardinality(p_ids), p_ids
-    from holdfast.lane l where l.no = p_lane & ~1;
+  values (pg_current_xact_id(), p_now, p_queue, p_state, cardinality(p_ids), p_ids);
 end $holdfast$;
 
 create function holdfast.newest_watch() returns holdfast.watch_log language sql stable as $holdfast$
@@ -83,52 +85,62 @@ begin
 end $holdfast$;
 
 create function holdfast.watch(p_watch_ms bigint, p_now bigint) returns void language plpgsql as $holdfast$
-declare
-  v_log holdfast.watch_log%rowtype;
 begin
   perform pg_advisory_xact_lock(SWEEP_LOCKS, 3);
   perform setval('holdfast.watched_until', holdfast.now_ms(p_now) + p_watch_ms);
+end $holdfast$;
+
+create function holdfast.last_change() returns bigint language sql volatile as $holdfast$
+  select coalesce(pg_sequence_last_value('holdfast.change_no_seq'::regclass), 0)
+$holdfast$;
+
+-- A transaction of its own: answers a number for snapshots taken after it has ended.
+create function holdfast.watch_number() returns bigint language plpgsql as $holdfast$
+declare
+  v_number bigint := holdfast.last_change();
+  v_log holdfast.watch_log%rowtype;
+begin
+  perform pg_current_xact_id();
+  perform pg_advisory_xact_lock(SWEEP_LOCKS, 3);
   v_log := holdfast.newest_watch();
-  if v_log.since is null then
+  if v_log.era is not null and v_log.since is null then
     insert into holdfast.watch_log (era, since, at, ended, low, told)
-    values (v_log.era, pg_snapshot_xmax(pg_current_snapshot()), v_log.at, v_log.ended, v_log.low, v_log.told);
+    values (v_log.era, pg_current_xact_id(), v_log.at, v_log.ended, v_log.low, v_log.told);
   end if;
+  return v_number;
 end $holdfast$;
 
 -- Where changes stand now, and whether all that were not told have ended.
-create function holdfast.watch_mark()
-returns table (era uuid, snapshot pg_snapshot, number bigint, is_exact boolean) language plpgsql as $holdfast$
-declare
-  v_log holdfast.watch_log%rowtype := holdfast.newest_watch();
-begin
-  number := coalesce(pg_sequence_last_value('holdfast.change_no_seq'::regclass), 0); -- before the snapshot
-  snapshot := pg_current_snapshot();
-  era := v_log.era;
-  is_exact := pg_snapshot_xmin(snapshot) >= v_log.since;
-  return next;
-end $holdfast$;
+create function holdfast.watch_mark() returns table (era uuid, snapshot pg_snapshot, is_exact boolean)
+language sql stable as $holdfast$
+  select l.era, pg_current_snapshot(), pg_snapshot_xmin(pg_current_snapshot()) >= l.since from holdfast.newest_watch() l
+$holdfast$;
 
--- Changes that p_from cannot see and p_until (null: now) can, after number p_after. The first row tells up to where.
-create function holdfast.changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_until_no bigint,
+-- Changes that p_from cannot see and p_until (null: now) can, after number p_after. The first row tells up to where that is,
+-- a number for that snapshot, and one for snapshots taken after this call (null: none yet).
+create function holdfast.changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint,
   p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max int, p_now bigint)
-returns table (until pg_snapshot, until_no bigint, no bigint, at bigint, queue text, state text, ids uuid[])
+returns table (until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[])
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
 declare
-  v_until pg_snapshot := p_until;
-  v_until_no bigint := p_until_no;
+  v_until pg_snapshot := coalesce(p_until, pg_current_snapshot());
+  v_until_no bigint := greatest(p_from_no, p_ahead);
+  v_ahead bigint;
+  v_far constant int := 250;
   v_queue int := (select q.no from holdfast.queue q where q.name = p_queue);
   v_open xid8[] := array(select x.xid from pg_snapshot_xip(p_from) x(xid));
   v_log holdfast.watch_log%rowtype;
 begin
-  if v_until is null then
-    v_until_no := coalesce(pg_sequence_last_value('holdfast.change_no_seq'::regclass), 0); -- before the snapshot
-    v_until := pg_current_snapshot();
+  if holdfast.last_change() - v_until_no > v_far then
+    v_ahead := holdfast.last_change();
+    perform pg_current_xact_id(); -- after the number was read
   end if;
-  return query select v_until, v_until_no, null::bigint, null::bigint, null::text, null::text, null::uuid[];
   return query
-    select null::pg_snapshot, null::bigint, c.no, c.at, q.name, c.state, c.ids
+    select v_until, v_until_no, v_ahead, null::bigint, null::bigint, null::text, null::text, null::uuid[];
+  return query
+    select null::pg_snapshot, null::bigint, null::bigint, c.no, c.at, q.name, c.state, c.ids
       from (
         (select c.* from holdfast.change c
           where c.xid = any (v_open) and c.no > p_after and pg_visible_in_snapshot(c.xid, v_until)
@@ -137,7 +149,8 @@ begin
           order by c.no limit p_max)
         union all
         (select c.* from holdfast.change c
-          where c.no > greatest(p_after, p_from_no) and not c.xid = any (v_open) and pg_visible_in_snapshot(c.xid, v_until)
+          where c.no > greatest(p_after, p_from_no) and c.xid >= pg_snapshot_xmax(p_from)
+            and pg_visible_in_snapshot(c.xid, v_until)
             and (p_queue is null or c.queue = v_queue) and (p_states is null or c.state = any (p_states))
             and (p_ids is null or c.ids && p_ids)
           order by c.no limit p_max)
@@ -147,7 +160,7 @@ begin
   if v_log.era is distinct from p_era or pg_snapshot_xmin(p_from) < v_log.low
      or pg_sequence_last_value('holdfast.watched_until'::regclass) <= holdfast.now_ms(p_now)
      or greatest(pg_snapshot_xmax(p_from), pg_snapshot_xmax(v_until)) > pg_snapshot_xmax(pg_current_snapshot())
-     or greatest(p_from_no, v_until_no, p_after) > coalesce(pg_sequence_last_value('holdfast.change_no_seq'::regclass), 0)
+     or greatest(v_until_no, p_after) > holdfast.last_change()
   then -- pruned, not told throughout, or made up
     raise exception 'these changes are no longer kept' using errcode = 'HF005';
   end if;

@@ -2,7 +2,7 @@
 // connection, so that producer and worker can share it.
 
 import type { StandardSchemaV1 } from '@standard-schema/spec'
-import { type Duration, toMs } from './duration.ts'
+import { type Duration, show, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import type { Backoff } from './job/backoff.ts'
 import { bounds, defaults } from './job/bounds.ts'
@@ -27,6 +27,8 @@ export interface BehaviourOptions {
   readonly timeout?: Duration
   /** How long finished jobs stay readable: 0 keeps nothing, Infinity keeps them for ever. Cancelled counts as done. */
   readonly retain?: { readonly done?: Duration; readonly dead?: Duration }
+  /** Whether a failed attempt may be followed by another; false is dead at once. Every error may, unless it is `Permanent`. */
+  readonly retryable?: (error: unknown) => boolean
   /** Every death in this queue enqueues a `DeathNotice` there, in the same transaction. */
   readonly onDead?: { readonly queue: string | { readonly name: string } }
 }
@@ -46,6 +48,7 @@ export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown
   readonly backoff: Backoff
   readonly leaseMs: number
   readonly timeoutMs: number
+  readonly retryable: ((error: unknown) => boolean) | null
   /** What the store must know; null when the definition says nothing of it and leaves what is stored. */
   readonly settings: QueueSettings | null
 }
@@ -82,11 +85,15 @@ export function defineQueue(
     backoff: toBackoff(options.backoff),
     leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
     timeoutMs: toMs(timeout, 'timeout', { min: 1 }),
+    retryable: checkPolicy(options.retryable),
     settings: toSettings(name, options),
   }
 }
 
-const optionNames = ['attempts', 'backoff', 'lease', 'timeout', 'retain', 'onDead', 'payload', 'result'] as const
+const optionNames = [
+  ...(['attempts', 'backoff', 'lease', 'timeout', 'retain', 'retryable', 'onDead'] as const),
+  ...(['payload', 'result'] as const),
+]
 
 /** Made by `defineQueue`, if perhaps by another copy of this module. */
 export function isDefinition(value: unknown): value is AnyDefinition {
@@ -98,6 +105,23 @@ export function isDefinition(value: unknown): value is AnyDefinition {
 /** A definition as it is; of anything else a name is made one. */
 export function toDefinition(queue: string | AnyDefinition): AnyDefinition {
   return isDefinition(queue) ? queue : defineQueue(queue as string)
+}
+
+/** By the queue's own policy. One that fails decides nothing. */
+export function isRetryable({ retryable }: AnyDefinition, error: unknown): boolean {
+  try {
+    return retryable?.(error) !== false
+  } catch {
+    return true
+  }
+}
+
+function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
+  if (retryable === undefined) return null
+  if (typeof retryable === 'function') return retryable as (error: unknown) => boolean
+  throw new HoldfastError('INVALID_OPTION', `retryable is a function of the error; got ${show(retryable)}.`, {
+    option: 'retryable',
+  })
 }
 
 function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {

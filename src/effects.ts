@@ -43,11 +43,7 @@ export async function prepareEffects(
       { count },
     )
   }
-  if (sql.length > 0 && !capabilities.sqlEffects) {
-    throw new HoldfastError('UNSUPPORTED', 'This store cannot run SQL effects; use kv effects or follow-up jobs.', {
-      capability: 'sqlEffects',
-    })
-  }
+  if (sql.length > 0) requireSql(capabilities)
   const set: EffectSet = {
     put: put.map(toPut),
     delete: remove.map((key) => checkKey(key, 'effects.delete')),
@@ -56,6 +52,29 @@ export async function prepareEffects(
   }
   checkChars(charsOf(set), 'Effects')
   return set
+}
+
+/** Effects that were prepared without knowing the store. */
+export function requireCapable(effects: EffectSet, capabilities: Capabilities): EffectSet {
+  if (effects.sql.length > 0) requireSql(capabilities)
+  return effects
+}
+
+export function together(first: EffectSet, then: EffectSet | null): EffectSet {
+  if (then === null) return first
+  return {
+    put: [...first.put, ...then.put],
+    delete: [...first.delete, ...then.delete],
+    sql: [...first.sql, ...then.sql],
+    enqueue: [...first.enqueue, ...then.enqueue],
+  }
+}
+
+function requireSql(capabilities: Capabilities): void {
+  if (capabilities.sqlEffects) return
+  throw new HoldfastError('UNSUPPORTED', 'This store cannot run SQL effects; use kv effects or follow-up jobs.', {
+    capability: 'sqlEffects',
+  })
 }
 
 function charsOf({ put, enqueue }: EffectSet): number {

@@ -3,6 +3,7 @@
 // costs something.
 
 import type { JobError, JobState } from './job/record.ts'
+import type { FailedEnding } from './job/transition.ts'
 
 /** One run of one job. */
 export interface JobFacts {
@@ -58,9 +59,6 @@ export interface HoldfastEvents {
   'gate.closed': { readonly gate: string; readonly reason: string }
   'gate.opened': { readonly gate: string; readonly closedMs: number }
 }
-
-/** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
-export type FailedEnding = 'failed' | 'timeout' | 'crashed'
 
 export type EventName = keyof HoldfastEvents
 export type Listener<Name extends EventName> = (event: HoldfastEvents[Name]) => void

@@ -1,6 +1,8 @@
 // The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
 // about a job is the store's.
 
+import { Claims } from './claims.ts'
+import { systemTimers, type Timers } from './clock.ts'
 import {
   type AnyDefinition,
   type BehaviourOptions,
@@ -12,10 +14,10 @@ import {
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
+import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
 import { Group } from './group.ts'
 import { bounds, defaults } from './job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from './job/codec.ts'
-import { jobError } from './job/error.ts'
 import {
   checkBoolean,
   checkInteger,
@@ -30,19 +32,22 @@ import {
 import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
-import { Lease, type LeaseDesk } from './lease.ts'
-import { validate } from './prepare.ts'
+import type { Lease, LeaseDesk } from './lease.ts'
+import { logTo } from './observe/log.ts'
+import type { Logger } from './observe/logger.ts'
+import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
 import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
 import { Results } from './results.ts'
 import type {
   AlterRequest,
   Capabilities,
-  ClaimedJob,
   EnqueueAnswer,
   Enqueued,
   EnqueueRequest,
   KvAnswer,
   KvWrite,
+  ProgressAnswer,
+  ProgressRequest,
   PurgeState,
   RenewAnswer,
   RenewRequest,
@@ -51,9 +56,15 @@ import type {
   SettleRequest,
   Store,
 } from './store/store.ts'
+import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
 import { type Watch, Watches, type WatchFilter } from './watch.ts'
+import { kvWeight, settleWeight, weightMax, weightOf } from './weight.ts'
+import type { Gate, GateOptions } from './worker/gate.ts'
+import { type GateInfo, Gates } from './worker/gates.ts'
+import { type Handler, type HandlerModule, type Pair, toPlan, type WorkOptions } from './worker/options.ts'
+import { type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
 export interface JobsFilter {
   readonly queue?: string
@@ -89,50 +100,73 @@ interface Defined {
   readonly stored: Promise<void>
 }
 
-/** How long a waiter goes without looking, whatever wake-ups say. */
-const backstopMs = 1_000
-/** The most jobs in one group commit; every so many characters of JSON count as one more. */
-const groupMax = 2_000
-const charsAJob = 16 * 1024
-
 const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
+
+/** What a client is made with, beside its store. */
+export interface HoldfastParts {
+  readonly timers?: Timers
+  readonly events?: Events
+  /** Where log lines go; stderr unless given, and nowhere when it is `false`. */
+  readonly logger?: Logger | false | undefined
+}
 
 export class Holdfast {
   readonly kv: Kv
   readonly #store: Store
+  readonly #events: Events
+  readonly #stopLog: () => void
+  readonly #timers: Timers
   readonly #sweeper: Sweeper
-  readonly #waiters = new Waiters()
+  readonly #sweeps: SweepLoop
+  readonly #waiters: Waiters
+  readonly #claims: Claims
+  readonly #workers = new Set<Worker>()
+  readonly #cancelListeners = new Set<(ids: readonly string[] | null) => void>()
   readonly #unsubscribe: () => void
   readonly #defined = new Map<string, Defined>()
   readonly #enqueues: Group<EnqueueRequest, EnqueueAnswer>
   readonly #settles: Group<SettleRequest, SettleAnswer>
   readonly #renews: Group<RenewRequest, RenewAnswer>
+  readonly #progress: Group<ProgressRequest, ProgressAnswer>
   readonly #kvWrites: Group<KvWrite, KvAnswer>
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
   readonly #results: Results
   readonly #watches: Watches
+  readonly #gates: Gates
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
   #closing: Promise<void> | null = null
 
-  constructor(store: Store) {
+  constructor(store: Store, { timers = systemTimers, events = new Events(), logger }: HoldfastParts = {}) {
     this.#store = store
-    this.#sweeper = new Sweeper(store)
-    this.#unsubscribe = store.subscribe((queue, count) => this.#waiters.wake(queue, count))
+    this.#events = events
+    this.#stopLog = logTo(events, logger)
+    this.#timers = timers
+    this.#waiters = new Waiters(timers)
+    this.#sweeper = new Sweeper(store, events, timers)
+    this.#sweeps = new SweepLoop(this.#sweeper, timers)
+    this.#unsubscribe = store.subscribe({
+      onReady: (queue, count) => this.#waiters.wake(queue, count),
+      onCancel: (ids) => {
+        for (const listener of this.#cancelListeners) listener(ids)
+      },
+    })
     this.#enqueues = new Group({
       flush: (r) => this.#flushEnqueues(r),
       weigh: (r) => weightOf(r.jobs),
-      weightMax: groupMax,
+      weightMax,
     })
-    this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax: groupMax })
-    this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax: groupMax })
-    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: kvWeight, weightMax: groupMax })
+    this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax })
+    this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax })
+    this.#progress = new Group({ flush: (r) => store.progress(r), weigh: () => 1, weightMax })
+    this.#kvWrites = new Group({ flush: (w) => store.kvWrite(w), weigh: kvWeight, weightMax })
     this.kv = new Kv({
       get: (key) => this.#run(() => store.kvGet(key)),
       scan: (query) => this.#run(() => store.kvScan(query)),
       write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
+    this.#gates = new Gates({ kv: this.kv, events: this.#events })
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#track(() => store.watch(), this.#leave),
@@ -140,7 +174,7 @@ export class Holdfast {
     })
     this.#queueDesk = {
       run: (action) => this.#run(action),
-      enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
+      enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueue(definition, traced, tx)),
       mayWaitBefore: (tx) => !this.#takesAtOnce(tx),
       claim: (definition, options) => this.claim([definition], options),
     }
@@ -148,9 +182,16 @@ export class Holdfast {
       capabilities: store.capabilities,
       run: (action) => this.#run(action),
       renew: (request) => this.#renews.add(request),
-      settle: (request) => this.#settleOne(request),
+      progress: (request) => this.#progress.add(request),
+      settle: (request) => traceSettle(request, (traced) => this.#settleOne(traced)),
       random: Math.random,
     }
+    this.#claims = new Claims({
+      waiters: this.#waiters,
+      sweeper: this.#sweeper,
+      leaseDesk: this.#leaseDesk,
+      claim: (request) => store.claim(request),
+    })
   }
 
   /** What this store can do that others cannot. */
@@ -198,39 +239,50 @@ export class Holdfast {
       leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
       worker: checkWorkerName(worker),
     }
-    const deadline = performance.now() + toMs(wait, 'wait')
+    const waitMs = toMs(wait, 'wait')
     for (const definition of definitions?.values() ?? []) await this.#run(async () => this.#define(definition))
-    let wokenFor: string | null = null
-    while (!signal?.aborted) {
-      const waiter = this.#waiters.join(names)
-      try {
-        await this.#run(() => this.#sweeper.ifDue())
-        const claimed = await this.#run(() => this.#store.claim(request))
-        if (claimed.length > 0) {
-          waiter.leave()
-          // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
-          if (!claimed.some((job) => job.queue === wokenFor)) this.#waiters.passOn(wokenFor)
-          wokenFor = null
-          // Woken while it was being served: that wake-up was not for what it got.
-          this.#waiters.passOn(waiter.takeWakeUp())
-          const leases = await this.#toLeases(claimed, definitions)
-          if (leases.length > 0) return leases
-          continue
-        }
-        if (waiter.woken) continue
-        const left = deadline - performance.now()
-        if (left <= 0) break
-        await waiter.wait(Math.min(left, backstopMs, this.#sweeper.dueInMs), signal)
-      } catch (error) {
-        this.#waiters.passOn(waiter.takeWakeUp())
-        throw error
-      } finally {
-        waiter.leave()
-        wokenFor = waiter.wokenFor ?? wokenFor
-      }
-    }
-    this.#waiters.passOn(wokenFor)
-    return []
+    return this.#claims.claim({ request, definitions, waitMs, signal })
+  }
+
+  /**
+   * Runs jobs as they come, until it is stopped: `work(queue, handler)`, `work([[queue, handler], …])`, or `work('*',
+   * handler)` for every queue there is. A handler given as the URL of a module runs in threads.
+   */
+  work<Out, Result>(
+    // biome-ignore lint/suspicious/noExplicitAny: what goes in and what is read later do not matter to a handler
+    queue: QueueDefinition<any, Out, Result, any> | Queue<any, Out, Result, any>,
+    handler: Handler<Out, Result> | HandlerModule,
+    options?: WorkOptions,
+  ): Worker
+  work<Payload = unknown, Result = unknown>(
+    queue: string,
+    handler: Handler<Payload, Result> | HandlerModule,
+    options?: WorkOptions,
+  ): Worker
+  work<const Queues extends readonly (string | AnyDefinition)[]>(
+    pairs: readonly [...{ [I in keyof Queues]: Pair<Queues[I]> }],
+    options?: WorkOptions,
+  ): Worker
+  work(first: unknown, second?: unknown, third?: WorkOptions): Worker {
+    if (this.#closing) throw closedError()
+    const [pairs, options] = Array.isArray(first)
+      ? [first as readonly (readonly unknown[])[], second as WorkOptions | undefined]
+      : [[[first, second]], third]
+    const worker = new Worker(this.#workerDesk(), toPlan(pairs, options ?? {}))
+    this.#workers.add(worker)
+    const forget = () => this.#workers.delete(worker)
+    worker.finished.then(forget, forget)
+    return worker
+  }
+
+  /** Tells what happens in this process; answers how to stop. */
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    return this.#events.on(name, listener)
+  }
+
+  /** Every event there is, with its name. */
+  onAll(listener: AnyListener): () => void {
+    return this.#events.onAll(listener)
   }
 
   /** Everything known about a job; null when there never was one or its retention is over. */
@@ -265,7 +317,7 @@ export class Holdfast {
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
     checkOptions(options, 'cancel options', ['effects'])
-    const effects = keepable(await prepareEffects(options.effects, this.#store.capabilities))
+    const effects = traceEffects(keepable(await prepareEffects(options.effects, this.#store.capabilities)))
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
     return answer?.status as 'cancelled' | 'requested'
@@ -364,7 +416,7 @@ export class Holdfast {
           ...(queue !== undefined && { queue: checkQueueName(queue) }),
           ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
           ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
-          ...(error !== undefined && { error: checkText(error, 'error') }),
+          ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
         },
       }),
     )
@@ -419,14 +471,29 @@ export class Holdfast {
     return this.#watches.open(filter)
   }
 
+  /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
+  gate(name: string, options: GateOptions = {}): Gate {
+    return this.#gates.get(name, options)
+  }
+
+  /** Every gate that was ever closed, by name, and how it stands. */
+  gates(): Promise<GateInfo[]> {
+    return this.#gates.list()
+  }
+
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
     return this.#run(() => this.#sweeper.sweep())
   }
 
-  /** Flushes what was handed over and closes the store. Later calls are refused with CLOSED. */
-  close(): Promise<void> {
-    this.#closing ??= this.#close()
+  /**
+   * Stops the workers, flushes what was handed over and closes the store. Later calls are refused with CLOSED. Called again
+   * with a shorter grace, it hurries.
+   */
+  close(options: StopOptions = {}): Promise<void> {
+    const stopped = [...this.#workers].map((worker) => worker.stop(options))
+    this.#closing ??= this.#close(stopped)
+    for (const stop of stopped) stop.catch(() => undefined) // its worker failed, and said so
     return this.#closing
   }
 
@@ -434,12 +501,16 @@ export class Holdfast {
     return this.close()
   }
 
-  async #close(): Promise<void> {
+  async #close(stopped: readonly Promise<void>[]): Promise<void> {
+    this.#watches.close()
+    await Promise.allSettled(stopped)
+    await this.#sweeps.idle()
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
-    this.#watches.close()
+    this.#gates.end()
     if (this.#running > 0) await this.#idle.promise
+    this.#stopLog()
     await this.#store.close()
   }
 
@@ -449,8 +520,7 @@ export class Holdfast {
   }
 
   #track<T>(action: () => Promise<T>, leave: () => void): Promise<T> {
-    if (this.#closing)
-      return Promise.reject(new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.'))
+    if (this.#closing) return Promise.reject(closedError())
     const promise = begin(action)
     this.#running += 1
     promise.then(leave, leave)
@@ -478,7 +548,13 @@ export class Holdfast {
     const answer = await (tx === undefined ? this.#enqueues.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
+    if (tx === undefined && this.#events.hears('job.enqueued')) this.#tellEnqueued(definition.name, answer)
     return answer
+  }
+
+  /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
+  #tellEnqueued(queue: string, enqueued: readonly Enqueued[]): void {
+    for (const { id, status } of enqueued) this.#events.emit('job.enqueued', { id, queue, status })
   }
 
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
@@ -546,34 +622,31 @@ export class Holdfast {
     return answered
   }
 
-  async #toLeases(claimed: readonly ClaimedJob[], definitions: Map<string, AnyDefinition> | null): Promise<Lease[]> {
-    const leases: Lease[] = []
-    const deaths: Promise<unknown>[] = []
-    for (const job of claimed) {
-      try {
-        const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
-        const raw = readPayload(job)
-        const payload = definition.payloadSchema
-          ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
-          : raw
-        leases.push(new Lease(this.#leaseDesk, definition, job, payload))
-      } catch (error) {
-        const settlement = { as: 'dead', error: jobError(error), effects: null } as const
-        deaths.push(this.#settles.add({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
-      }
+  #workerDesk(): WorkerDesk {
+    return {
+      store: this.#store,
+      events: this.#events,
+      timers: this.#timers,
+      waiters: this.#waiters,
+      sweeps: this.#sweeps,
+      define: (definition) => this.#define(definition),
+      settling: (requests) => {
+        for (const { settlement } of requests) if ('delayMs' in settlement) this.#sweeper.expect(settlement.delayMs)
+      },
+      settled: (requests) => {
+        if (this.#results.size > 0) for (const { id } of requests) this.#results.hint(id)
+      },
+      onCancel: (listener) => {
+        this.#cancelListeners.add(listener)
+        return () => this.#cancelListeners.delete(listener)
+      },
+      random: Math.random,
     }
-    await Promise.all(deaths)
-    return leases
   }
 }
 
-function readPayload({ payload }: ClaimedJob): unknown {
-  try {
-    return JSON.parse(payload)
-  } catch (cause) {
-    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
-    throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
-  }
+function closedError(): HoldfastError {
+  return new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.')
 }
 
 /** What throws at once is refused like what throws later. (`Promise.try` makes a promise more.) */
@@ -606,23 +679,4 @@ function withoutResult(id: string, outcome: JobOutcome | null): HoldfastError {
 function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number {
   const leases = [...(definitions?.values() ?? [])].map(({ leaseMs }) => leaseMs)
   return leases.length === 0 ? defaults.leaseMs : Math.min(...leases)
-}
-
-function settleWeight({ settlement }: SettleRequest): number {
-  const result = settlement.as === 'done' && settlement.result !== null ? settlement.result.length / charsAJob : 0
-  const effects = 'effects' in settlement ? settlement.effects : null
-  if (effects === null) return 1 + result
-  return (
-    1 + result + weightOf(effects.enqueue) + effects.put.reduce((sum, { value }) => sum + value.length, 0) / charsAJob
-  )
-}
-
-function weightOf(jobs: readonly NewJob[]): number {
-  let chars = 0
-  for (const { payload } of jobs) chars += payload.length
-  return jobs.length + chars / charsAJob
-}
-
-function kvWeight(write: KvWrite): number {
-  return 1 + ('value' in write ? write.value.length / charsAJob : 0)
 }

@@ -13,6 +13,13 @@ export interface AttemptInfo {
   readonly error?: JobError
 }
 
+export interface ProgressInfo {
+  /** From 0 to 1. */
+  readonly value: number
+  readonly message: string | null
+  readonly at: Date
+}
+
 export interface JobInfo {
   readonly id: string
   readonly queue: string
@@ -33,6 +40,8 @@ export interface JobInfo {
   readonly worker: string | null
   readonly startedAt: Date | null
   readonly expiresAt: Date | null
+  /** What its holder told last; gone when the attempt has ended. */
+  readonly progress: ProgressInfo | null
   readonly cancelRequested: boolean
   readonly finishedAt: Date | null
   readonly result: unknown
@@ -42,7 +51,8 @@ export interface JobInfo {
 }
 
 export function toJobInfo(record: JobRecord): JobInfo {
-  const { hold, history, createdAt, runAt, startBefore, finishedAt, payload, headers, result, ...same } = record
+  const { hold, progress, history, createdAt, runAt, startBefore, finishedAt, payload, headers, result, ...same } =
+    record
   return {
     ...same,
     createdAt: new Date(createdAt),
@@ -55,6 +65,7 @@ export function toJobInfo(record: JobRecord): JobInfo {
     worker: hold?.worker ?? null,
     startedAt: date(hold?.startedAt ?? null),
     expiresAt: date(hold?.expiresAt ?? null),
+    progress: progress && { ...progress, at: new Date(progress.at) },
     history: history.map((attempt) => ({
       ...attempt,
       startedAt: new Date(attempt.startedAt),

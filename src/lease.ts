@@ -2,7 +2,7 @@
 // the lease was lost (it expired and was rescued, the job was cancelled or requeued) nothing changes and the answer is
 // LEASE_LOST.
 
-import type { AnyDefinition } from './definition.ts'
+import { type AnyDefinition, isRetryable } from './definition.ts'
 import { type Duration, toMs } from './duration.ts'
 import { type Effects, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
@@ -10,16 +10,18 @@ import { backoffMs } from './job/backoff.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
-import { checkOptions } from './job/names.ts'
+import { checkNumber, checkOptions, checkText } from './job/names.ts'
 import type { EffectSet, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 import type { Settlement } from './job/transition.ts'
-import { Permanent } from './permanent.ts'
+import { isPermanent } from './permanent.ts'
 import { validate } from './prepare.ts'
 import type {
   Capabilities,
   ClaimedJob,
   Enqueued,
+  ProgressAnswer,
+  ProgressRequest,
   RenewAnswer,
   RenewRequest,
   SettleAnswer,
@@ -32,6 +34,7 @@ export interface LeaseDesk {
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
   run<T>(action: () => Promise<T>): Promise<T>
   renew(request: RenewRequest): Promise<RenewAnswer>
+  progress(request: ProgressRequest): Promise<ProgressAnswer>
   settle(request: SettleRequest): Promise<SettleAnswer>
   random(): number
 }
@@ -111,6 +114,23 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
+  /**
+   * Tells how far the work has come, from 0 to 1, and what is going on. Whoever reads the job sees the last of it while this
+   * lease lasts. Neither holds the job for longer nor waits for the disk.
+   */
+  progress(value: number, message?: string): Promise<void> {
+    return this.#desk.run(async () => {
+      const answer = await this.#desk.progress({
+        id: this.job.id,
+        fence: this.fence,
+        progress: Math.abs(checkNumber(value, 'progress', 0, 1)), // -0 is 0
+        message: message === undefined || message === '' ? null : checkMessage(message),
+      })
+      if (answer === 'lost') throw this.#lost('tell of progress in')
+      if (isRefused(answer)) throw toError(answer)
+    })
+  }
+
   done(result?: Result, effects?: Effects): Promise<Settled> {
     return this.#desk.run(async () => {
       const schema = this.#definition.resultSchema
@@ -126,10 +146,11 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   /**
    * It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent, or at
-   * once when the error is `Permanent`.
+   * once when the error is `Permanent` or the queue says that it is not `retryable`.
    */
   retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
     if (isPermanent(error)) return this.dead(error, error.effects)
+    if (!isRetryable(this.#definition, error)) return this.dead(error)
     return this.#desk.run(async () => {
       checkOptions(options, 'retry options', ['delay'])
       return this.#retry(error, this.#delayMs(options.delay))
@@ -208,11 +229,6 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 }
 
-/** Anything can be thrown, also what will not be looked at. */
-function isPermanent(error: unknown): error is Permanent {
-  try {
-    return error instanceof Permanent
-  } catch {
-    return false
-  }
+function checkMessage(message: unknown): string {
+  return checkText(message, 'message', bounds.progressMessageBytes)
 }

@@ -163,3 +163,13 @@ function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue:
     },
   )
 }
+
+/** What was enqueued, as it was stored. */
+export function readPayload({ payload }: { readonly payload: string }): unknown {
+  try {
+    return JSON.parse(payload)
+  } catch (cause) {
+    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
+    throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
+  }
+}

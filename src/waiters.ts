@@ -2,13 +2,29 @@
 // job does not wake a herd. A waiter signs up before it looks, so that nothing can slip between look and wait; one that
 // looks, finds nothing and was woken meanwhile looks again at once. A wake-up that its waiter could not use (it was served
 // from another queue, or gave up) is passed on to the next who waits for that queue, so that no job is forgotten.
+//
+// Who does not wait now may still want to know where there is work: it listens.
+
+import { systemTimers, type Timers } from './clock.ts'
 
 export class Waiters {
+  readonly #timers: Timers
   readonly #waiting = new Set<Waiter>()
+  readonly #listeners = new Set<(queue: string) => void>()
   readonly #early = new Map<string, number>()
 
+  constructor(timers: Timers = systemTimers) {
+    this.#timers = timers
+  }
+
+  /** Called for every queue in which jobs become ready, whoever is woken for them; answers how to stop. */
+  onWake(listener: (queue: string) => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
   join(queues: readonly string[] | null): Waiter {
-    const waiter = new Waiter(queues, () => this.#waiting.delete(waiter))
+    const waiter = new Waiter(queues, this.#timers, () => this.#waiting.delete(waiter))
     this.#waiting.add(waiter)
     return waiter
   }
@@ -42,6 +58,7 @@ export class Waiters {
   }
 
   #wake(queue: string, count: number): number {
+    for (const listener of this.#listeners) listener(queue)
     let woken = 0
     for (const waiter of this.#waiting) {
       if (woken >= count) break
@@ -63,14 +80,16 @@ export class Waiters {
 
 export class Waiter {
   readonly #queues: ReadonlySet<string> | null
+  readonly #timers: Timers
   readonly #leave: () => void
   #wake: (() => void) | null = null
   woken = false
   /** The queue whose jobs it was woken for. */
   wokenFor: string | null = null
 
-  constructor(queues: readonly string[] | null, leave: () => void) {
+  constructor(queues: readonly string[] | null, timers: Timers, leave: () => void) {
     this.#queues = queues && new Set(queues)
+    this.#timers = timers
     this.#leave = leave
   }
 
@@ -89,11 +108,11 @@ export class Waiter {
     if (this.woken || signal?.aborted) return Promise.resolve()
     return new Promise((resolve) => {
       const finish = () => {
-        clearTimeout(timer)
+        callOff()
         signal?.removeEventListener('abort', finish)
         resolve()
       }
-      const timer = setTimeout(finish, ms)
+      const callOff = this.#timers.after(ms, finish)
       signal?.addEventListener('abort', finish)
       this.#wake = finish
     })

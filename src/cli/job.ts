@@ -35,6 +35,7 @@ function factsOf(info: JobInfo, terminal: Terminal): string {
     ['worker', info.worker && oneLine(info.worker)],
     ['started', time(info.startedAt)],
     ['lease until', time(info.expiresAt)],
+    ['progress', info.progress && progressText(info.progress)],
     ['finished', time(info.finishedAt)],
     ['dedup key', info.dedupKey && oneLine(info.dedupKey)],
     ['idempotency key', info.idempotencyKey && oneLine(info.idempotencyKey)],
@@ -48,6 +49,10 @@ function factsOf(info: JobInfo, terminal: Terminal): string {
   return shown
     .map(([name, text]) => terminal.paint('dim', name.padEnd(width)) + text.replaceAll('\n', `\n${' '.repeat(width)}`))
     .join('\n')
+}
+
+function progressText({ value, message }: NonNullable<JobInfo['progress']>): string {
+  return `${Math.floor(value * 100)} %${message === null ? '' : ` ${oneLine(message)}`}`
 }
 
 function errorText({ name, message, code, stack }: NonNullable<JobInfo['error']>): string {

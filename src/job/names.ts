@@ -25,6 +25,12 @@ export function checkQueueName(name: unknown): string {
   )
 }
 
+export function checkGateName(name: unknown): string {
+  if (isQueueName(name)) return name
+  const wanted = `A gate name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`
+  throw new HoldfastError('INVALID_NAME', wanted, { name })
+}
+
 export function checkJobId(id: unknown): string {
   const lower = typeof id === 'string' ? id.toLowerCase() : ''
   if (isJobId(lower)) return lower
@@ -88,10 +94,10 @@ export function checkNumber(value: unknown, option: string, min: number, max: nu
   throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
 }
 
-/** Text to look for in what was stored, which holds neither NUL nor half characters. */
-export function checkText(value: unknown, option: string): string {
-  if (isText(value) && byteLength(value) <= bounds.errorTextBytes) return value
-  const wanted = `${option} must be 1 to ${bounds.errorTextBytes} bytes of well-formed text without NUL; got ${show(value)}.`
+/** Text that can be stored: it holds neither NUL nor half characters. */
+export function checkText(value: unknown, option: string, maxBytes: number): string {
+  if (isText(value) && byteLength(value) <= maxBytes) return value
+  const wanted = `${option} must be 1 to ${maxBytes} bytes of well-formed text without NUL; got ${show(value)}.`
   throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
 }
 

@@ -29,6 +29,14 @@ export interface Hold {
   readonly expiresAt: number
 }
 
+/** How far who holds a job says to have come. */
+export interface Progress {
+  /** From 0 to 1. */
+  readonly value: number
+  readonly message: string | null
+  readonly at: number
+}
+
 /**
  * The part of a job that transitions read. `attempts` counts the current claim when there is one:
  * attempts = claims − releases − snoozes since the enqueue or the last requeue.
@@ -127,6 +135,8 @@ export interface JobRecord {
   readonly payload: string
   readonly headers: string | null
   readonly hold: Hold | null
+  /** What was told last under the hold that lasts now. */
+  readonly progress: Progress | null
   readonly cancelRequested: boolean
   readonly finishedAt: number | null
   readonly result: string | null

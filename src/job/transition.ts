@@ -11,15 +11,24 @@
 import { bounds } from './bounds.ts'
 import type { EffectSet, Ending, EndState, JobCore, JobError } from './record.ts'
 
+/** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
+export type FailedEnding = 'failed' | 'timeout' | 'crashed'
+
 export type Settlement =
   | { readonly as: 'done'; readonly result: string | null; readonly effects: EffectSet | null }
   | {
       readonly as: 'retry'
       readonly error: JobError
       readonly delayMs: number
-      readonly ending: 'failed' | 'timeout' | 'crashed'
+      readonly ending: FailedEnding
     }
-  | { readonly as: 'dead'; readonly error: JobError; readonly effects: EffectSet | null }
+  | {
+      readonly as: 'dead'
+      readonly error: JobError
+      readonly effects: EffectSet | null
+      /** `failed` unless given. */
+      readonly ending?: FailedEnding
+    }
   | { readonly as: 'release' }
   | { readonly as: 'snooze'; readonly delayMs: number }
   | { readonly as: 'cancelled'; readonly effects: EffectSet | null }
@@ -49,7 +58,7 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
     case 'done':
       return { to: 'done', attempts, ending: 'done', error: null }
     case 'dead':
-      return { to: 'dead', attempts, ending: 'failed', error: settlement.error }
+      return { to: 'dead', attempts, ending: settlement.ending ?? 'failed', error: settlement.error }
     case 'cancelled':
       return { to: 'cancelled', attempts, ending: 'cancelled', error: null }
     case 'retry': {

@@ -1,7 +1,7 @@
 // A store that is only looked at: dashboards, reports, replicas. Reads pass; whatever would change something is refused.
 
 import { HoldfastError } from '../errors.ts'
-import type { ChangesQuery, JobsQuery, KvScanQuery, Store } from './store.ts'
+import type { ChangesQuery, HoldName, JobsQuery, KvScanQuery, Store, Subscriber } from './store.ts'
 
 export class ReadOnlyStore implements Store {
   readonly claimsFollowEnqueues = false
@@ -19,6 +19,7 @@ export class ReadOnlyStore implements Store {
   enqueue = () => refused('enqueue')
   claim = () => refused('claim')
   renew = () => refused('renew a lease')
+  progress = () => refused('tell of progress')
   settle = () => refused('settle a job')
   sweep = () => refused('sweep')
   cancel = () => refused('cancel')
@@ -58,8 +59,12 @@ export class ReadOnlyStore implements Store {
     return this.#store.changes(query)
   }
 
-  subscribe(onReady: (queue: string, count: number) => void) {
-    return this.#store.subscribe(onReady)
+  cancelRequested(holds: readonly HoldName[]) {
+    return this.#store.cancelRequested(holds)
+  }
+
+  subscribe(subscriber: Subscriber) {
+    return this.#store.subscribe(subscriber)
   }
 
   close() {

@@ -10,10 +10,12 @@
 //    is refused answers `Refused` in its own place and never fails its neighbours. A rejected promise means that the
 //    store could not say what happened (STORE_UNAVAILABLE) or is closed (CLOSED), never that one request was bad.
 //    A store that may lose an answer on the wire retries inside the verb under a token of its own, so that the caller
-//    never has to guess.
+//    never has to guess. When it gives up, a settlement may have landed: asked again with the token it was given, and the
+//    same requests in the same order, it answers as it did then, or lands now. That holds for an hour; after that, what
+//    had landed is `lost`.
 //
-// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew
-//    and sweep. A store that loses one of those three in a crash must come back to a state in which the job is claimable
+// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew,
+//    progress and sweep. A store that loses one of those in a crash must come back to a state in which the job is claimable
 //    again (at once or when the lease it remembers runs out) and in which the lost step cost no attempt.
 //
 // 3. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times a person chose
@@ -29,7 +31,7 @@
 //    unless a queue or priority is used for the first time.
 //
 // 5. The answer to a claim carries a fence for each job: an opaque string, made from 128 random bits, that names this
-//    hold on this job and is never used again. renew and settle name the job by (id, fence). They act only while that
+//    hold on this job and is never used again. renew, progress and settle name the job by (id, fence). They act only while that
 //    very hold exists, even if its time has run out; once the job was rescued, claimed again, cancelled, requeued or
 //    settled they answer `lost` and change nothing. Leases are per job: renewing one does not extend its mates.
 //
@@ -43,9 +45,10 @@
 //    bounded, takes what is due longest first, and says whether more is left and when something is due next. It may do
 //    one part after the other, others coming in between, and leave jobs to whoever is at them just now.
 //
-// 8. subscribe tells that jobs became ready in a queue, from whichever process. It is a hint: it may come late, twice,
-//    or (rarely) not at all, so every waiter also polls at a stated interval; but it must never come before a claim can
-//    see the jobs.
+// 8. subscribe tells that jobs became ready in a queue, and that jobs that run are asked to be cancelled, from whichever
+//    process. Both are hints: they may come late, twice, or (rarely) not at all, so every waiter also polls at a stated
+//    interval, and who holds jobs asks `cancelRequested`; but neither comes before it can be seen. Who renews or asks is
+//    told of cancels as who claims is told of jobs: the store keeps listening for either.
 //
 // 9. Counts are part of the transactions that change them: stats equals a recount at every commit and never counts rows.
 //
@@ -90,7 +93,12 @@ export interface Store {
   enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
-  settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]>
+  /** How far who holds a job has come, readable while this hold lasts; of one hold the last counts. */
+  progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]>
+  /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
+  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
+  /** `token` (any text that is used for these requests alone) makes it repeatable after STORE_UNAVAILABLE. */
+  settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]>
   sweep(request: SweepRequest): Promise<SweepReport>
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
@@ -117,9 +125,17 @@ export interface Store {
   /** Refuses a mark that is none, or whose changes are no longer kept. */
   changes(query: ChangesQuery): Promise<ChangesPage>
 
-  /** Calls back after jobs became ready; answers how to stop. */
-  subscribe(onReady: (queue: string, count: number) => void): () => void
+  /** Answers how to stop. */
+  subscribe(subscriber: Subscriber): () => void
   close(): Promise<void>
+}
+
+/** Whom a store calls back. */
+export interface Subscriber {
+  /** Jobs of this queue became ready. */
+  onReady?(queue: string, count: number): void
+  /** These jobs run, and somebody asked to cancel them; null: some job does, and `cancelRequested` tells which. */
+  onCancel?(ids: readonly string[] | null): void
 }
 
 /** Jobs that are enqueued together or not at all. */
@@ -173,6 +189,14 @@ export interface RenewRequest extends HoldName {
 
 export type RenewAnswer = { readonly expiresAt: number; readonly cancelRequested: boolean } | Lost | Refused
 
+export interface ProgressRequest extends HoldName {
+  /** From 0 to 1. */
+  readonly progress: number
+  readonly message: string | null
+}
+
+export type ProgressAnswer = 'ok' | Lost | Refused
+
 export interface SettleRequest extends HoldName {
   readonly settlement: Settlement
   /** How long the job waits for its next attempt should an effect fail: the backoff of whoever holds it. */
@@ -211,7 +235,7 @@ export interface CancelRequest {
   readonly effects: EffectSet | null
 }
 
-/** `cancelled`: it waited and has ended. `requested`: it runs; whoever holds it is told at the next renewal. */
+/** `cancelled`: it waited and has ended. `requested`: it runs; whoever holds it is told soon, and at the next renewal. */
 export type CancelAnswer =
   | { readonly status: 'cancelled' | 'requested'; readonly enqueued: readonly Enqueued[] }
   | Refused

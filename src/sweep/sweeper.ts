@@ -1,10 +1,14 @@
 // When to sweep. A sweep is cheap and safe in every process; what matters is that it comes soon after something is due
-// and that nobody has to remember it: whoever looks for work sweeps first if it is time to (`ifDue`), so that a backlog
-// never keeps a due job or an expired lease waiting.
+// and that nobody has to remember it: whoever looks for work by hand sweeps first if it is time to (`ifDue`), so that a
+// backlog never keeps a due job or an expired lease waiting; beside workers a loop of its own does.
 //
 // The next sweep is at the time the store named, at the earliest delay that was enqueued here since, and in any case
-// after `everyMs`, because other processes enqueue too; but never sooner than `pauseMs` after the last.
+// after about `everyMs`, because other processes enqueue too, no two of them in step; but never sooner than `pauseMs` after
+// the last.
 
+import { systemTimers, type Timers } from '../clock.ts'
+import { isDisabled } from '../disabled.ts'
+import { Events } from '../events.ts'
 import type { Store, SweepReport } from '../store/store.ts'
 
 export interface SweepTotals {
@@ -20,12 +24,18 @@ const chunkMax = 1_000
 
 export class Sweeper {
   readonly #store: Store
+  readonly #events: Events
+  readonly #timers: Timers
+  readonly #isOff = isDisabled('sweep')
   #lastAt = Number.NEGATIVE_INFINITY
   #nextAt = 0
   #running: Promise<SweepReport> | null = null
+  #onSooner: ((at: number) => void) | null = null
 
-  constructor(store: Store) {
+  constructor(store: Store, events: Events = new Events(), timers: Timers = systemTimers) {
     this.#store = store
+    this.#events = events
+    this.#timers = timers
   }
 
   /** Sweeps until nothing more is due. */
@@ -44,29 +54,47 @@ export class Sweeper {
 
   /** If it is time to, takes one bounded step, once for all who ask meanwhile: who looks for work must not wait long. */
   async ifDue(): Promise<void> {
-    if (!this.#running && performance.now() < this.#nextAt) return
+    if (this.#isOff || (!this.#running && this.#timers.now() < this.#nextAt)) return
     this.#running ??= this.#sweepOnce().finally(() => {
       this.#running = null
     })
     await this.#running
   }
 
-  /** Milliseconds until the next sweep is due. */
+  /** When the next sweep is due, by the timers. */
+  get nextAt(): number {
+    return this.#isOff ? Number.POSITIVE_INFINITY : this.#nextAt
+  }
+
+  /** Milliseconds until then. */
   get dueInMs(): number {
-    return Math.max(0, this.#nextAt - performance.now())
+    return Math.max(0, this.nextAt - this.#timers.now())
+  }
+
+  /** Tells whoever sweeps in the background that the next sweep is due sooner than it thought. */
+  set onSooner(listener: ((at: number) => void) | null) {
+    this.#onSooner = listener
   }
 
   /** Something enqueued here becomes due after this delay. */
   expect(delayMs: number): void {
-    this.#nextAt = Math.max(this.#lastAt + pauseMs, Math.min(this.#nextAt, performance.now() + delayMs))
+    const before = this.#nextAt
+    this.#nextAt = Math.max(this.#lastAt + pauseMs, Math.min(before, this.#timers.now() + delayMs))
+    if (this.#nextAt < before) this.#onSooner?.(this.nextAt)
   }
 
   async #sweepOnce(): Promise<SweepReport> {
-    this.#lastAt = performance.now()
-    this.#nextAt = this.#lastAt + everyMs
+    const startedAt = this.#timers.now()
+    this.#lastAt = startedAt
+    this.#nextAt = startedAt + everyMs * (0.9 + Math.random() * 0.2)
     const report = await this.#store.sweep({ max: chunkMax })
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
+    if (this.#events.hears('sweep.ended')) {
+      const { rescued, promoted, overdue, pruned } = report
+      const durationMs = this.#timers.now() - startedAt
+      this.#events.emit('sweep.ended', { rescued, promoted, overdue, pruned, durationMs })
+    }
     return report
   }
 }

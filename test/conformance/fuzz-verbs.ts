@@ -171,6 +171,13 @@ export const verbs: Readonly<Record<string, Verb>> = {
     call: ({ holdfast }, [given]) => holdfast.queue('empty').claim(given),
   },
   'lease.renew': { args: fc.tuple(duration), call: async ({ lease }, [given]) => (await lease()).renew(given) },
+  'lease.progress': {
+    args: fc.tuple(
+      good(0, 1, 0.5, -0, 1.01, '0.5', 1n),
+      good('rendering', '', 'x'.repeat(1025), 'nul\0', '\ud800', null),
+    ),
+    call: async ({ lease }, [value, message]) => (await lease()).progress(value, message),
+  },
   'lease.done': {
     args: fc.tuple(odd, effects),
     call: async ({ lease }, [result, given]) => (await lease()).done(result, given),

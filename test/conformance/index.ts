@@ -23,6 +23,7 @@ import { kvTests } from './kv.ts'
 import { leaseRenewTests } from './lease-renew.ts'
 import { onDeadTests } from './on-dead.ts'
 import { pauseTests } from './pause.ts'
+import { progressTests } from './progress.ts'
 import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
 import { requeueTests } from './requeue.ts'
@@ -36,17 +37,38 @@ import { schedulingTests } from './scheduling.ts'
 import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
+import { toldOfCancelTests } from './told-of-cancels.ts'
 import { waitingTests } from './waiting.ts'
 import { watchTests } from './watch.ts'
+import { workTests } from './work.ts'
+import { workEndingTests } from './work-endings.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
-  ...[claimTests, claimOrderTests, waitingTests, leaseRenewTests, settleTests, stolenLeaseTests, retryTests],
-  ...[effectTests, effectFailureTests, onDeadTests, cancelTests, requeueTests, requeueAllTests, rescueTests],
+  ...[
+    claimTests,
+    claimOrderTests,
+    waitingTests,
+    leaseRenewTests,
+    progressTests,
+    settleTests,
+    stolenLeaseTests,
+    retryTests,
+  ],
+  ...[
+    effectTests,
+    effectFailureTests,
+    onDeadTests,
+    cancelTests,
+    toldOfCancelTests,
+    requeueTests,
+    requeueAllTests,
+    rescueTests,
+  ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests],
-  ...[callerTransactionTests, sqlEffectTests],
+  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

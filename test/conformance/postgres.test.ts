@@ -33,13 +33,14 @@ conformance({
     const clock = new VirtualClock()
     const schema = `test ${schemas++}`
     const client = (options = {}) => open(postgres({ pool, schema }), { clock, ...options })
+    const store = () => postgres({ pool, schema })({ clock })
     const sql = postgresHand(pool, schema)
     const overwrite: Overwrite = async (part, id, text) => {
       const { rowCount } = await pool.query(`update "${schema}".${places[part]}`, [text, id])
       assert.equal(rowCount, 1, `${part} of ${id} is there to be overwritten`)
     }
     const close = async () => void (await pool.query(`drop schema "${schema}" cascade`))
-    return { clock, client, sql, overwrite, close }
+    return { clock, client, store, sql, overwrite, close }
   },
 })
 

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { open } from '../../src/open.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { conformance } from './index.ts'
@@ -18,12 +19,13 @@ conformance({
     const clock = new VirtualClock()
     const path = join(scratch.path, 'jobs.db')
     const client = (options = {}) => open(`sqlite:${path}`, { clock, ...options })
+    const store = () => sqlite({ path })({ clock })
     const overwrite: Overwrite = async (part, id, text) => {
       const db = new DatabaseSync(path, { timeout: 10_000 })
       assert.equal(db.prepare(statements[part]).run(text, id).changes, 1, `${part} of ${id} is there to be overwritten`)
       db.close()
     }
-    return { clock, client, sql: sqliteHand(path), overwrite, close: () => scratch[Symbol.asyncDispose]() }
+    return { clock, client, store, sql: sqliteHand(path), overwrite, close: () => scratch[Symbol.asyncDispose]() }
   },
 })
 

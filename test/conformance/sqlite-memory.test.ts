@@ -15,6 +15,11 @@ conformance({
       const shared = withoutClose(store)
       return new Holdfast(readOnly ? new ReadOnlyStore(shared) : shared)
     }
-    return { clock, client: (options = {}) => client(options), close: () => store.close() }
+    return {
+      clock,
+      client: (options = {}) => client(options),
+      store: async () => withoutClose(store),
+      close: () => store.close(),
+    }
   },
 })

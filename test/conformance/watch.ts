@@ -283,6 +283,26 @@ function endTests(inWorld: InWorld): void {
   )
 
   test(
+    'it ends with close also while a worker takes its time to stop',
+    inWorld(async ({ holdfast }) => {
+      const started = Promise.withResolvers<void>()
+      const finish = Promise.withResolvers<void>()
+      holdfast.work('mail', async () => {
+        started.resolve()
+        await finish.promise
+      })
+      const watch = await begun(holdfast, { queue: 'post' })
+      const waits = watch.next()
+      await holdfast.queue('mail').enqueue(1)
+      await started.promise
+      const closed = holdfast.close()
+      assert.deepEqual(await waits, { done: true, value: undefined })
+      finish.resolve()
+      await closed
+    }),
+  )
+
+  test(
     'who opened the store read-only cannot watch, and is told why',
     inWorld(async ({ holdfast, another }) => {
       await using watch = await begun(holdfast)

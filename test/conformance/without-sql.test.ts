@@ -14,8 +14,8 @@ const store: StoreUnderTest = {
   async open() {
     const clock = new VirtualClock()
     const whole = await sqlite({ path: ':memory:' })({ clock })
-    const client = async () => new Holdfast(withoutSql(withoutClose(whole)))
-    return { clock, client, close: () => whole.close() }
+    const store = async () => withoutSql(withoutClose(whole))
+    return { clock, client: async () => new Holdfast(await store()), store, close: () => whole.close() }
   },
 }
 

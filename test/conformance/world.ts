@@ -1,11 +1,13 @@
 // A fresh world for each test: an empty store, a clock that stands still until it is moved, and any number of clients.
-// Only the public interface and `advance` are used, so that every store can be judged by the same tests. Each test ends
+// Only the public interface, `advance` and, for what no client shows, the seam are used, so that every store can be judged by
+// the same tests. Each test ends
 // with a recount: whatever it did, the counts are what counting the jobs gives.
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
 import { isHoldfastError } from '../../src/errors.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { JobState } from '../../src/job/record.ts'
+import type { Store } from '../../src/store/store.ts'
 import { allJobs } from './expect.ts'
 
 export interface TestClock {
@@ -89,6 +91,8 @@ export interface StoreInHand {
   readonly overwrite?: Overwrite
   /** A new client on this store, as another process would open it. */
   client(options?: ClientOptions): Promise<Holdfast>
+  /** The same without a client. */
+  store(): Promise<Store>
   /** Called when every client was closed. */
   close(): PromiseLike<void>
 }
@@ -102,6 +106,8 @@ export interface World {
   readonly overwrite: Overwrite | undefined
   /** A second client on the same store. */
   another(options?: ClientOptions): Promise<Holdfast>
+  /** The store as another process opens it, without a client: for what is promised to the client alone. */
+  store(): Promise<Store>
 }
 
 export interface ClientOptions {
@@ -126,22 +132,29 @@ export function withSql(inWorld: InWorld): InSqlWorld {
     })
 }
 
-export function worldOf(store: StoreUnderTest): InWorld {
+export function worldOf(underTest: StoreUnderTest): InWorld {
   return (show) => async (t) => {
-    const inHand = await store.open()
+    const inHand = await underTest.open()
     const clients: Holdfast[] = []
+    const stores: Store[] = []
     const another = async (options: ClientOptions = {}) => {
       const client = await inHand.client(options)
       clients.push(client)
       return client
     }
+    const store = async () => {
+      const opened = await inHand.store()
+      stores.push(opened)
+      return opened
+    }
     try {
       const holdfast = await another()
-      await show({ holdfast, clock: inHand.clock, sql: inHand.sql, overwrite: inHand.overwrite, another }, t)
+      const { clock, sql, overwrite } = inHand
+      await show({ holdfast, clock, sql, overwrite, another, store }, t)
       await recount(await stillOpen(holdfast, another))
     } finally {
       await inHand.sql?.end()
-      await Promise.all(clients.map((client) => client.close()))
+      await Promise.all([...clients, ...stores].map((each) => each.close()))
       await inHand.close()
     }
   }

@@ -8,7 +8,7 @@ import { root } from '../support/checkout.ts'
 // Each layer may import from itself and from the layers above it in this table, unless `only` narrows that down.
 // A name is a file or a folder of src/; apps/ stands beside src/ and uses the entry points alone.
 const layers: readonly Layer[] = [
-  { names: ['node-version.ts', 'errors.ts', 'duration.ts', 'clock.ts', 'id.ts'] },
+  { names: ['node-version.ts', 'errors.ts', 'duration.ts', 'clock.ts', 'alarm.ts', 'disabled.ts', 'id.ts'] },
   { names: ['job'], only: ['errors.ts', 'duration.ts', 'job'] },
   { names: ['store'] },
   {
@@ -26,6 +26,8 @@ const layers: readonly Layer[] = [
         'waiters.ts',
         'watch.ts',
         'events.ts',
+        'claims.ts',
+        'weight.ts',
       ],
       ...['worker', 'sweep', 'batch', 'flow', 'schedule', 'kv', 'webhook'],
     ],
@@ -45,6 +47,8 @@ const reserved: Readonly<Record<string, readonly string[]>> = {
   pg: ['store/postgres/'],
   '@slatedb/uniffi': ['store/slatedb/'],
   hono: ['server/'],
+  'prom-client': ['observe/'],
+  '@opentelemetry/api': ['observe/'],
 }
 
 const bannedNames = /^(utils?|helpers?|managers?|types?|common|misc|shared)$/i

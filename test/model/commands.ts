@@ -111,6 +111,13 @@ export function toCall(move: Move, scene: Scene): Call {
         expect: (model) => model.renew(requests),
       })
     }
+    case 'progress': {
+      const requests = move.reports.map(({ hold, ...told }) => ({ ...pickHold(hold, scene), ...told }))
+      return call({
+        ...{ name: 'progress', request: requests, ask: (store) => store.progress(requests) },
+        expect: (model) => model.progress(requests),
+      })
+    }
     case 'settle': {
       const requests = move.settles.map((spec) => ({
         ...pickHold(spec.hold, scene),

@@ -56,6 +56,7 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       sweep: factor,
       race: factor,
       renew: factor,
+      progress: factor,
       cancel: factor,
       requeue: factor,
       requeueAll: factor,
@@ -82,6 +83,7 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 6 * factors.sweep, arbitrary: moves.sweep },
     { weight: 6 * factors.race, arbitrary: moves.race },
     { weight: 3 * factors.renew, arbitrary: moves.renew(3) },
+    { weight: 2 * factors.progress, arbitrary: moves.progress(3) },
     { weight: 3 * factors.cancel, arbitrary: moves.cancel(2) },
     { weight: 3 * factors.requeue, arbitrary: moves.requeue(2) },
     { weight: 3 * factors.requeueAll, arbitrary: moves.requeueAll },
@@ -212,6 +214,14 @@ function movesOf(swarm: Swarm) {
       renewals: few(fc.record({ hold, leaseMs: fc.constantFrom(5_000, 1, 30_000) }), max),
     })
 
+  const report = fc.record({
+    hold,
+    progress: fc.constantFrom(0, 0.1, 1 / 3, 1),
+    message: fc.constantFrom(null, 'rendering', 'é'),
+  })
+  const progress = (max: number): fc.Arbitrary<Move> =>
+    fc.record({ do: fc.constant('progress' as const), reports: few(report, max) })
+
   const settle = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('settle' as const), settles: few(oneSettle, max) })
 
@@ -278,6 +288,7 @@ function movesOf(swarm: Swarm) {
         { weight: 3, arbitrary: claim },
         { weight: 3, arbitrary: settle(1) },
         { weight: 1, arbitrary: renew(1) },
+        { weight: 1, arbitrary: progress(1) },
         { weight: 1, arbitrary: sweep },
         { weight: 1, arbitrary: cancel(1) },
         { weight: 1, arbitrary: requeue(1) },
@@ -294,6 +305,7 @@ function movesOf(swarm: Swarm) {
     claim,
     settle,
     renew,
+    progress,
     sweep,
     cancel,
     requeue,

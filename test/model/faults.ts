@@ -42,6 +42,14 @@ export const faults: Readonly<Record<string, Break>> = {
     }
   },
 
+  'a progress that ignores the fence': (store) => {
+    const { note, current } = rememberClaims()
+    return {
+      claim: async (request) => note(await store.claim(request)),
+      progress: (requests) => store.progress(requests.map((request) => ({ ...request, ...current(request) }))),
+    }
+  },
+
   'a renew that hides a requested cancel': (store) => ({
     renew: async (requests) => {
       const answers = await store.renew(requests)

@@ -11,11 +11,12 @@ import { findDisagreement, live } from './run.ts'
 
 const seed = 20_300_101
 const runsMax = 200
-const coverageRuns = 100
+const coverageRuns = 200
 
 const kinds = [
   ...['created', 'duplicate', 'replaced', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `enqueue: ${kind}`),
   ...['not cancelRequested', 'cancelRequested', 'lost'].map((kind) => `renew: ${kind}`),
+  ...['ok', 'lost'].map((kind) => `progress: ${kind}`),
   ...['done', 'dead', 'cancelled', 'ready', 'scheduled', 'lost', 'failed'].map((kind) => `settle: ${kind}`),
   ...['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((why) => `settle: ${why}`),
   ...['created', 'duplicate', 'replaced'].map((kind) => `settle: follow-up ${kind}`),

@@ -32,6 +32,8 @@ import type {
   Enqueued,
   EnqueueRequest,
   HoldName,
+  ProgressAnswer,
+  ProgressRequest,
   PurgeAnswer,
   PurgeRequest,
   QueueStats,
@@ -197,6 +199,7 @@ export class Model {
     const created: ModelJob = {
       ...{ id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore },
       ...{ state: 'ready', attempts: 0, createdAt: this.state.now, runAt: dueAt, hold: null, cancelRequested: false },
+      progress: null,
       ...{ finishedAt: null, result: null, error: null, history: [] },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
       ...{
@@ -308,6 +311,15 @@ export class Model {
     })
   }
 
+  progress(requests: readonly ProgressRequest[]): ProgressAnswer[] {
+    return requests.map((request) => {
+      const job = this.#held(request)
+      if (!job) return 'lost'
+      job.progress = { value: request.progress, message: request.message, at: this.state.now }
+      return 'ok'
+    })
+  }
+
   settle(requests: readonly SettleRequest[], oracle: Oracle): SettleAnswer[] {
     return requests.map((request) => this.#settleOne(request, oracle))
   }
@@ -355,6 +367,7 @@ export class Model {
     job.history = remember(job.history, ended)
     job.attempts = verdict.attempts
     job.hold = null
+    job.progress = null
     job.fence = null
     if (verdict.to === 'ready' || verdict.to === 'scheduled') {
       job.freed = verdict.freed

@@ -84,6 +84,14 @@ export type Move =
       readonly worker: string
     }
   | { readonly do: 'renew'; readonly renewals: readonly { readonly hold: HoldPick; readonly leaseMs: number }[] }
+  | {
+      readonly do: 'progress'
+      readonly reports: readonly {
+        readonly hold: HoldPick
+        readonly progress: number
+        readonly message: string | null
+      }[]
+    }
   | { readonly do: 'settle'; readonly settles: readonly SettleSpec[] }
   | { readonly do: 'sweep'; readonly max: number }
   | {

@@ -89,6 +89,9 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
     session,
     `select * from holdfast.renew(${first.holds}, array_fill(60000::bigint, array[${first.count}]), null)`,
   )
+  const cancelled = await touched(session, `select holdfast.cancel_requested(${first.holds})`)
+  const shares = `array_fill(0.5::float8, array[${first.count}]), null, null`
+  const progress = await touched(session, `select holdfast.progress(${first.holds}, ${shares})`)
   const held = await touched(session, `select * from holdfast.held(${first.holds})`)
   const settleFew = await touched(session, settled(first.few))
   const settle = await touched(session, settled(first.rest))
@@ -101,7 +104,11 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   await session.query(settled(third.holds))
   const due = await touched(session, 'select holdfast.next_due()')
   const prune = await touched(session, `select holdfast.prune(100, ${now})`)
-  return { enqueue, dedup, duplicate, claim: first.cost, renew, held, settleFew, settle, promote, expired, due, prune }
+  const pruneProgress = await touched(session, 'select holdfast.prune_progress(1000)')
+  return {
+    ...{ enqueue, dedup, duplicate, claim: first.cost, renew, cancelled, progress, held, settleFew, settle },
+    ...{ promote, expired, due, prune, pruneProgress },
+  }
 }
 
 async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number; no: number }> {

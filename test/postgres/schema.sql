@@ -177,6 +177,15 @@ overdue (
   id uuid not null,
   passed boolean not null default false
 );
+progress (
+  lane integer not null,
+  xid xid8 not null,
+  ord bigint not null,
+  token uuid not null,
+  value double precision not null,
+  message text,
+  at bigint not null
+) with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 queue (
   no integer not null generated always as identity,
   name text collate "C" not null,
@@ -229,6 +238,7 @@ holdfast.lease lease_pkey PRIMARY KEY (no);
 holdfast.meta meta_only_row_check CHECK (only_row);
 holdfast.meta meta_pkey PRIMARY KEY (only_row);
 holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
+holdfast.progress progress_pkey PRIMARY KEY (lane, xid, ord);
 holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
 holdfast.watch_log watch_log_pkey PRIMARY KEY (no);
@@ -263,10 +273,16 @@ CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
 CREATE UNIQUE INDEX lease_pkey ON holdfast.lease USING btree (no);
 CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
 CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, seq);
+CREATE UNIQUE INDEX progress_pkey ON holdfast.progress USING btree (lane, xid, ord);
 CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
+function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
 function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -324,6 +340,7 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
@@ -355,6 +372,11 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
 function now_ms(p_now bigint) returns bigint sql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
+function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
 function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint) plpgsql volatile
   set enable_seqscan=off
   set enable_sort=off
@@ -366,6 +388,11 @@ function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsq
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function prune_changes(p_now bigint) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function prune_progress(p_max integer) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan

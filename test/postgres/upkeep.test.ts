@@ -22,6 +22,22 @@ after(() => server[Symbol.asyncDispose]())
 const makePartitions = 'select holdfast.make_partitions($1) as n'
 const dropPartition = 'select holdfast.drop_partition($1)::int as n'
 
+test('progress is forgotten once its job is no longer held, and kept while it is', async () => {
+  await using ground = await setup(server)
+  await using holdfast = await open(ground.url)
+  await holdfast.queue('mail').enqueueMany(Array.from({ length: 10 }, (_, payload) => ({ payload })))
+  const leases = await holdfast.claim(['mail'], { max: 10 })
+  await Promise.all(leases.map((lease) => lease.progress(0.5)))
+  await Promise.all(leases.slice(0, 4).map((lease) => lease.done()))
+  await Promise.all(leases.slice(4, 7).map((lease) => lease.release()))
+  const told = async () => (await ground.rows('select 1 from holdfast.progress')).length
+  assert.equal(await told(), 10, 'a settlement does not touch it')
+  await using other = await open(ground.url) // the first sweep of a process does the upkeep
+  await other.sweep()
+  assert.equal(await told(), 3)
+  for (const { job } of leases.slice(7)) assert.equal((await holdfast.job(job.id))?.progress?.value, 0.5)
+})
+
 describe('partitions of what has ended', () => {
   test('are there ahead of time for every retention in use, and what is done lands in them', async () => {
     await using ground = await setup(server)

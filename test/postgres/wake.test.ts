@@ -3,9 +3,11 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
+import { systemClock } from '../../src/clock.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import { type PostgresOptions, postgres } from '../../src/store/postgres/index.ts'
+import type { ClaimedJob, Store } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { type Ground, setup } from './exactness-ground.ts'
 import { type Program, startProgram } from './processes.ts'
@@ -112,6 +114,74 @@ describe('notifications', () => {
   })
 })
 
+describe('a request to cancel a running job', () => {
+  for (const [how, options] of [
+    ['listens', {}],
+    ['polls', { listen: false }],
+  ] as const) {
+    test(`is told within a second to a process that ${how} and does nothing but work`, async (t) => {
+      await using ground = await setup()
+      await using holds = await holder(ground, options)
+      await using asks = await open(ground.url)
+      const jobs = await holds.claim(6)
+      const tookMs: number[] = []
+      for (const { id } of jobs) {
+        await holds.asked(300)
+        await asks.cancel(id)
+        tookMs.push(await holds.knows(id))
+      }
+      t.diagnostic(`told after ${tookMs} ms`)
+      assert.ok(Math.max(...tookMs) < 1_000, `told after ${tookMs}`)
+      if (how === 'listens') assert.ok(median(tookMs) < 100, `told after ${tookMs}`)
+    })
+  }
+
+  test('is told soon where it was asked while the connection that listens was broken', async () => {
+    await using ground = await setup()
+    await using holds = await holder(ground)
+    await using asks = await open(ground.url)
+    const [job] = (await holds.claim(1)) as [ClaimedJob]
+    await untilListening(ground)
+    assert.equal(await endListeners(ground), 1)
+    await asks.cancel(job.id)
+    assert.ok((await holds.knows(job.id)) < 2_500)
+  })
+
+  test('is told without ids where there are too many for one notification', async () => {
+    await using ground = await setup()
+    await using holds = await holder(ground)
+    await using raw = await listen(ground)
+    const jobs = await holds.claim(500)
+    await untilListening(ground)
+    await using asks = await postgres({ url: ground.url })({ clock: systemClock }).then(closing)
+    await asks.store.cancel(jobs.map(({ id }) => ({ id, effects: null })))
+    await Promise.all(jobs.map(({ id }) => holds.knows(id)))
+    assert.ok(raw.heard.every((text) => Buffer.byteLength(text) < 8_000))
+  })
+})
+
+test('what could not be notified of is told as soon as it can be, with what has come meanwhile', async () => {
+  await using ground = await setup()
+  const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
+  pool.on('error', () => {})
+  let failures = 2
+  const query = pool.query
+  pool.query = (async (...args: unknown[]) => {
+    if (JSON.stringify(args[0]).includes('pg_notify') && failures-- > 0) {
+      await holdfast.queue('post').enqueue(2) // while the first is on its way
+      throw Object.assign(new Error('Connection terminated'), { code: '08006' })
+    }
+    return Reflect.apply(query, pool, args)
+  }) as typeof pool.query
+  const holdfast = await open(postgres({ pool }))
+  await using raw = await listen(ground)
+  await holdfast.queue('mail').enqueue(1)
+  await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
+  await until(async () => raw.heard.some((text) => text.includes('post')), 'and so is what came behind it')
+  await holdfast.close()
+  await pool.end()
+})
+
 describe('connections', () => {
   test('of a pool of two are enough: none is kept to listen', async () => {
     await using ground = await setup()
@@ -192,6 +262,48 @@ async function idle(ground: Ground, queues: readonly string[], listen: boolean):
   await holdfast.close()
   await pool.end()
   return sent
+}
+
+/** A store that holds jobs, asks about all of them when it is told to, and otherwise only now and then. */
+async function holder(ground: Ground, options: Partial<PostgresOptions> = {}) {
+  const store = await postgres({ url: ground.url, ...options })({ clock: systemClock })
+  const known = new Map<string, PromiseWithResolvers<void>>()
+  let jobs: readonly ClaimedJob[] = []
+  const ask = async () => {
+    const requested = await store.cancelRequested(jobs)
+    for (const [i, { id }] of jobs.entries()) if (requested[i]) known.get(id)?.resolve()
+  }
+  store.subscribe({
+    onCancel(ids) {
+      for (const id of ids ?? []) known.get(id)?.resolve()
+      if (ids === null) ask().catch(() => {})
+    },
+  })
+  return {
+    async claim(count: number): Promise<readonly ClaimedJob[]> {
+      await using filler = await open(ground.url)
+      await filler.queue('mail').enqueueMany(Array.from({ length: count }, (_, payload) => ({ payload })))
+      jobs = await store.claim({ queues: ['mail'], max: count, leaseMs: 60_000, worker: 'w' })
+      for (const { id } of jobs) known.set(id, Promise.withResolvers())
+      return jobs
+    },
+    /** Asks, so that the store knows that it still holds jobs, and lets some time go by. */
+    async asked(ms: number): Promise<void> {
+      await store.cancelRequested(jobs)
+      await sleep(ms)
+    },
+    /** How long it takes from now on until it knows that this job is to be cancelled. */
+    async knows(id: string): Promise<number> {
+      const asked = machineMs()
+      await known.get(id)?.promise
+      return Math.round(machineMs() - asked)
+    },
+    [Symbol.asyncDispose]: () => store.close(),
+  }
+}
+
+function closing(store: Store) {
+  return { store, [Symbol.asyncDispose]: () => store.close() }
 }
 
 /** How long a job that another process enqueues waits for a claim that waits for it, in ms. */

@@ -89,7 +89,7 @@ CREATE TABLE holdfast_lease (
   attempt integer not null,
   lease_ms integer not null,
   expires_at integer not null
-) strict;
+, progress real, progress_message text, progress_at integer) strict;
 
 CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
@@ -97,7 +97,7 @@ CREATE TABLE holdfast_meta (
   next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
   watched_until integer not null default 0, -- changes are told before this time
   changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
-) strict;
+, cancels integer not null default 0) strict;
 
 CREATE TABLE holdfast_overdue ( -- jobs never claimed yet that must start before a time
   start_before integer not null,

@@ -3,7 +3,9 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { describe, test } from 'node:test'
+import { systemClock } from '../../src/clock.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { ClaimRequest, Store } from '../../src/store/store.ts'
 import { type JobsFile, jobsFile } from './jobs-file.ts'
 import { machineMs, Program } from './process.ts'
@@ -59,6 +61,27 @@ describe('a claim that waits is woken from another process within 50 ms', () => 
     }
     assert.ok(median(tookMs) < promisedMs, `picked up after ${told(tookMs)}`)
   })
+})
+
+test('who holds a job is told within 50 ms that another process asked to cancel it', async (t) => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const store = await sqlite({ path: file.path })({ clock: systemClock })
+  await using other = await startOther(file)
+  const news = new EventTarget()
+  store.subscribe({ onCancel: () => news.dispatchEvent(new Event('cancel')) })
+  const tookMs: number[] = []
+  for (let n = 0; n < 7; n++) {
+    await holdfast.queue('mail').enqueue(n)
+    const [job] = await store.claim({ queues: ['mail'], max: 1, leaseMs: 60_000, worker: 'w' })
+    const heard = once(news, 'cancel').then(machineMs)
+    const { at } = await other.ask<Answered>({ cancel: job?.id ?? '' })
+    tookMs.push(Math.max(0, (await heard) - at))
+    assert.deepEqual(await store.cancelRequested(job ? [job] : []), [true])
+  }
+  await store.close()
+  t.diagnostic(`told after ${told(tookMs)}`)
+  assert.ok(median(tookMs) < promisedMs, `told after ${told(tookMs)}`)
 })
 
 describe('as many are woken as there is work for', () => {

@@ -76,7 +76,12 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
     return answered
   })
   desk.announce(ready)
+  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   return answers
+}
+
+function isRequested(answer: CancelAnswer | undefined): boolean {
+  return !isRefused(answer) && answer?.status === 'requested'
 }
 
 export interface LockedJob {

@@ -17,6 +17,8 @@ export interface Desk {
   readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>): void
+  /** Tells that somebody asked to cancel these jobs, which run. */
+  announceCancels(ids: readonly string[]): void
 }
 
 export async function enqueue(

@@ -12,15 +12,18 @@ import type {
   ClaimRequest,
   EnqueueAnswer,
   EnqueueRequest,
+  HoldName,
   JobsQuery,
   KvScanQuery,
   KvWrite,
+  ProgressRequest,
   PurgeRequest,
   RenewRequest,
   RequeueAllRequest,
   SettleAnswer,
   SettleRequest,
   Store,
+  Subscriber,
   SweepRequest,
 } from '../store.ts'
 import { alter, purge } from './alter.ts'
@@ -31,12 +34,13 @@ import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, requireSchema, Schema } from './migrations.ts'
+import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
-import { renew } from './renew.ts'
+import { cancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
 import { Turnstile } from './turnstile.ts'
-import { type OnReady, Wakes } from './wake.ts'
+import { Wakes } from './wake.ts'
 import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
@@ -121,7 +125,13 @@ class PostgresStore implements Store {
     const lanes = new Lanes(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor((pool.options.max ?? poolMax) / 3)))
     this.#wakes = new Wakes(this.#db, { mayListen: listen && (pool.options.max ?? poolMax) >= poolMinToListen })
-    this.#desk = { db: this.#db, lanes, patient, announce: (ready) => this.#wakes.announce(ready) }
+    this.#desk = {
+      db: this.#db,
+      lanes,
+      patient,
+      announce: (ready) => this.#wakes.announce(ready),
+      announceCancels: (ids) => this.#wakes.announceCancels(ids),
+    }
     this.#claims = new Claims(this.#db, lanes)
     this.#sweeps = new Sweeps(this.#desk)
   }
@@ -165,19 +175,29 @@ class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest) {
-    this.#wakes.expectWork()
+    this.#wakes.expectNews()
     return this.#claims.claim(request)
   }
 
   renew(requests: readonly RenewRequest[]) {
+    this.#wakes.expectNews()
     return renew(this.#db, requests)
   }
 
-  async settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
-    const answers = await settle(this.#desk, requests)
+  progress(requests: readonly ProgressRequest[]) {
+    return progress(this.#db, requests)
+  }
+
+  async settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+    const answers = await settle(this.#desk, requests, token)
     const landed = requests.filter((_, i) => answers[i] !== 'lost' && !isRefused(answers[i]))
     this.#claims.forget(landed.map(({ fence }) => fence))
     return answers
+  }
+
+  cancelRequested(holds: readonly HoldName[]) {
+    this.#wakes.expectNews()
+    return cancelRequested(this.#db, holds)
   }
 
   sweep(request: SweepRequest) {
@@ -245,8 +265,8 @@ class PostgresStore implements Store {
     return readChanges(this.#db, query)
   }
 
-  subscribe(onReady: OnReady): () => void {
-    return this.#wakes.subscribe(onReady)
+  subscribe(subscriber: Subscriber): () => void {
+    return this.#wakes.subscribe(subscriber)
   }
 
   close(): Promise<void> {

@@ -16,9 +16,22 @@ import { settle } from './migrations/0004-settle.ts'
 import { obey } from './migrations/0005-obey.ts'
 import { sweep } from './migrations/0006-sweep.ts'
 import { alter } from './migrations/0007-alter.ts'
-import { watch } from './migrations/0008-watch.ts'
+import { cancelRequested } from './migrations/0008-cancel-requested.ts'
+import { progress } from './migrations/0009-progress.ts'
+import { watch } from './migrations/0010-watch.ts'
 
-const migrations: readonly string[] = [tables, claim, enqueue, settle, obey, sweep, alter, watch]
+const migrations: readonly string[] = [
+  tables,
+  claim,
+  enqueue,
+  settle,
+  obey,
+  sweep,
+  alter,
+  cancelRequested,
+  progress,
+  watch,
+]
 
 /** A schema's name, and how SQL written for `holdfast` is read in it. */
 export class Schema {

@@ -14,22 +14,33 @@ import type { Database, Row } from './database.ts'
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
   j.start_before, j.dedup_key, j.idempotency_key, j.payload, j.headers, j.cancel, j.past,
   case when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready' else 'running' end,
-  null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at`
+  null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
+  p.value, p.message, p.at`
 
 /** Who holds the job: of the leases that list its place the youngest. */
 const holder = `left join lateral (
-    select s.worker, s.started_at, s.expires_at
+    select s.token, s.worker, s.started_at, s.expires_at
       from holdfast.lease s
      where s.lane = j.lane and j.ord = any (s.ords)
      order by s.no desc limit 1
   ) h on j.ready_xid is not null`
 
+/** What was told under that lease. */
+const told = `left join holdfast.progress p
+    on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord and p.token = h.token`
+
+/** Nobody holds it. */
+const unheld = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
+    null::bigint as expires_at) h on true
+  left join lateral (select null::float8 as value, null::text as message, null::bigint as at) p on true`
+
 const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.timeout_ms, e.created_at, e.run_at,
   e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
-  e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint`
+  e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
+  null::float8, null::text, null::bigint`
 
 const fromLive = `from holdfast.job j
-  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${holder}`
+  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${holder} ${told}`
 const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
 
 export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
@@ -72,7 +83,7 @@ export async function liveOrEnded<T>(
 function toRecord(row: Row): JobRecord {
   const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
-  const [attempt, worker, startedAt, ending, expiresAt] = row.slice(19)
+  const [attempt, worker, startedAt, ending, expiresAt, value, message, at] = row.slice(19)
   const isRunning = state === 'running'
   const told = decodeError(error ?? null)
   return {
@@ -91,6 +102,7 @@ function toRecord(row: Row): JobRecord {
     payload: payload as string,
     headers: headers ?? null,
     hold: isRunning ? { worker: worker as string, startedAt: Number(startedAt), expiresAt: Number(expiresAt) } : null,
+    progress: value == null ? null : { value: Number(value), message: message ?? null, at: Number(at) },
     cancelRequested: cancel != null,
     finishedAt: numberOrNull(finishedAt),
     result: result ?? null,
@@ -141,7 +153,7 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
   }
 }
 
-const recordWidth = 24
+const recordWidth = 27
 
 interface List {
   readonly name: string
@@ -170,7 +182,7 @@ function readList(db: Database, { no, state }: List, place: readonly number[] | 
     case 'running':
       return db.query(
         `with holds as materialized (
-           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.worker, s.started_at, s.expires_at
+           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.token, s.worker, s.started_at, s.expires_at
              from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
             where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
             order by s.lane, u.xid, u.ord, s.no desc
@@ -178,7 +190,7 @@ function readList(db: Database, { no, state }: List, place: readonly number[] | 
          select ${liveColumns}, j.seq
            from holds h
            join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${told}
           where j.seq > $2 order by j.seq limit $3`,
         [no, a, max],
       )
@@ -204,16 +216,14 @@ function readList(db: Database, { no, state }: List, place: readonly number[] | 
          )
          select ${liveColumns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
            from listed j
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue,
-                lateral (select null::text as worker, null::bigint as started_at, null::bigint as expires_at) h
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
           order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
         [no, a, b, String(Math.max(0, c)), d, max],
       )
     case 'scheduled':
       return db.query(
         `select ${liveColumns}, j.run_at, j.seq
-           from holdfast.lane l join holdfast.job j on j.lane = l.no join holdfast.queue q on q.no = l.queue,
-                lateral (select null::text as worker, null::bigint as started_at, null::bigint as expires_at) h
+           from holdfast.lane l join holdfast.job j on j.lane = l.no join holdfast.queue q on q.no = l.queue ${unheld}
           where l.queue = $1 and j.ready_xid is null and (j.run_at, j.seq) > ($2, $3)
           order by j.run_at, j.seq limit $4`,
         [no, a, b, max],

@@ -1,4 +1,4 @@
-import type { RenewAnswer, RenewRequest } from '../store.ts'
+import type { HoldName, RenewAnswer, RenewRequest } from '../store.ts'
 import { list } from './columns.ts'
 import { type Database, patiently } from './database.ts'
 import { holdColumns } from './fence.ts'
@@ -18,4 +18,13 @@ export async function renew(db: Database, requests: readonly RenewRequest[]): Pr
     }
   }
   return answers
+}
+
+const selectCancelled = 'select holdfast.cancel_requested($1, $2, $3, $4, $5, $6, $7)'
+
+export async function cancelRequested(db: Database, holds: readonly HoldName[]): Promise<boolean[]> {
+  const { columns, order } = holdColumns(holds)
+  const rows = await patiently(() => db.hot(selectCancelled, columns))
+  const requested = new Set(rows.map(([turn]) => order[Number(turn) - 1] as number))
+  return holds.map((_, i) => requested.has(i))
 }

@@ -8,6 +8,7 @@ import type { SweepReport, SweepRequest } from '../store.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import type { Lanes } from './lanes.ts'
+import { pruneProgress } from './progress.ts'
 import { Clerk, requireLanes, toHeld } from './settle.ts'
 
 const upkeepEveryMs = 60_000
@@ -55,11 +56,15 @@ export class Sweeps {
     return this.#desk.db
   }
 
-  /** Adds up counts, and now and then makes and drops partitions; under a clock of its own nothing has a partition. */
+  /**
+   * Adds up counts, and now and then forgets the progress of what has ended and makes and drops partitions; under a clock of
+   * its own nothing has a partition.
+   */
   async #keepUp(): Promise<number> {
     await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
     if (this.#db.now !== null || performance.now() < this.#upkeepAt) return 0
     this.#upkeepAt = performance.now() + upkeepEveryMs
+    await pruneProgress(this.#db)
     await this.#db.transactLightly((tx) => tx.query('select holdfast.make_partitions(holdfast.now_ms(null))', []))
     let dropped = 0
     for (;;) {

@@ -1,48 +1,46 @@
-// Wake-ups. Jobs that became ready here are told to this process at once, and to others by NOTIFY: after the commit that
-// made them ready, in a transaction of its own, and gathered, because every commit with a NOTIFY takes a lock that all
-// others wait for. The first goes out at once, those that follow within `gatherMs` as one.
+// Wake-ups. Jobs that became ready here, and running jobs that somebody here asked to cancel, are told to this process at
+// once, and to others by NOTIFY: after the commit, in a transaction of its own, and gathered, because every commit with a
+// NOTIFY takes a lock that all others wait for. The first goes out at once, those that follow within `gatherMs` as one.
+// What could not be sent is sent again with what has come since, some times.
 //
-// A process that claims keeps one connection for LISTEN. When it breaks it is made again, and because notifications may
-// have been lost meanwhile, so is a look at the counts. Whether notifications arrive at all is tried out at the start: a
-// pooler in transaction mode swallows them. Where they do not, counts are looked at: often while there is work, less and
-// less often while there is none.
+// A process that claims, or holds jobs and renews them, keeps one connection for LISTEN. When it breaks it is made again,
+// and because notifications may have been lost meanwhile, so is a look at the counts, and who holds jobs is told to ask
+// about them. Whether notifications arrive at all is tried out at the start: a pooler in transaction mode swallows them.
+// Where they do not, counts are looked at: often while there is work, less and less often while there is none; and with
+// every look, but not more often than `askEveryMs`, who holds jobs is told to ask about them.
 
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import type { PoolClient } from 'pg'
+import type { Subscriber } from '../store.ts'
 import type { Database } from './database.ts'
+import { type Message, News, readMessage } from './news.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
 const pollMinMs = 25
-const pollMaxMs = 1_000
+const pollMaxMs = 800
+const askEveryMs = 400
 const probeMs = 2_000
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
-/** Claims stop coming when nobody waits; then nobody has to be woken. */
+/** Claims and renewals stop coming when nobody waits for work or holds any; then nobody has to be told. */
 const idleMs = 5_000
-const messageMaxBytes = 7_000
-
-export type OnReady = (queue: string, count: number) => void
-
-interface Message {
-  readonly from?: string
-  readonly probe?: true
-  readonly ready?: readonly (readonly [string, number])[]
-}
 
 export class Wakes {
   readonly channel: string
   readonly #db: Database
   readonly #self = randomUUID()
-  readonly #listeners = new Set<OnReady>()
+  readonly #subscribers = new Set<Subscriber>()
   readonly #mayListen: boolean
   readonly #ended = new AbortController()
-  #claimedAt = 0
+  readonly #closing = new AbortController()
+  #expectedAt = 0
+  #toldToAskAt = 0
   #running: Promise<void> | null = null
   #client: PoolClient | null = null
   #heardProbe: (() => void) | null = null
   #isListening = false
-  #gathered = new Map<string, number>()
+  #gathered = new News()
   #sending: Promise<void> | null = null
 
   constructor(db: Database, { mayListen }: { readonly mayListen: boolean }) {
@@ -56,14 +54,14 @@ export class Wakes {
     return this.#isListening
   }
 
-  subscribe(onReady: OnReady): () => void {
-    this.#listeners.add(onReady)
-    return () => this.#listeners.delete(onReady)
+  subscribe(subscriber: Subscriber): () => void {
+    this.#subscribers.add(subscriber)
+    return () => this.#subscribers.delete(subscriber)
   }
 
-  /** Somebody looks for work here: from now on it is worth hearing of it. */
-  expectWork(): void {
-    this.#claimedAt = performance.now()
+  /** Somebody looks for work here, or does some: from now on it is worth hearing of it. */
+  expectNews(): void {
+    this.#expectedAt = performance.now()
     if (this.#ended.signal.aborted) return
     this.#running ??= this.#run().finally(() => {
       this.#running = null
@@ -73,13 +71,19 @@ export class Wakes {
   announce(ready: ReadonlyMap<string, number>): void {
     if (ready.size === 0) return
     this.#tell(ready)
-    for (const [queue, count] of ready) this.#gathered.set(queue, (this.#gathered.get(queue) ?? 0) + count)
-    this.#sending ??= this.#send().finally(() => {
-      this.#sending = null
-    })
+    this.#gathered.addReady(ready)
+    this.#sendSoon()
+  }
+
+  announceCancels(ids: readonly string[]): void {
+    if (ids.length === 0) return
+    this.#tellCancels(ids)
+    this.#gathered.addCancels(ids)
+    this.#sendSoon()
   }
 
   async close(): Promise<void> {
+    this.#closing.abort()
     await this.#sending
     this.#ended.abort()
     this.#client?.release(true)
@@ -88,22 +92,41 @@ export class Wakes {
   }
 
   #tell(ready: Iterable<readonly [string, number]>): void {
-    for (const [queue, count] of ready) for (const listener of this.#listeners) listener(queue, count)
+    for (const [queue, count] of ready) for (const subscriber of this.#subscribers) subscriber.onReady?.(queue, count)
+  }
+
+  #tellCancels(ids: readonly string[] | null): void {
+    for (const subscriber of this.#subscribers) subscriber.onCancel?.(ids)
+  }
+
+  /** Nobody can say which jobs are to be cancelled: who holds some asks. */
+  #tellToAsk(): void {
+    this.#toldToAskAt = performance.now()
+    this.#tellCancels(null)
+  }
+
+  #sendSoon(): void {
+    this.#sending ??= this.#send().finally(() => {
+      this.#sending = null
+    })
   }
 
   async #send(): Promise<void> {
     await immediate() // whoever was woken here is on its way first
-    while (this.#gathered.size > 0) {
-      const ready = [...this.#gathered]
-      this.#gathered = new Map()
-      const message = JSON.stringify({ from: this.#self, ready } satisfies Message)
-      const text = Buffer.byteLength(message) > messageMaxBytes ? JSON.stringify({ from: this.#self }) : message
+    for (let failures = 0; !this.#gathered.isEmpty; ) {
+      const news = this.#gathered
+      this.#gathered = new News()
       try {
-        await this.#notify(text)
+        await this.#notify(news.toText(this.#self))
+        failures = 0
+        await sleep(gatherMs, undefined, { signal: this.#ended.signal }).catch(() => undefined)
       } catch {
-        return // a hint: whoever waits looks by itself
+        const pauseMs = reconnectMs[failures++]
+        if (pauseMs === undefined || this.#closing.signal.aborted) return // hints: whoever waits looks by itself
+        news.add(this.#gathered)
+        this.#gathered = news
+        await this.#pause(pauseMs, this.#closing.signal)
       }
-      await sleep(gatherMs, undefined, { signal: this.#ended.signal }).catch(() => undefined)
     }
   }
 
@@ -145,6 +168,7 @@ export class Wakes {
       await client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
       this.#isListening = await this.#hearsProbe()
       this.#tell(await readReady(this.#db))
+      this.#tellToAsk()
       if (this.#isListening) await ended
       else await this.#poll(() => this.#client === client)
     } finally {
@@ -164,16 +188,20 @@ export class Wakes {
   }
 
   #hear(text: string): void {
-    let message: Message
-    try {
-      message = JSON.parse(text)
-    } catch {
-      return // somebody else's
-    }
+    const message = readMessage(text)
+    if (message === null) return
     if (message.from === this.#self) {
       if (message.probe) this.#heardProbe?.()
-    } else if (message.ready) this.#tell(message.ready)
-    else if (!message.probe) this.#look().catch(() => undefined)
+      return
+    }
+    if (message.ready) this.#tell(message.ready)
+    if (message.cancel) this.#tellCancels(message.cancel)
+    if (!message.ready && !message.cancel && !message.probe) this.#lookAtAll()
+  }
+
+  #lookAtAll(): void {
+    this.#tellToAsk()
+    this.#look().catch(() => undefined)
   }
 
   async #look(): Promise<boolean> {
@@ -184,16 +212,17 @@ export class Wakes {
 
   async #poll(goesOn: () => boolean): Promise<void> {
     let pauseMs = pollMinMs
-    while (goesOn() && !this.#ended.signal.aborted && performance.now() - this.#claimedAt < idleMs) {
+    while (goesOn() && !this.#ended.signal.aborted && performance.now() - this.#expectedAt < idleMs) {
       await this.#pause(pauseMs)
       if (this.#ended.signal.aborted) return
+      if (performance.now() - this.#toldToAskAt > askEveryMs) this.#tellToAsk()
       const found = await this.#look().catch(() => false)
       pauseMs = found ? pollMinMs : Math.min(pollMaxMs, pauseMs * 1.5)
     }
   }
 
-  async #pause(ms: number): Promise<void> {
-    await sleep(ms, undefined, { signal: this.#ended.signal, ref: false }).catch(() => undefined)
+  async #pause(ms: number, signal = this.#ended.signal): Promise<void> {
+    await sleep(ms, undefined, { signal, ref: false }).catch(() => undefined)
   }
 }
 

@@ -1,4 +1,4 @@
-// Watch. What is told and how it is found is in `migrations/0008-watch.ts`.
+// Watch. What is told and how it is found is in `migrations/0010-watch.ts`.
 //
 // A mark is an era and a window: the snapshot it begins behind, a number for it, and one for snapshots taken later (0: none);
 // and where a page was cut short, the snapshot the window ends with, the last row seen and how many of its jobs (0: all).

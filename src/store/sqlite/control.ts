@@ -66,6 +66,7 @@ export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelA
     const requested = decodeCancel(job.cancel)
     const all = effects ? [...requested, effects] : requested
     tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
+    tx.requestCancel(id)
     return { status: 'requested', enqueued: [] }
   }
   if (job.state !== 'ready' && job.state !== 'scheduled') return cannotCancel(id, job.state)

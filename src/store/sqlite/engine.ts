@@ -1,6 +1,6 @@
 // The engine: verbs on one connection, all synchronous. Calls that arrive together share a transaction (group commit):
 //
-// - calls that need not wait for the disk (claim, renew, sweep) and came before any that must, in one commit without
+// - calls that need not wait for the disk (claim, renew, progress, sweep) and came before any that must, in one commit without
 //   fsync, answered at once;
 // - then the durable ones and whatever came behind the first of them, in order, in one commit with one fsync for all: a
 //   claim that was sent right behind an enqueue finds its job;
@@ -22,17 +22,18 @@ import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
 import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
+import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
-import { readAhead, renew } from './renew.ts'
+import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
 import { readChanges, watch } from './watch.ts'
 
-const quick = { claim, renew, sweep, watch }
+const quick = { claim, renew, progress, sweep, watch }
 const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, alter, purgeChunk, kvWrite: applyKv }
-const read = { readJob, readOutcome, readJobs, readStats, readChanges, kvGet, kvScan }
+const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, readChanges, kvGet, kvScan }
 const verbs = { ...quick, ...durable, ...read }
 
 export type Verbs = typeof verbs
@@ -52,12 +53,22 @@ export interface Reply {
   readonly answers: readonly unknown[]
 }
 
-/** Answers to a group that has committed, and the queues in which jobs became ready. */
-export type Deliver = (replies: readonly Reply[], ready: readonly (readonly [queue: string, count: number])[]) => void
+/** What others are to be told of a commit. */
+export interface News {
+  /** Queues in which jobs became ready. */
+  readonly ready: readonly (readonly [queue: string, count: number])[]
+  /** Running jobs that are asked to be cancelled; null: some. */
+  readonly cancels: readonly string[] | null
+}
+
+export const noNews: News = { ready: [], cancels: [] }
+
+/** Answers to a group that has committed, and its news. */
+export type Deliver = (replies: readonly Reply[], news: News) => void
 
 interface Committed {
   readonly replies: readonly Reply[]
-  readonly ready: readonly (readonly [queue: string, count: number])[]
+  readonly news: News
 }
 
 type Apply = (tx: Transaction, item: unknown) => unknown
@@ -89,7 +100,7 @@ export class Engine {
     this.#commit(true, writes.slice(prompt), deliver)
     for (const call of calls) {
       if (!(call.verb in read)) continue
-      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], [])
+      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], noNews)
     }
     this.#checkpointIfDue()
   }
@@ -100,13 +111,15 @@ export class Engine {
 
   #commit(isDurable: boolean, calls: readonly Call[], deliver: Deliver): void {
     if (calls.length === 0) return
+    let committed: Committed
     try {
-      const { replies, ready } = this.#together(isDurable, calls)
-      deliver(replies, ready)
+      committed = this.#together(isDurable, calls)
     } catch (error) {
       if (isBusy(error)) this.#refuseAll(calls, error, deliver)
       else for (const call of calls) this.#oneByOne(isDurable, call, deliver)
+      return
     }
+    deliver(committed.replies, committed.news) // what has landed is never tried again
   }
 
   #together(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
@@ -120,22 +133,24 @@ export class Engine {
       tx.finish()
       this.#pagesInLog += pagesACommit
       for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
-      return { replies, ready: [...tx.becameReady] }
+      return { replies, news: { ready: [...tx.becameReady], cancels: tx.cancelsRequested } }
     })
   }
 
   #oneByOne(isDurable: boolean, { no, verb, items }: Call, deliver: Deliver): void {
     const ready: (readonly [string, number])[] = []
+    const cancels: string[] = []
     const answers = items.map((item) => {
       try {
         const alone = this.#alone(isDurable, { no, verb, items: [item] })
-        ready.push(...alone.ready)
+        ready.push(...alone.news.ready)
+        cancels.push(...(alone.news.cancels ?? []))
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], ready)
+    deliver([{ no, verb, answers }], { ready, cancels })
   }
 
   /**
@@ -162,7 +177,7 @@ export class Engine {
     const answers = ({ items }: Call) => items.map(() => this.#unknown(error))
     deliver(
       calls.map((call) => ({ no: call.no, verb: call.verb, answers: answers(call) })),
-      [],
+      noNews,
     )
   }
 

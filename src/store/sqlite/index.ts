@@ -16,10 +16,13 @@ import type {
   ClaimRequest,
   EnqueueAnswer,
   EnqueueRequest,
+  HoldName,
   JobsQuery,
   KvAnswer,
   KvScanQuery,
   KvWrite,
+  ProgressAnswer,
+  ProgressRequest,
   PurgeAnswer,
   PurgeRequest,
   RenewAnswer,
@@ -30,12 +33,13 @@ import type {
   SettleAnswer,
   SettleRequest,
   Store,
+  Subscriber,
   SweepRequest,
 } from '../store.ts'
 import { enqueueIn, toCallerConnection } from './caller.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
-import { InOwnThread, InThread, type OnReady, type Port } from './port.ts'
+import { InOwnThread, InThread, type OnNews, type Port } from './port.ts'
 import { withBindables } from './sql-effect.ts'
 
 export interface SqliteOptions {
@@ -58,20 +62,23 @@ export function sqlite({ path, busyTimeout = '30s', inThread }: SqliteOptions) {
     readonly clock: Clock
     readonly readOnly?: boolean
   }): Promise<Store> => {
-    const listeners = new Set<OnReady>()
-    const onReady: OnReady = (queue, count) => {
-      for (const listener of listeners) listener(queue, count)
+    const subscribers = new Set<Subscriber>()
+    const onNews: OnNews = ({ ready, cancels }) => {
+      for (const subscriber of subscribers) {
+        for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
+        if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
+      }
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
     const file = { path, readOnly, busyMaxMs }
-    const port = staysHere ? new InThread(file, clock, onReady) : await InOwnThread.open(file, clock, onReady)
-    return new SqliteStore({ port, listeners, clock, path: path === ':memory:' ? null : realpathSync(path) })
+    const port = staysHere ? new InThread(file, clock, onNews) : await InOwnThread.open(file, clock, onNews)
+    return new SqliteStore({ port, subscribers, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }
 
 interface Parts {
   readonly port: Port
-  readonly listeners: Set<OnReady>
+  readonly subscribers: Set<Subscriber>
   readonly clock: Clock
   readonly path: string | null
 }
@@ -80,15 +87,15 @@ class SqliteStore implements Store {
   readonly capabilities: Capabilities
   readonly claimsFollowEnqueues = true
   readonly #port: Port
-  readonly #listeners: Set<OnReady>
+  readonly #subscribers: Set<Subscriber>
   readonly #clock: Clock
   /** null: in memory. */
   readonly #path: string | null
   #closing: Promise<void> | null = null
 
-  constructor({ port, listeners, clock, path }: Parts) {
+  constructor({ port, subscribers, clock, path }: Parts) {
     this.#port = port
-    this.#listeners = listeners
+    this.#subscribers = subscribers
     this.#clock = clock
     this.#path = path
     const isFile = path !== null
@@ -117,6 +124,15 @@ class SqliteStore implements Store {
     return this.#port.call('renew', requests)
   }
 
+  progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]> {
+    return this.#port.call('progress', requests)
+  }
+
+  /**
+   * No token is needed. Between this process and its file no answer is lost: a group is answered once it has committed, and
+   * what is refused as STORE_UNAVAILABLE was rolled back. Only where the thread itself ends (out of memory) nobody can say
+   * what it did last; then the store is over, too, and so is whoever would have asked it again.
+   */
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
     return this.#port.call('settle', requests.some(hasSql) ? requests.map(withBindableSql) : requests)
   }
@@ -174,12 +190,12 @@ class SqliteStore implements Store {
     return this.#one('readJob', id)
   }
 
-  async outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
-    const answers = await this.#port.call('readOutcome', ids)
-    return answers.map((answer) => {
-      if (isRefused(answer)) throw toError(answer)
-      return answer
-    })
+  outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
+    return this.#all('readOutcome', ids)
+  }
+
+  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]> {
+    return this.#all('readCancelRequested', holds)
   }
 
   jobs(query: JobsQuery) {
@@ -210,9 +226,9 @@ class SqliteStore implements Store {
     return this.#one('readChanges', query)
   }
 
-  subscribe(onReady: OnReady): () => void {
-    this.#listeners.add(onReady)
-    return () => this.#listeners.delete(onReady)
+  subscribe(subscriber: Subscriber): () => void {
+    this.#subscribers.add(subscriber)
+    return () => this.#subscribers.delete(subscriber)
   }
 
   close(): Promise<void> {
@@ -220,12 +236,22 @@ class SqliteStore implements Store {
     return this.#closing
   }
 
-  async #one<V extends VerbName>(verb: V, item: Item<V>): Promise<Exclude<Answer<V>, { refused: unknown }>> {
-    const [answer] = await this.#port.call(verb, [item])
-    if (isRefused(answer)) throw toError(answer)
-    return answer as Exclude<Answer<V>, { refused: unknown }>
+  async #one<V extends VerbName>(verb: V, item: Item<V>): Promise<Given<V>> {
+    const [answer] = await this.#all(verb, [item])
+    return answer as Given<V>
+  }
+
+  /** Of a verb that refuses nobody but when it cannot be done at all. */
+  async #all<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Given<V>[]> {
+    const answers = await this.#port.call(verb, items)
+    return answers.map((answer) => {
+      if (isRefused(answer)) throw toError(answer)
+      return answer as Given<V>
+    })
   }
 }
+
+type Given<V extends VerbName> = Exclude<Answer<V>, { refused: unknown }>
 
 function hasSql({ settlement }: SettleRequest): boolean {
   return 'effects' in settlement && settlement.effects !== null && settlement.effects.sql.length > 0

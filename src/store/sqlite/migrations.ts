@@ -158,6 +158,14 @@ export const migrations: readonly string[] = [
 
   insert into holdfast_meta (only_row, schema, next) values (1, 1, 1);
   `,
+  `
+  alter table holdfast_meta add column cancels integer not null default 0; -- rises when running jobs are asked to be cancelled
+  `,
+  `
+  alter table holdfast_lease add column progress real; -- what was told last, if anything
+  alter table holdfast_lease add column progress_message text;
+  alter table holdfast_lease add column progress_at integer;
+  `,
 ]
 
 /** Brings the schema up to this version, whoever else starts at the same time. */

@@ -11,10 +11,10 @@ import { Worker } from 'node:worker_threads'
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, toError } from '../../errors.ts'
 import type { DatabaseFile } from './database.ts'
-import { type Answer, type Call, Engine, type Item, type VerbName } from './engine.ts'
+import { type Answer, type Call, Engine, type Item, type News, type VerbName } from './engine.ts'
 import { packItems, unpackAnswers } from './wire.ts'
 
-export type OnReady = (queue: string, count: number) => void
+export type OnNews = (news: News) => void
 
 export interface Port {
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]>
@@ -28,14 +28,14 @@ interface Pending {
 
 export class InThread implements Port {
   readonly #engine: Engine
-  readonly #onReady: OnReady
+  readonly #onNews: OnNews
   readonly #pending = new Map<number, Pending>()
   #calls: Call[] = []
   #no = 0
 
-  constructor(file: DatabaseFile, clock: Clock, onReady: OnReady) {
+  constructor(file: DatabaseFile, clock: Clock, onNews: OnNews) {
     this.#engine = new Engine(file, clock)
-    this.#onReady = onReady
+    this.#onNews = onNews
   }
 
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]> {
@@ -54,12 +54,12 @@ export class InThread implements Port {
   #run(): void {
     const calls = this.#calls
     this.#calls = []
-    this.#engine.run(calls, (replies, ready) => {
+    this.#engine.run(calls, (replies, news) => {
       for (const { no, answers } of replies) {
         this.#pending.get(no)?.resolve(answers as never)
         this.#pending.delete(no)
       }
-      for (const [queue, count] of ready) this.#onReady(queue, count)
+      this.#onNews(news)
     })
   }
 }
@@ -69,10 +69,7 @@ export type ToThread = { readonly no: number; readonly verb: VerbName; readonly 
 export type FromThread =
   | { readonly opened: true }
   | { readonly failed: Refused }
-  | {
-      readonly replies: readonly { readonly no: number; readonly wire: unknown }[]
-      readonly ready: readonly (readonly [queue: string, count: number])[]
-    }
+  | { readonly replies: readonly { readonly no: number; readonly wire: unknown }[]; readonly news: News }
 
 interface Sent extends Pending {
   readonly verb: VerbName
@@ -86,23 +83,23 @@ export interface ThreadData {
 
 export class InOwnThread implements Port {
   readonly #worker: Worker
-  readonly #onReady: OnReady
+  readonly #onNews: OnNews
   readonly #pending = new Map<number, Sent>()
   #no = 0
   #isClosing = false
   #isOver: HoldfastError | null = null
 
-  static async open(file: DatabaseFile, clock: Clock, onReady: OnReady): Promise<InOwnThread> {
+  static async open(file: DatabaseFile, clock: Clock, onNews: OnNews): Promise<InOwnThread> {
     const program = import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js'
     const workerData: ThreadData = { file, clock: clock.shared ?? null }
     const worker = new Worker(new URL(program, import.meta.url), { workerData, name: 'holdfast-sqlite' })
     await opened(worker)
-    return new InOwnThread(worker, onReady)
+    return new InOwnThread(worker, onNews)
   }
 
-  private constructor(worker: Worker, onReady: OnReady) {
+  private constructor(worker: Worker, onNews: OnNews) {
     this.#worker = worker
-    this.#onReady = onReady
+    this.#onNews = onNews
     worker.on('message', (message: FromThread) => this.#receive(message))
     worker.on('error', (error) => this.#end(error))
     worker.on('exit', () => this.#end(undefined))
@@ -136,7 +133,7 @@ export class InOwnThread implements Port {
       resolve(unpackAnswers(verb, wire, items) as never)
     }
     if (this.#pending.size === 0 && !this.#isClosing) this.#worker.unref()
-    for (const [queue, count] of message.ready) this.#onReady(queue, count)
+    this.#onNews(message.news)
   }
 
   #end(error: unknown): void {

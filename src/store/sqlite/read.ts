@@ -32,6 +32,9 @@ interface RecordRow {
   readonly lease_expires_at: number
   readonly lease_worker: string
   readonly lease_started_at: number
+  readonly progress: number | null
+  readonly progress_message: string | null
+  readonly progress_at: number
   readonly state: JobState | null
   readonly ended_attempts: number
   readonly attempt: number | null
@@ -64,7 +67,7 @@ export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | 
 function record(tx: Transaction, seq: number): JobRecord | undefined {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
-            c.started_at as lease_started_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
+            c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
             e.ending, e.finished_at, e.result, e.error
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
@@ -95,6 +98,8 @@ function record(tx: Transaction, seq: number): JobRecord | undefined {
     hold: isRunning
       ? { worker: row.lease_worker, startedAt: row.lease_started_at, expiresAt: row.lease_expires_at }
       : null,
+    progress:
+      row.progress === null ? null : { value: row.progress, message: row.progress_message, at: row.progress_at },
     cancelRequested: row.cancel !== null,
     finishedAt: row.state ? row.finished_at : null,
     result: row.result,

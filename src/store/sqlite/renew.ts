@@ -89,6 +89,10 @@ function toHeld(t: HeldTuple): HeldRow {
   }
 }
 
+export function readCancelRequested(tx: Transaction, hold: HoldName): boolean {
+  return (findHeld(tx, hold)?.cancel ?? null) !== null
+}
+
 export function renew(tx: Transaction, request: RenewRequest): Exclude<RenewAnswer, { refused: unknown }> | Lost {
   const held = findHeld(tx, request)
   if (!held) return 'lost'

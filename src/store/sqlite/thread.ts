@@ -22,7 +22,7 @@ try {
 }
 
 function serve(engine: Engine): void {
-  const foreign = new ForeignCommits(engine.db, (ready) => send({ replies: [], ready }))
+  const foreign = new ForeignCommits(engine.db, (news) => send({ replies: [], news }))
   port.on('message', (first: ToThread) => {
     const calls: Call[] = []
     let isClosing = false
@@ -31,8 +31,8 @@ function serve(engine: Engine): void {
       else calls.push({ no: message.no, verb: message.verb, items: unpackItems(message.verb, message.wire) })
     }
     if (calls.length > 0) {
-      engine.run(calls, (replies, ready) => {
-        send({ replies: replies.map(({ no, verb, answers }) => ({ no, wire: packAnswers(verb, answers) })), ready })
+      engine.run(calls, (replies, news) => {
+        send({ replies: replies.map(({ no, verb, answers }) => ({ no, wire: packAnswers(verb, answers) })), news })
       })
     }
     if (!isClosing) return

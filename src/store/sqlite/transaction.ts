@@ -83,6 +83,8 @@ export class Transaction {
   /** Set where the request failed before because of its SQL: this time it is refused. */
   readonly sqlFault: SqlFault | null
   readonly becameReady = new Map<string, number>()
+  /** Jobs that run and are asked, by this transaction, to be cancelled. */
+  readonly cancelsRequested: string[] = []
   /** Held jobs that were read together, by row; see `readAhead`. */
   readonly ahead = new Map<number, HeldTuple>()
   #byName = new Map<string, QueueRow>()
@@ -162,6 +164,12 @@ export class Transaction {
   tell(queue: QueueRow, state: ChangedState, id: string): void {
     this.#isWatched ??= isWatched(this)
     if (this.#isWatched) this.#told.push({ queue: queue.name, state, id })
+  }
+
+  /** Tells whoever holds this job: here by its id, in other processes by the count that they compare. */
+  requestCancel(id: string): void {
+    if (this.cancelsRequested.length === 0) this.db.run('update holdfast_meta set cancels = cancels + 1')
+    this.cancelsRequested.push(id)
   }
 
   /** A number never given out before in this database. */

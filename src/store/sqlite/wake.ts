@@ -1,5 +1,7 @@
 // Wake-ups from other processes on the same file. Every commit writes the log, so a watch on it tells that something is
-// being committed; `data_version` tells that it was somebody else; the counts tell where there is work.
+// being committed; `data_version` tells that it was somebody else; the counts tell where there is work, and whether
+// somebody asked to cancel jobs that run. That count rises with requests of this process, too: the first look after one
+// tells again what was told already.
 //
 // A commit is written before it can be seen (it waits for the disk in between, and becoming visible happens in mapped
 // memory, which nobody can watch). So each write is followed by a few looks, further and further apart. Where the
@@ -7,24 +9,25 @@
 
 import { type FSWatcher, watch } from 'node:fs'
 import type { Database } from './database.ts'
+import type { News } from './engine.ts'
 
 const looksAfterMs = [1, 2, 4, 8, 16, 32, 64]
 const pollMs = 20
 
-export type Ready = readonly (readonly [queue: string, count: number])[]
-
 export class ForeignCommits {
   readonly #db: Database
-  readonly #onReady: (ready: Ready) => void
+  readonly #onNews: (news: News) => void
   #watcher: FSWatcher | undefined
   #timer: NodeJS.Timeout | undefined
   #look = 0
   #seen: number
+  #cancels: number
 
-  constructor(db: Database, onReady: (ready: Ready) => void) {
+  constructor(db: Database, onNews: (news: News) => void) {
     this.#db = db
-    this.#onReady = onReady
+    this.#onNews = onNews
     this.#seen = db.dataVersion()
+    this.#cancels = db.snapshot(() => this.#countCancels())
     try {
       this.#watcher = watch(`${db.path}-wal`, { persistent: false }, () => this.#lookSoon())
       this.#watcher.on('error', () => this.#poll())
@@ -64,11 +67,20 @@ export class ForeignCommits {
       const version = this.#db.dataVersion()
       if (version === this.#seen) return
       const select = 'select name, ready from holdfast_queue where ready > 0 and paused = 0'
-      const ready = this.#db.snapshot(() => this.#db.all<{ name: string; ready: number }>(select))
+      const [queues, cancels] = this.#db.snapshot(
+        () => [this.#db.all<{ name: string; ready: number }>(select), this.#countCancels()] as const,
+      )
+      const ready = queues.map((queue) => [queue.name, queue.ready] as const)
+      const hasCancels = cancels !== this.#cancels
       this.#seen = version
-      if (ready.length > 0) this.#onReady(ready.map((queue) => [queue.name, queue.ready] as const))
+      this.#cancels = cancels
+      if (ready.length > 0 || hasCancels) this.#onNews({ ready, cancels: hasCancels ? null : [] })
     } catch {
       // the next look or call meets the same
     }
+  }
+
+  #countCancels(): number {
+    return this.#db.get<{ cancels: number }>('select cancels from holdfast_meta')?.cancels ?? 0
   }
 }

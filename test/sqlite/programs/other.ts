@@ -6,7 +6,13 @@ import { machineMs } from '../process.ts'
 import { hear, say } from './conversation.ts'
 
 /** What it can be told to do. `promote` sweeps until what was scheduled no longer is. */
-export type Told = { readonly enqueue: number; readonly delay?: number } | 'claim' | 'release' | 'resume' | 'promote'
+export type Told =
+  | { readonly enqueue: number; readonly delay?: number }
+  | { readonly cancel: string }
+  | 'claim'
+  | 'release'
+  | 'resume'
+  | 'promote'
 
 /** When it was answered, in milliseconds of the machine's clock. */
 export interface Answered {
@@ -25,7 +31,8 @@ for (let told = await hear<Told>(); told; told = await hear<Told>()) {
 }
 
 async function act(told: Told): Promise<void> {
-  if (typeof told === 'object') {
+  if (typeof told === 'object' && 'cancel' in told) await holdfast.cancel(told.cancel)
+  else if (typeof told === 'object') {
     const { enqueue, ...options } = told
     await mail.enqueueMany(Array.from({ length: enqueue }, (_, payload) => ({ payload, ...options })))
   } else if (told === 'claim') [held] = await mail.claim()

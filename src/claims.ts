@@ -1,0 +1,93 @@
+// Claims by hand: sweep if it is time to, look, wait to be woken, look again.
+
+import { type AnyDefinition, defineQueue } from './definition.ts'
+import { jobError } from './job/error.ts'
+import { Lease, type LeaseDesk } from './lease.ts'
+import { readPayload, validate } from './prepare.ts'
+import type { ClaimedJob, ClaimRequest } from './store/store.ts'
+import type { Sweeper } from './sweep/sweeper.ts'
+import type { Waiters } from './waiters.ts'
+
+/** What this needs of the client. */
+export interface ClaimsDesk {
+  readonly waiters: Waiters
+  readonly sweeper: Sweeper
+  readonly leaseDesk: LeaseDesk
+  claim(request: ClaimRequest): Promise<ClaimedJob[]>
+}
+
+export interface Wanted {
+  readonly request: ClaimRequest
+  /** Null: every queue there is. */
+  readonly definitions: ReadonlyMap<string, AnyDefinition> | null
+  readonly waitMs: number
+  readonly signal: AbortSignal | undefined
+}
+
+/** How long a waiter goes without looking, whatever wake-ups say. */
+const backstopMs = 1_000
+
+export class Claims {
+  readonly #desk: ClaimsDesk
+
+  constructor(desk: ClaimsDesk) {
+    this.#desk = desk
+  }
+
+  async claim({ request, definitions, waitMs, signal }: Wanted): Promise<Lease[]> {
+    const { waiters, sweeper, leaseDesk } = this.#desk
+    const deadline = performance.now() + waitMs
+    let wokenFor: string | null = null
+    while (!signal?.aborted) {
+      const waiter = waiters.join(request.queues)
+      try {
+        await leaseDesk.run(() => sweeper.ifDue())
+        const claimed = await leaseDesk.run(() => this.#desk.claim(request))
+        if (claimed.length > 0) {
+          waiter.leave()
+          // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
+          if (!claimed.some((job) => job.queue === wokenFor)) waiters.passOn(wokenFor)
+          wokenFor = null
+          // Woken while it was being served: that wake-up was not for what it got.
+          waiters.passOn(waiter.takeWakeUp())
+          const leases = await this.#toLeases(claimed, definitions)
+          if (leases.length > 0) return leases
+          continue
+        }
+        if (waiter.woken) continue
+        const left = deadline - performance.now()
+        if (left <= 0) break
+        await waiter.wait(Math.min(left, backstopMs, sweeper.dueInMs), signal)
+      } catch (error) {
+        waiters.passOn(waiter.takeWakeUp())
+        throw error
+      } finally {
+        waiter.leave()
+        wokenFor = waiter.wokenFor ?? wokenFor
+      }
+    }
+    waiters.passOn(wokenFor)
+    return []
+  }
+
+  async #toLeases(claimed: readonly ClaimedJob[], definitions: Wanted['definitions']): Promise<Lease[]> {
+    const { leaseDesk } = this.#desk
+    const leases: Lease[] = []
+    const deaths: Promise<unknown>[] = []
+    for (const job of claimed) {
+      try {
+        const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
+        const raw = readPayload(job)
+        const payload = definition.payloadSchema
+          ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
+          : raw
+        leases.push(new Lease(leaseDesk, definition, job, payload))
+      } catch (error) {
+        const settlement = { as: 'dead', error: jobError(error), effects: null } as const
+        deaths.push(leaseDesk.settle({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
+      }
+    }
+    await Promise.all(deaths)
+    return leases
+  }
+}

@@ -1,0 +1,17 @@
+import type { ProgressRequest } from '../store.ts'
+import { findHeld } from './renew.ts'
+import type { Transaction } from './transaction.ts'
+
+/** It lies with the lease, and is gone with it. */
+export function progress(tx: Transaction, request: ProgressRequest): 'ok' | 'lost' {
+  const held = findHeld(tx, request)
+  if (!held) return 'lost'
+  tx.db.run(
+    'update holdfast_lease set progress = ?, progress_message = ?, progress_at = ? where seq = ?',
+    request.progress,
+    request.message,
+    tx.now,
+    held.seq,
+  )
+  return 'ok'
+}

@@ -1,0 +1,80 @@
+// Sweeps in the background while somebody works here: one loop for all workers of a process. It survives outages as
+// workers do. What it cannot survive it tells every worker that relies on it, so that they fail together: a worker without
+// a sweep would look healthy while retries and crashed jobs never come back.
+
+import { Alarm } from '../alarm.ts'
+import type { Timers } from '../clock.ts'
+import { isHoldfastError } from '../errors.ts'
+import type { Sweeper } from './sweeper.ts'
+
+const retryMs = 1_000
+
+export type OnSweepFailure = (error: unknown) => void
+
+export class SweepLoop {
+  readonly #sweeper: Sweeper
+  readonly #timers: Timers
+  readonly #alarm: Alarm
+  readonly #members = new Set<OnSweepFailure>()
+  #sweeping: Promise<void> | null = null
+  #error: Error | null = null
+
+  constructor(sweeper: Sweeper, timers: Timers) {
+    this.#sweeper = sweeper
+    this.#timers = timers
+    this.#alarm = new Alarm(timers, () => this.#sweep(), { keepsProcess: false })
+  }
+
+  /** Sweeps from now on, until everybody has left; answers how to. */
+  join(onFailure: OnSweepFailure): () => void {
+    const member: OnSweepFailure = (error) => onFailure(error)
+    this.#members.add(member)
+    this.#sweeper.onSooner = (at) => this.#alarm.by(at)
+    this.#alarm.by(this.#sweeper.nextAt)
+    return () => this.#leave(member)
+  }
+
+  get isRunning(): boolean {
+    return this.#members.size > 0
+  }
+
+  /** Why the last sweep failed. */
+  get error(): Error | null {
+    return this.#error
+  }
+
+  /** Resolves when no sweep is under way. */
+  async idle(): Promise<void> {
+    await this.#sweeping
+  }
+
+  #leave(member: OnSweepFailure): void {
+    this.#members.delete(member)
+    if (this.#members.size > 0) return
+    this.#sweeper.onSooner = null
+    this.#alarm.stop()
+  }
+
+  #sweep(): void {
+    this.#sweeping ??= this.#sweepOnce().finally(() => {
+      this.#sweeping = null
+    })
+  }
+
+  async #sweepOnce(): Promise<void> {
+    let nextAt: number
+    try {
+      await this.#sweeper.ifDue()
+      this.#error = null
+      nextAt = this.#sweeper.nextAt
+    } catch (error) {
+      this.#error = error as Error
+      if (!isHoldfastError(error, 'STORE_UNAVAILABLE')) {
+        for (const fail of [...this.#members]) fail(error)
+        return
+      }
+      nextAt = this.#timers.now() + retryMs
+    }
+    if (this.isRunning) this.#alarm.by(nextAt)
+  }
+}

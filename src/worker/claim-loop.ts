@@ -1,0 +1,123 @@
+// The loop that looks for work: as long as there are free places, claim for as many; when nothing is known to wait, sleep
+// until somebody says that there is, or the backstop. It claims only what can start now, one claim at a time, while the
+// settlements of what ended are on their way. It signs up to be woken before it looks, so that nothing slips in between.
+
+import type { Timers } from '../clock.ts'
+import type { Events } from '../events.ts'
+import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
+import type { Waiter, Waiters } from '../waiters.ts'
+import type { Outage } from './outage.ts'
+import type { Turn, Turns } from './turns.ts'
+
+/** What must be open before anything is claimed. */
+export interface OpenGate {
+  readonly isOpen: boolean
+  whenOpen(signal: AbortSignal): Promise<void>
+}
+
+export interface ClaimLoopDesk {
+  readonly worker: string
+  readonly leaseMs: number
+  readonly events: Events
+  readonly timers: Timers
+  readonly outage: Outage
+  readonly waiters: Waiters
+  readonly gate: OpenGate | null
+  /** Null: every queue there is. */
+  readonly queues: readonly string[] | null
+  /** How many jobs it may start now. */
+  room(): number
+  queuesWithWork(): Promise<readonly string[]>
+  claim(request: ClaimRequest): Promise<ClaimedJob[]>
+  start(jobs: readonly ClaimedJob[]): void
+}
+
+/** How long it sleeps without looking, whatever wake-ups say. */
+const backstopMs = 1_000
+
+export class ClaimLoop {
+  readonly #desk: ClaimLoopDesk
+  readonly #turns: Turns
+  readonly #halt: AbortSignal
+  #wakeForRoom: (() => void) | null = null
+  #sleeping: Waiter | null = null
+  lastClaimAt: Date | null = null
+
+  constructor(desk: ClaimLoopDesk, turns: Turns, halt: AbortSignal) {
+    this.#desk = desk
+    this.#turns = turns
+    this.#halt = halt
+  }
+
+  async run(): Promise<void> {
+    const { gate, outage, waiters, timers } = this.#desk
+    const deafen = waiters.onWake((queue) => this.#turns.woken(queue))
+    try {
+      while (!this.#halt.aborted) {
+        if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
+        else if (this.#desk.room() <= 0) await this.#room()
+        else await this.#look(timers.now())
+      }
+    } catch (error) {
+      if (!this.#halt.aborted) throw error
+    } finally {
+      deafen()
+    }
+  }
+
+  /** A job of this queue has left its place. Told once for all that ended in the same moment. */
+  roomMade(queue: string): void {
+    const wake = this.#wakeForRoom
+    if (wake) {
+      this.#wakeForRoom = null
+      setImmediate(wake)
+    } else if (this.#sleeping && this.#turns.hasWork(queue)) this.#sleeping.wake() // the queue was at its own limit
+  }
+
+  async #look(now: number): Promise<void> {
+    const waiter = this.#desk.waiters.join(this.#desk.queues)
+    try {
+      const turn = this.#turns.next(this.#desk.room(), now)
+      if (turn === 'ask') await this.#ask()
+      else if (turn) await this.#claim(turn)
+      else {
+        this.#sleeping = waiter
+        await waiter.wait(backstopMs, this.#halt)
+        this.#sleeping = null
+        if (!waiter.woken) this.#turns.doubt()
+      }
+    } finally {
+      waiter.leave()
+    }
+    // Who was woken and has no place left tells the next.
+    if (this.#desk.room() <= 0) this.#desk.waiters.passOn(waiter.takeWakeUp())
+  }
+
+  async #claim(turn: Turn): Promise<void> {
+    const { worker, leaseMs, timers, events, outage } = this.#desk
+    const startedAt = timers.now()
+    const request = { queues: turn.queues, max: turn.max, leaseMs, worker }
+    const jobs = await outage.survive(() => this.#desk.claim(request), this.#halt)
+    this.lastClaimAt = new Date()
+    this.#turns.taken(turn, jobs)
+    if (events.hears('claim.ended'))
+      events.emit('claim.ended', { worker, claimed: jobs.length, durationMs: timers.now() - startedAt })
+    this.#desk.start(jobs)
+  }
+
+  async #ask(): Promise<void> {
+    const queues = await this.#desk.outage.survive(() => this.#desk.queuesWithWork(), this.#halt)
+    for (const queue of queues) this.#turns.woken(queue)
+  }
+
+  #room(): Promise<void> {
+    return new Promise((resolve) => {
+      const done = () => {
+        this.#halt.removeEventListener('abort', done)
+        resolve()
+      }
+      this.#wakeForRoom = done
+      this.#halt.addEventListener('abort', done)
+    })
+  }
+}

@@ -1,0 +1,81 @@
+// What a handler may return instead of a result: what is to become of its job. Plain values, so that they can be tested,
+// passed through middleware and sent between threads.
+
+import { type Duration, toMs } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import { checkOptions } from '../job/names.ts'
+
+const fates = new WeakSet<object>()
+
+/** Put it off without costing an attempt. */
+export interface Snooze {
+  readonly fate: 'snooze'
+  readonly delayMs: number
+}
+
+/** Give it back to the front of its queue without costing an attempt. */
+export interface Release {
+  readonly fate: 'release'
+  readonly reason: string
+}
+
+/** It is done, with a label for what came of it, and perhaps a warning. */
+export interface Outcome<Result = unknown> {
+  readonly fate: 'outcome'
+  readonly outcome: string
+  readonly warning: string | null
+  readonly result: Result | undefined
+}
+
+/** The gate of its queue closes, and it is released. */
+export interface CloseGate {
+  readonly fate: 'closeGate'
+  readonly reason: string
+}
+
+export type Fate<Result = unknown> = Snooze | Release | Outcome<Result> | CloseGate
+
+export interface OutcomeOptions {
+  /** What was not quite right, such as `consent-wall`. */
+  readonly warning?: string
+}
+
+export function snooze(delay: Duration): Snooze {
+  return made({ fate: 'snooze', delayMs: toMs(delay, 'snooze') })
+}
+
+export function release(reason = 'released by its handler'): Release {
+  return made({ fate: 'release', reason: checkLabel(reason, 'reason') })
+}
+
+export function outcome<Result>(label: string, result?: Result, options: OutcomeOptions = {}): Outcome<Result> {
+  checkOptions(options, 'outcome options', ['warning'])
+  const warning = options.warning === undefined ? null : checkLabel(options.warning, 'warning')
+  return made({ fate: 'outcome', outcome: checkLabel(label, 'outcome'), warning, result })
+}
+
+export function closeGate(reason: string): CloseGate {
+  return made({ fate: 'closeGate', reason: String(reason) })
+}
+
+/** Only what was made here counts: a result of the user's own may look like anything. */
+export function isFate(value: unknown): value is Fate {
+  return typeof value === 'object' && value !== null && fates.has(value)
+}
+
+/** The same fate, come from another thread. */
+export function adopt<F extends Fate>(fate: F): F {
+  return made({ ...fate })
+}
+
+const labelMax = 255
+
+function made<F extends Fate>(fate: F): F {
+  fates.add(fate)
+  return fate
+}
+
+function checkLabel(label: unknown, option: string): string {
+  if (typeof label === 'string' && label !== '' && label.length <= labelMax && label.isWellFormed()) return label
+  throw new HoldfastError('INVALID_OPTION', `${option} is a text of 1 to ${labelMax} characters.`, { option })
+}

@@ -1,0 +1,150 @@
+// Keeps the leases of all runs fresh: a third into the lease every run is renewed, in one call. While the store is away it
+// is asked again sooner. A run whose lease is gone is told at once; so is one that somebody wants cancelled. Whether one is
+// to be cancelled is also asked in between, once a second and whenever a wake-up says so, because a lease may be long.
+//
+// A lease that ran out here but was not taken back there is still held: only the store's word counts. So a run goes on
+// through an outage, and its fence keeps it from doing harm where another worker was faster.
+
+import type { Timers } from '../clock.ts'
+import { HoldfastError, isRefused } from '../errors.ts'
+import type { Events } from '../events.ts'
+import type { HoldName, RenewAnswer, RenewRequest } from '../store/store.ts'
+import { isOutage, type Outage } from './outage.ts'
+import type { Run } from './run.ts'
+
+export interface HeartbeatDesk {
+  readonly worker: string
+  readonly events: Events
+  readonly timers: Timers
+  readonly outage: Outage
+  renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
+  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
+  /** Looks at this time at the latest. */
+  lookBy(at: number): void
+  /** What cannot be survived. */
+  fail(error: unknown): void
+}
+
+/** How often it is asked whether a job is to be cancelled. */
+const cancelCheckMs = 1_000
+const retryMaxMs = 2_000
+
+export class Heartbeat {
+  readonly #desk: HeartbeatDesk
+  readonly #runs: ReadonlySet<Run>
+  readonly #leaseMs: number
+  #nextBeatAt = Number.POSITIVE_INFINITY
+  #nextCheckAt = Number.POSITIVE_INFINITY
+  #beating: Promise<void> | null = null
+  #checking = false
+  lastBeatAt: Date | null = null
+
+  constructor(desk: HeartbeatDesk, runs: ReadonlySet<Run>, leaseMs: number) {
+    this.#desk = desk
+    this.#runs = runs
+    this.#leaseMs = leaseMs
+  }
+
+  get #everyMs(): number {
+    return this.#leaseMs / 3
+  }
+
+  /** A run begins; answers when to look. */
+  began(now: number): number {
+    if (this.#nextBeatAt === Number.POSITIVE_INFINITY) this.#nextBeatAt = now + this.#everyMs
+    if (this.#nextCheckAt === Number.POSITIVE_INFINITY) this.#nextCheckAt = now + cancelCheckMs
+    return Math.min(this.#nextBeatAt, this.#nextCheckAt)
+  }
+
+  /** Does what is due; answers when to look again. */
+  look(now: number): number {
+    if (this.#runs.size === 0) {
+      this.#nextBeatAt = Number.POSITIVE_INFINITY
+      this.#nextCheckAt = Number.POSITIVE_INFINITY
+      return Number.POSITIVE_INFINITY
+    }
+    if (now >= this.#nextBeatAt) {
+      this.#nextBeatAt = now + this.#everyMs
+      this.#nextCheckAt = now + cancelCheckMs
+      this.#beating ??= this.#beat().finally(() => {
+        this.#beating = null
+      })
+    } else if (now >= this.#nextCheckAt) {
+      this.#nextCheckAt = now + cancelCheckMs
+      this.check(null)
+    }
+    return Math.min(this.#nextBeatAt, this.#nextCheckAt)
+  }
+
+  /** Somebody asked to cancel these jobs (null: some job). */
+  check(ids: readonly string[] | null): void {
+    const runs = [...this.#runs].filter((run) => run.state === 'running' && run.abortKind === null)
+    const asked = ids === null ? runs : runs.filter(({ claimed }) => ids.includes(claimed.id))
+    if (asked.length === 0 || (this.#checking && ids === null)) return
+    this.#checking = true
+    this.#check(asked).finally(() => {
+      this.#checking = false
+    })
+  }
+
+  /** Holds this run for so long from now. */
+  async renew(run: Run, leaseMs: number): Promise<void> {
+    const askedAt = this.#desk.timers.now()
+    const [answer] = await this.#desk.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
+    this.#heed(run, answer as RenewAnswer, askedAt, leaseMs)
+    if (answer === 'lost') throw lost(run)
+  }
+
+  async #beat(): Promise<void> {
+    const askedAt = this.#desk.timers.now()
+    // One that was given more time keeps it.
+    const runs = [...this.#runs].filter((run) => run.state !== 'ended' && askedAt + run.leaseMs > run.leaseUntil)
+    if (runs.length === 0) return
+    try {
+      const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))
+      const answers = await this.#desk.renew(requests)
+      this.#desk.outage.up()
+      this.lastBeatAt = new Date()
+      runs.forEach((run, i) => {
+        this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)
+      })
+    } catch (error) {
+      if (!isOutage(error)) return this.#desk.fail(error)
+      this.#desk.outage.down(error)
+      this.#desk.events.emit('heartbeat.failed', { worker: this.#desk.worker, jobs: runs.length, error })
+      const soon = this.#desk.timers.now() + Math.min(retryMaxMs, this.#leaseMs / 10)
+      this.#nextBeatAt = Math.min(this.#nextBeatAt, soon)
+      this.#desk.lookBy(this.#nextBeatAt)
+    }
+  }
+
+  #heed(run: Run, answer: RenewAnswer, askedAt: number, leaseMs: number): void {
+    if (answer === 'lost')
+      run.abort('lost', lost(run)) // one that is being settled hears it from its settlement
+    else if (isRefused(answer)) return
+    else {
+      run.leaseUntil = askedAt + leaseMs
+      if (answer.cancelRequested) run.abort('cancelled', cancelled(run))
+    }
+  }
+
+  async #check(runs: readonly Run[]): Promise<void> {
+    try {
+      const requested = await this.#desk.cancelRequested(runs.map(({ claimed: { id, fence } }) => ({ id, fence })))
+      runs.forEach((run, i) => {
+        if (requested[i]) run.abort('cancelled', cancelled(run))
+      })
+    } catch (error) {
+      if (!isOutage(error)) this.#desk.fail(error) // an outage is met by the next renewal, which says so
+    }
+  }
+}
+
+function lost({ claimed: { id, queue, attempt } }: Run): HoldfastError {
+  const message = `Job ${id} is no longer this worker's: its lease ran out and was taken back, or it was settled elsewhere.`
+  return new HoldfastError('LEASE_LOST', message, { id, queue, attempt })
+}
+
+function cancelled({ claimed: { id, queue } }: Run): HoldfastError {
+  return new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, queue })
+}

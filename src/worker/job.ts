@@ -1,0 +1,144 @@
+// A job as its handler sees it.
+
+import type { Duration } from '../duration.ts'
+import { decodeExtras, type Extras } from '../job/stored.ts'
+import type { ClaimedJob } from '../store/store.ts'
+import {
+  type CloseGate,
+  closeGate,
+  type Outcome,
+  type OutcomeOptions,
+  outcome,
+  type Release,
+  release,
+  type Snooze,
+  snooze,
+} from './fate.ts'
+import { StagedEffects } from './staged-effects.ts'
+
+/** What a job needs of the run it is part of. */
+export interface JobDesk {
+  readonly claimed: ClaimedJob
+  readonly timeoutMs: number
+  signal(): AbortSignal
+  progress(value: number, message: string | null): void
+  log(message: string, facts: Readonly<Record<string, unknown>>): void
+  extend(duration: Duration): Promise<void>
+}
+
+export class Job<Payload = unknown, Result = unknown> {
+  readonly payload: Payload
+  readonly #desk: JobDesk
+  #effects: StagedEffects | null = null
+  #extras: Extras | null = null
+
+  constructor(desk: JobDesk, payload: Payload) {
+    this.#desk = desk
+    this.payload = payload
+  }
+
+  get id(): string {
+    return this.#desk.claimed.id
+  }
+
+  get queue(): string {
+    return this.#desk.claimed.queue
+  }
+
+  /** 1 on the first run. */
+  get attempt(): number {
+    return this.#desk.claimed.attempt
+  }
+
+  get maxAttempts(): number {
+    return this.#desk.claimed.maxAttempts
+  }
+
+  get priority(): number {
+    return this.#desk.claimed.priority
+  }
+
+  /** How long this run may take. */
+  get timeoutMs(): number {
+    return this.#desk.timeoutMs
+  }
+
+  get createdAt(): Date {
+    return new Date(this.#desk.claimed.createdAt)
+  }
+
+  get startedAt(): Date {
+    return new Date(this.#desk.claimed.startedAt)
+  }
+
+  get headers(): Readonly<Record<string, string>> {
+    return this.#decoded().headers
+  }
+
+  /** What the last `holdfast.wake(id, data)` brought; undefined where there was none. */
+  get wake(): unknown {
+    return this.#decoded().wake
+  }
+
+  /**
+   * Aborts when the job is cancelled, takes too long, is no longer this worker's, or must make way for a shutdown. The
+   * reason is a HoldfastError: JOB_CANCELLED, JOB_TIMEOUT, LEASE_LOST or CLOSED.
+   */
+  get signal(): AbortSignal {
+    return this.#desk.signal()
+  }
+
+  /** What is to happen together with the end of this job, if it ends well. */
+  get effects(): StagedEffects {
+    this.#effects ??= new StagedEffects()
+    return this.#effects
+  }
+
+  /** How far it is, 0 to 1, for whoever looks. Kept soon, in one call for all jobs; nothing waits for it. */
+  async progress(value: number, message?: string): Promise<void> {
+    this.#desk.progress(value, message ?? null)
+  }
+
+  log(message: string, facts: Readonly<Record<string, unknown>> = {}): void {
+    this.#desk.log(message, facts)
+  }
+
+  /** Asks for more time: from now on for so long, both the lease and the timeout. Rejects with LEASE_LOST. */
+  extend(duration: Duration): Promise<void> {
+    return this.#desk.extend(duration)
+  }
+
+  /** To be returned: put it off without costing an attempt. */
+  snooze(delay: Duration): Snooze {
+    return snooze(delay)
+  }
+
+  /** To be returned: give it back without costing an attempt. */
+  release(reason?: string): Release {
+    return release(reason)
+  }
+
+  /** To be returned: it is done, with a label for what came of it. */
+  outcome(label: string, result?: Result, options?: OutcomeOptions): Outcome<Result> {
+    return outcome(label, result, options)
+  }
+
+  /** To be returned: the worker's gate closes, and the job is given back. */
+  closeGate(reason: string): CloseGate {
+    return closeGate(reason)
+  }
+
+  #decoded(): Extras {
+    this.#extras ??= decodeExtras(this.#desk.claimed.headers)
+    return this.#extras
+  }
+
+  static claimedOf(job: Job): ClaimedJob {
+    return job.#desk.claimed
+  }
+
+  /** The effects that were staged, if any were. */
+  static stagedIn(job: Job): StagedEffects | null {
+    return job.#effects
+  }
+}

@@ -1,0 +1,184 @@
+// What `work` takes, and how it becomes what a worker needs: every queue with its handler, every number checked.
+
+import { availableParallelism, hostname } from 'node:os'
+import { type AnyDefinition, defineQueue, isDefinition, type QueueDefinition } from '../definition.ts'
+import { type Duration, show, toMs } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import { newId } from '../id.ts'
+import { bounds, defaults } from '../job/bounds.ts'
+import { checkBoolean, checkInteger, checkNumber, checkOptions, checkWorkerName } from '../job/names.ts'
+import { Queue } from '../queue.ts'
+import type { OpenGate } from './claim-loop.ts'
+import type { Fate } from './fate.ts'
+import type { Job } from './job.ts'
+import type { GatePass } from './run.ts'
+import type { ThreadOptions } from './thread-pool.ts'
+
+export type Handler<Payload = unknown, Result = unknown> = (
+  job: Job<Payload, Result>,
+  // biome-ignore lint/suspicious/noConfusingVoidType: a handler may return nothing at all
+) => Result | Fate<Result> | void | Promise<Result | Fate<Result> | void>
+
+/** A module whose default export is the handler; it runs in a pool of threads. */
+export type HandlerModule = URL
+
+/** Runs around every handler: look at the job, call `next`, look at what came of it. */
+export type Middleware = (job: Job, next: () => Promise<unknown>) => Promise<unknown>
+
+/** A gate that all workers of a queue wait before; see `holdfast.gate(name)`. */
+export interface WorkerGate extends OpenGate {
+  passNow(): GatePass
+  /** Nobody here waits before it any more. */
+  stop(): void
+}
+
+export interface QueueWorkOptions {
+  /** Its share beside the other queues of this worker; 1 unless given. */
+  readonly weight?: number
+  /** The most of its jobs that this worker runs at a time; no more than the worker's own unless given. */
+  readonly concurrency?: number
+  /** For a handler in a module. */
+  readonly threads?: ThreadsOption
+}
+
+/** How many threads, as many as there are cores unless given; or also how much memory each may use. */
+export type ThreadsOption = number | { readonly count?: number; readonly maxMemoryMb?: number }
+
+export interface WorkOptions {
+  /** The most jobs at a time; 10 unless given. */
+  readonly concurrency?: number
+  /** How long a job is held unless it is renewed, which happens after a third of it; the shortest of the queues unless given. */
+  readonly lease?: Duration
+  readonly middleware?: readonly Middleware[]
+  /** Who it is, for the history; the host, the process and something random unless given. */
+  readonly name?: string
+  /** How long an aborted handler has to end before it is left behind; 5 s unless given. */
+  readonly unwind?: Duration
+  readonly gate?: WorkerGate
+  /** Whether this process also sweeps while it works; true unless given. */
+  readonly sweep?: boolean
+  /** For handlers in modules. */
+  readonly threads?: ThreadsOption
+}
+
+type OutOf<D> = D extends QueueDefinition<infer _In, infer Out, infer _Result, infer _ResultOut> ? Out : unknown
+type ResultOf<D> = D extends QueueDefinition<infer _In, infer _Out, infer Result, infer _ResultOut> ? Result : unknown
+
+/** A queue with its handler. */
+export type Pair<D = AnyDefinition> = readonly [
+  queue: D,
+  handler: Handler<OutOf<D>, ResultOf<D>> | HandlerModule,
+  options?: QueueWorkOptions,
+]
+
+export interface ServedQueue {
+  readonly definition: AnyDefinition
+  readonly handler: Handler | HandlerModule
+  readonly weight: number
+  readonly limit: number
+  readonly threads: ThreadOptions
+}
+
+export interface Plan {
+  readonly name: string
+  readonly concurrency: number
+  readonly leaseMs: number
+  readonly unwindMs: number
+  readonly middleware: readonly Middleware[]
+  readonly gate: WorkerGate | null
+  readonly sweeps: boolean
+  /** Every queue there is has this handler. */
+  readonly all: Handler | null
+  readonly queues: ReadonlyMap<string, ServedQueue>
+}
+
+const optionNames: readonly (keyof WorkOptions)[] = [
+  ...(['concurrency', 'lease', 'middleware', 'name', 'unwind', 'gate', 'sweep', 'threads'] as const),
+]
+
+export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOptions): Plan {
+  checkOptions(options, 'work options', optionNames)
+  const { concurrency = defaults.concurrency, unwind = defaults.unwindMs, middleware = [], sweep = true } = options
+  const most = checkInteger(concurrency, 'concurrency', 1, bounds.concurrencyMax)
+  const [first] = pairs
+  const isAll = pairs.length === 1 && first?.[0] === '*'
+  const served = isAll ? [] : pairs.map((pair) => toServed(pair, most, options.threads))
+  const queues = new Map(served.map((queue) => [queue.definition.name, queue]))
+  if (queues.size < served.length)
+    throw invalid('queues', 'Each queue has one handler in a worker; one is named twice.')
+  if (!isAll && queues.size === 0) throw invalid('queues', 'Name at least one queue and its handler.')
+  if (options.threads !== undefined && served.every(({ handler }) => typeof handler === 'function'))
+    throw invalid('threads', 'threads is for handlers given as the URL of a module; here all are functions.')
+  const lease = options.lease ?? Math.min(...served.map(({ definition }) => definition.leaseMs), defaults.leaseMs)
+  return {
+    name: checkWorkerName(options.name ?? newWorkerName()),
+    concurrency: most,
+    leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
+    unwindMs: toMs(unwind, 'unwind'),
+    middleware: checkMiddleware(middleware),
+    gate: checkGate(options.gate),
+    sweeps: checkBoolean(sweep, 'sweep'),
+    all: isAll ? (checkHandler(first?.[1], { mayBeModule: false }) as Handler) : null,
+    queues,
+  }
+}
+
+function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsOption | undefined): ServedQueue {
+  if (!Array.isArray(pair)) throw invalid('queues', `A queue and its handler are a pair; got ${show(pair)}.`)
+  const [queue, handler, options = {}] = pair as [unknown, unknown, QueueWorkOptions?]
+  checkOptions(options, 'options of a queue', ['weight', 'concurrency', 'threads'])
+  const { weight = 1, concurrency = most, threads = threadsOfAll } = options
+  const checked = checkHandler(handler, { mayBeModule: true })
+  if (options.threads !== undefined && typeof checked === 'function')
+    throw invalid('threads', 'threads is for a handler given as the URL of a module; a function runs in this thread.')
+  const checkedThreads = toThreads(threads)
+  const limit = checkInteger(concurrency, 'concurrency', 1, bounds.concurrencyMax)
+  return {
+    definition: definitionOf(queue),
+    handler: checked,
+    weight: checkNumber(weight, 'weight', 0.001, 1_000),
+    limit: typeof checked === 'function' ? limit : Math.min(limit, checkedThreads.count),
+    threads: checkedThreads,
+  }
+}
+
+function toThreads(threads: ThreadsOption = {}): ThreadOptions {
+  const { count = availableParallelism(), maxMemoryMb } = typeof threads === 'object' ? threads : { count: threads }
+  if (typeof threads === 'object') checkOptions(threads, 'threads', ['count', 'maxMemoryMb'])
+  return {
+    count: checkInteger(count, 'threads', 1, bounds.threadsMax),
+    maxMemoryMb: maxMemoryMb === undefined ? null : checkInteger(maxMemoryMb, 'threads.maxMemoryMb', 16, 1_048_576),
+  }
+}
+
+function definitionOf(queue: unknown): AnyDefinition {
+  if (queue instanceof Queue) return queue.definition
+  return isDefinition(queue) ? queue : defineQueue(queue as string)
+}
+
+function checkHandler(handler: unknown, { mayBeModule }: { readonly mayBeModule: boolean }): Handler | HandlerModule {
+  if (typeof handler === 'function') return handler as Handler
+  if (mayBeModule && handler instanceof URL) return handler
+  const wanted = mayBeModule ? 'a function, or the URL of a module whose default export is one' : 'a function'
+  throw invalid('handler', `A handler is ${wanted}; got ${show(handler)}.`)
+}
+
+function checkMiddleware(middleware: unknown): readonly Middleware[] {
+  if (Array.isArray(middleware) && middleware.every((each) => typeof each === 'function')) return [...middleware]
+  throw invalid('middleware', 'middleware is an array of functions (job, next).')
+}
+
+function checkGate(gate: unknown): WorkerGate | null {
+  if (gate === undefined) return null
+  if (typeof gate === 'object' && gate !== null && 'whenOpen' in gate && 'passNow' in gate) return gate as WorkerGate
+  throw invalid('gate', `gate is what holdfast.gate(name) gives; got ${show(gate)}.`)
+}
+
+/** Tells apart every worker there is, and tells a person where to look. */
+function newWorkerName(): string {
+  return `${hostname().slice(0, 100)}-${process.pid}-${newId().slice(-6)}`
+}
+
+function invalid(option: string, message: string): HoldfastError {
+  return new HoldfastError('INVALID_OPTION', message, { option })
+}

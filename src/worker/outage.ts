@@ -1,0 +1,68 @@
+// The store is away. Everybody who asks it goes on asking, less and less often; that it is away is told once, and so is
+// that it is back.
+
+import { pause, type Timers } from '../clock.ts'
+import { isHoldfastError } from '../errors.ts'
+import type { Events } from '../events.ts'
+
+const pauseMinMs = 50
+const pauseMaxMs = 5_000
+
+export class Outage {
+  readonly #by: string
+  readonly #events: Events
+  readonly #timers: Timers
+  #since: number | null = null
+  #error: Error | null = null
+
+  constructor(by: string, events: Events, timers: Timers) {
+    this.#by = by
+    this.#events = events
+    this.#timers = timers
+  }
+
+  /** What is wrong with the store, while something is. */
+  get error(): Error | null {
+    return this.#error
+  }
+
+  /** Asks until it is answered. What is no outage is thrown; so is the outage itself once the signal has aborted. */
+  async survive<T>(ask: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+    for (let tries = 0; ; tries++) {
+      try {
+        const answer = await ask()
+        this.up()
+        return answer
+      } catch (error) {
+        if (!isOutage(error)) throw error
+        this.down(error)
+        if (signal?.aborted) throw error
+        await pause(this.#timers, pauseAfter(tries), signal)
+      }
+    }
+  }
+
+  down(error: Error): void {
+    this.#error = error
+    if (this.#since !== null) return
+    this.#since = this.#timers.now()
+    this.#events.emit('store.down', { by: this.#by, error })
+  }
+
+  up(): void {
+    if (this.#since === null) return
+    const awayMs = this.#timers.now() - this.#since
+    this.#since = null
+    this.#error = null
+    this.#events.emit('store.up', { by: this.#by, awayMs })
+  }
+}
+
+export function isOutage(error: unknown): error is Error {
+  return isHoldfastError(error, 'STORE_UNAVAILABLE')
+}
+
+/** Doubled each time, and no two workers in step. */
+function pauseAfter(tries: number): number {
+  return Math.min(pauseMaxMs, pauseMinMs * 2 ** Math.min(tries, 10)) * (0.75 + Math.random() / 2)
+}

@@ -1,0 +1,378 @@
+// One run of one job, from the claim to the settlement. It reads: decode, call, normalise, settle.
+//
+//   running ──returned or threw──▶ settling ──answered──▶ ended
+//      │ abort: cancelled, too long, lease lost, shutdown
+//      ▼
+//   unwinding ──ended in time──▶ settling
+//      └────────ignored its signal──▶ settling, and the handler is abandoned
+//
+// The place of a run is free once its handler has ended or was abandoned; its settlement needs none. Whatever an abandoned
+// handler does later is thrown away: the settlement was decided when it was left behind, and is decided only once. A handler
+// that never asked for its signal cannot follow it, so nobody waits for it to unwind.
+//
+// What is settled after an abort: too long fails the attempt, whatever the handler says; a cancelled job that finished all
+// the same is done, else cancelled; one that made way for a shutdown is done if it finished, else released without cost;
+// a lost lease settles nothing.
+
+import type { AnyDefinition } from '../definition.ts'
+import { type Duration, toMs } from '../duration.ts'
+import { HoldfastError, isRefused, toError } from '../errors.ts'
+import type { Events, RunFacts } from '../events.ts'
+import { bounds } from '../job/bounds.ts'
+import { jobError } from '../job/error.ts'
+import { checkNumber, checkText } from '../job/names.ts'
+import type { Settlement } from '../job/transition.ts'
+import { readPayload, validate } from '../prepare.ts'
+import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
+import { Job, type JobDesk } from './job.ts'
+import {
+  type Abort,
+  type AbortKind,
+  type Ground,
+  ofAborted,
+  ofReturned,
+  ofThrown,
+  retry,
+  retryDelayMs,
+} from './normalise.ts'
+import type { StagedEffects } from './staged-effects.ts'
+import { factsOf, type Told, tellSettled } from './telling.ts'
+
+/** How a queue is served: what runs its jobs, middleware included. */
+export interface Service {
+  readonly definition: AnyDefinition
+  call(job: Job): unknown
+  /** Ends a handler by force, where that can be done; then it is never abandoned. */
+  kill?(job: Job): void
+  close?(): Promise<void>
+}
+
+/** The right to close the gate that a job came through. */
+export interface GatePass {
+  close(reason: string, options: { readonly by: string }): Promise<unknown>
+}
+
+/** What a run needs of its worker. */
+export interface RunDesk {
+  readonly worker: string
+  readonly events: Events
+  readonly capabilities: Capabilities
+  readonly unwindMs: number
+  now(): number
+  random(): number
+  /** Looks at all runs at this time at the latest. */
+  lookBy(at: number): void
+  passNow(): GatePass | null
+  progress(run: Run, value: number, message: string | null): void
+  renew(run: Run, leaseMs: number): Promise<void>
+  settle(run: Run, request: SettleRequest): void
+  /** Its place is free. */
+  left(run: Run): void
+  /** Nothing is to be done for it any more. */
+  ended(run: Run): void
+  abandoned(run: Run): void
+  /** An abandoned handler has ended after all. */
+  returned(run: Run): void
+}
+
+export class Run implements JobDesk, Ground {
+  readonly claimed: ClaimedJob
+  readonly leaseMs: number
+  readonly #desk: RunDesk
+  readonly #service: Service
+  readonly #startedAt: number
+  readonly #pass: GatePass | null
+  state: 'running' | 'settling' | 'ended' = 'running'
+  /** When the lease runs out unless it is renewed, by this process's time. */
+  leaseUntil: number
+  #deadlineAt: number
+  #job: Job | null = null
+  #controller: AbortController | null = null
+  #abort: Abort | null = null
+  #unwindUntil = Number.POSITIVE_INFINITY
+  #isAbandoned = false
+  #endedAt = 0
+  #returned: unknown
+  #settlement: Settlement | null = null
+
+  constructor(desk: RunDesk, service: Service, claimed: ClaimedJob) {
+    this.#desk = desk
+    this.#service = service
+    this.claimed = claimed
+    this.#startedAt = desk.now()
+    this.#pass = desk.passNow()
+    this.leaseMs = claimed.expiresAt - claimed.startedAt
+    this.leaseUntil = this.#startedAt + this.leaseMs
+    this.#deadlineAt = this.#startedAt + this.timeoutMs
+  }
+
+  get timeoutMs(): number {
+    return this.claimed.timeoutMs ?? this.#service.definition.timeoutMs
+  }
+
+  /** When somebody must look after it next. */
+  get lookAt(): number {
+    return this.#abort ? this.#unwindUntil : this.#deadlineAt
+  }
+
+  /** Why it was aborted. */
+  get abortKind(): AbortKind | null {
+    return this.#abort?.kind ?? null
+  }
+
+  start(): void {
+    let payload: unknown
+    try {
+      payload = this.#readPayload()
+    } catch (error) {
+      this.#unreadable(error)
+      return
+    }
+    if (payload instanceof Promise)
+      payload.then(
+        (late) => this.#call(late),
+        (error) => this.#unreadable(error),
+      )
+    else this.#call(payload)
+  }
+
+  /** Has it taken too long, or too long to end? */
+  look(now: number): void {
+    if (this.state !== 'running') return
+    if (this.#abort) {
+      if (now >= this.#unwindUntil) this.#leaveBehind(this.#abort)
+    } else if (now >= this.#deadlineAt) this.abort('timeout', tookTooLong(this.claimed.id, this.timeoutMs))
+  }
+
+  abort(kind: AbortKind, error: HoldfastError): void {
+    if (this.state !== 'running' || this.#abort) return
+    this.#abort = { kind, error }
+    if (kind === 'lost')
+      this.#desk.events.emit('lease.lost', { ...factsOf(this.claimed, this.#desk.worker), during: 'run' })
+    if (this.#controller || this.#service.kill) {
+      this.#unwindUntil = this.#desk.now() + this.#desk.unwindMs
+      this.#desk.lookBy(this.#unwindUntil)
+      this.#controller?.abort(error)
+    } else this.#leaveBehind(this.#abort)
+  }
+
+  /** Gives it back unstarted: it came too late for this worker. */
+  giveBack(): void {
+    if (this.#finish()) this.#settle({ as: 'release' })
+  }
+
+  // What the job asks of its run.
+
+  signal(): AbortSignal {
+    if (!this.#controller) {
+      this.#controller = new AbortController()
+      if (this.#abort) this.#controller.abort(this.#abort.error)
+    }
+    return this.#controller.signal
+  }
+
+  progress(value: number, message: string | null): void {
+    checkNumber(value, 'progress', 0, 1)
+    if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
+    if (this.state !== 'running') return
+    const { events, worker } = this.#desk
+    this.#desk.progress(this, value, message)
+    if (events.hears('job.progress'))
+      events.emit('job.progress', { ...factsOf(this.claimed, worker), progress: value, message })
+  }
+
+  log(message: string, facts: Readonly<Record<string, unknown>>): void {
+    const { events, worker } = this.#desk
+    if (events.hears('job.log'))
+      events.emit('job.log', { ...factsOf(this.claimed, worker), message: String(message), facts })
+  }
+
+  async extend(duration: Duration): Promise<void> {
+    const ms = toMs(duration, 'extend', { min: 1, max: bounds.leaseMaxMs })
+    if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
+    const until = this.#desk.now() + ms
+    this.#deadlineAt = Math.max(this.#deadlineAt, until)
+    if (until > this.leaseUntil) await this.#desk.renew(this, Math.max(ms, this.leaseMs))
+  }
+
+  // What must be known to settle it.
+
+  get definition(): AnyDefinition {
+    return this.#service.definition
+  }
+
+  get attempt(): number {
+    return this.claimed.attempt
+  }
+
+  get capabilities(): Capabilities {
+    return this.#desk.capabilities
+  }
+
+  get staged(): StagedEffects | null {
+    return this.#job && Job.stagedIn(this.#job)
+  }
+
+  async closeGate(reason: string): Promise<void> {
+    if (!this.#pass) throw noGate(reason)
+    await this.#pass.close(reason, { by: this.#desk.worker })
+  }
+
+  readonly random = (): number => this.#desk.random()
+
+  // Running.
+
+  #readPayload(): unknown | Promise<unknown> {
+    const raw = readPayload(this.claimed)
+    const { payloadSchema } = this.#service.definition
+    return payloadSchema ? validate(payloadSchema, raw, 'payload', this.claimed.queue) : raw
+  }
+
+  #unreadable(error: unknown): void {
+    if (this.#finish()) this.#settle({ as: 'dead', error: jobError(error), effects: null })
+  }
+
+  #call(payload: unknown): void {
+    if (this.state !== 'running') {
+      this.#finish()
+      return
+    }
+    this.#job = new Job(this, payload)
+    if (this.#desk.events.hears('job.started')) this.#tellStarted()
+    let returned: unknown
+    try {
+      returned = this.#service.call(this.#job)
+    } catch (error) {
+      this.#onThrown(error)
+      return
+    }
+    if (typeof returned === 'object' && returned !== null)
+      Promise.resolve(returned).then(
+        (value) => this.#onReturned(value),
+        (error) => this.#onThrown(error),
+      )
+    else this.#onReturned(returned)
+  }
+
+  #onReturned(value: unknown): void {
+    if (!this.#finish()) return
+    this.#returned = value
+    const { kind } = this.#abort ?? {}
+    if (this.#abort && (kind === 'timeout' || kind === 'lost')) this.#settleAborted(this.#abort, value)
+    else this.#settleSoon(ofReturned(value, this))
+  }
+
+  #onThrown(error: unknown): void {
+    if (!this.#finish()) return
+    if (this.#abort) this.#settleAborted(this.#abort, error)
+    else this.#settleSoon(ofThrown(error, this))
+  }
+
+  /** The handler has ended: false where its end no longer matters. */
+  #finish(): boolean {
+    if (this.#isAbandoned) this.#desk.returned(this)
+    if (this.state !== 'running') return false
+    this.state = 'settling'
+    this.#endedAt = this.#desk.now()
+    this.#desk.left(this)
+    return true
+  }
+
+  #leaveBehind(abort: Abort): void {
+    if (this.#service.kill && this.#job) {
+      this.#unwindUntil = Number.POSITIVE_INFINITY
+      this.#service.kill(this.#job) // then its call ends, and with it the run
+      return
+    }
+    this.#finish()
+    this.#isAbandoned = true
+    this.#desk.abandoned(this)
+    this.#settleAborted(abort, abort.error)
+  }
+
+  // Settling.
+
+  #settleAborted(abort: Abort, error: unknown): void {
+    const settlement = ofAborted(abort, error, this)
+    if (settlement) this.#settle(settlement)
+    else this.#end()
+  }
+
+  #settleSoon(settlement: Settlement | Promise<Settlement>): void {
+    if (settlement instanceof Promise) settlement.then((late) => this.#settle(late))
+    else this.#settle(settlement)
+  }
+
+  #settle(settlement: Settlement): void {
+    this.#settlement = settlement
+    const { id, fence } = this.claimed
+    const mayFail = 'effects' in settlement && settlement.effects !== null
+    this.#desk.settle(this, { id, fence, settlement, retryDelayMs: mayFail ? retryDelayMs(this) : 0 })
+  }
+
+  /** What the store said to its settlement. */
+  answered(answer: SettleAnswer): void {
+    const { events, worker } = this.#desk
+    if (answer === 'lost') events.emit('lease.lost', { ...factsOf(this.claimed, worker), during: 'settle' })
+    else if (isRefused(answer)) {
+      const error = toError(answer)
+      events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
+      if (this.#settlement?.as !== 'retry') {
+        this.#settle(retry(error, this)) // what is refused has failed; should that be refused too, the lease runs out
+        return
+      }
+    } else if ('failed' in answer) this.#tellFailed(toError(answer.failed), answer.state)
+    else this.#tell(this.#settlement as Settlement, answer.state, answer.runAt)
+    this.#end()
+  }
+
+  /** The store could not be asked, and nobody will ask again. */
+  gaveUp(error: Error): void {
+    const { events, worker } = this.#desk
+    events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
+    this.#end()
+  }
+
+  #end(): void {
+    this.state = 'ended'
+    this.#desk.ended(this)
+  }
+
+  // Telling.
+
+  #tellStarted(): void {
+    const { createdAt, startedAt } = this.claimed
+    const waitedMs = Math.max(0, startedAt - createdAt)
+    const facts = factsOf(this.claimed, this.#desk.worker)
+    this.#desk.events.emit('job.started', { ...facts, createdAt: new Date(createdAt), waitedMs })
+  }
+
+  #tell(settlement: Settlement, state: Told['state'], runAt: number | null): void {
+    const facts = (): RunFacts => ({
+      ...factsOf(this.claimed, this.#desk.worker),
+      durationMs: this.#endedAt - this.#startedAt,
+    })
+    tellSettled(this.#desk.events, { facts, settlement, returned: this.#returned, state, runAt })
+  }
+
+  /** An effect could not be applied, so the attempt failed instead. */
+  #tellFailed(error: HoldfastError, state: Told['state']): void {
+    const { events, worker } = this.#desk
+    events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state })
+    this.#tell(retry(error, this), state, null)
+  }
+}
+
+function tookTooLong(id: string, timeoutMs: number): HoldfastError {
+  return new HoldfastError('JOB_TIMEOUT', `Job ${id} took longer than ${timeoutMs} ms.`, { id, timeoutMs })
+}
+
+function nothingToExtend(id: string): HoldfastError {
+  return new HoldfastError('LEASE_LOST', `Job ${id} has ended; there is nothing to extend.`, { id })
+}
+
+function noGate(reason: string): HoldfastError {
+  const message =
+    'The handler closed its gate, but its worker has none; give the worker one: work(queue, handler, { gate }).'
+  return new HoldfastError('INVALID_STATE', message, { reason })
+}

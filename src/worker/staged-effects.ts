@@ -1,0 +1,72 @@
+// What a handler wants to happen together with the end of its job. Nothing happens before: it is kept here until the
+// handler has returned, and lands in the same transaction as the settlement, or not at all.
+
+import type { AnyDefinition, QueueDefinition } from '../definition.ts'
+import type { Duration } from '../duration.ts'
+import type { Effects, FollowUp } from '../effects.ts'
+import type { EffectSet } from '../job/record.ts'
+import { decodeExtras } from '../job/stored.ts'
+import type { EnqueueOptions } from '../prepare.ts'
+
+type Headers = Readonly<Record<string, string>>
+type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown
+
+export class StagedEffects {
+  #enqueue: FollowUp[] = []
+  readonly #put: { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[] = []
+  readonly #delete: string[] = []
+  readonly #sql: { readonly text: string; readonly values: readonly unknown[] }[] = []
+
+  #adopted: EffectSet | null = null
+
+  enqueue<Q extends string | AnyDefinition>(
+    queue: Q,
+    payload: PayloadOf<Q>,
+    options: Omit<EnqueueOptions, 'tx'> = {},
+  ): void {
+    this.#enqueue.push({ ...options, queue, payload })
+  }
+
+  put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): void {
+    this.#put.push({ ...options, key, value })
+  }
+
+  delete(key: string): void {
+    this.#delete.push(key)
+  }
+
+  /** One statement in your own tables, on SQL stores. */
+  sql(text: string, values: readonly unknown[] = []): void {
+    this.#sql.push({ text, values })
+  }
+
+  /** What was staged elsewhere and is ready to land. */
+  adopt(prepared: EffectSet): void {
+    this.#adopted = prepared
+  }
+
+  get adopted(): EffectSet | null {
+    return this.#adopted
+  }
+
+  /** Gives the follow-up jobs staged so far something to take along in their headers, such as the trace of this run. */
+  takeAlong(headersOf: (headers: Headers) => Headers): void {
+    this.#enqueue = this.#enqueue.map((job) => {
+      const { headers = {} } = job
+      const changed = headersOf(headers)
+      return changed === headers ? job : { ...job, headers: changed }
+    })
+    if (this.#adopted === null) return
+    const enqueue = this.#adopted.enqueue.map((job) => {
+      const { headers } = decodeExtras(job.headers)
+      const changed = headersOf(headers)
+      return changed === headers ? job : { ...job, headers: JSON.stringify(changed) }
+    })
+    this.#adopted = { ...this.#adopted, enqueue }
+  }
+
+  /** All that were staged here, in the order in which they land. */
+  all(): Effects {
+    return { enqueue: this.#enqueue, put: this.#put, delete: this.#delete, sql: this.#sql }
+  }
+}

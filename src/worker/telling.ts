@@ -1,0 +1,70 @@
+// What became of a run, told as an event.
+
+import type { Events, JobFacts, RunFacts } from '../events.ts'
+import { bounds } from '../job/bounds.ts'
+import type { JobError, JobState } from '../job/record.ts'
+import type { Settlement } from '../job/transition.ts'
+import type { ClaimedJob } from '../store/store.ts'
+import { isFate } from './fate.ts'
+
+export function factsOf({ id, queue, attempt, maxAttempts }: ClaimedJob, worker: string): JobFacts {
+  return { id, queue, attempt, maxAttempts, worker }
+}
+
+export interface Told {
+  readonly facts: () => RunFacts
+  readonly settlement: Settlement
+  /** What the handler returned. */
+  readonly returned: unknown
+  readonly state: JobState
+  readonly runAt: number | null
+}
+
+export function tellSettled(events: Events, { facts, settlement, returned, state, runAt }: Told): void {
+  switch (state) {
+    case 'done':
+      if (events.hears('job.done')) events.emit('job.done', { ...facts(), ...labelsOf(returned) })
+      break
+    case 'dead':
+      events.emit('job.dead', { ...facts(), error: errorOf(settlement), ending: endingOf(settlement) })
+      break
+    case 'cancelled':
+      events.emit('job.cancelled', facts())
+      break
+    default:
+      tellWaiting(events, facts(), settlement, returned, runAt === null ? null : new Date(runAt))
+  }
+}
+
+function tellWaiting(
+  events: Events,
+  facts: RunFacts,
+  settlement: Settlement,
+  returned: unknown,
+  runAt: Date | null,
+): void {
+  if (settlement.as === 'retry') {
+    const { error, ending } = settlement
+    events.emit('job.retrying', { ...facts, error, ending, runAt })
+  } else if (settlement.as === 'snooze') events.emit('job.snoozed', { ...facts, runAt })
+  else events.emit('job.released', { ...facts, reason: reasonOf(returned) })
+}
+
+function labelsOf(returned: unknown): { readonly outcome: string | null; readonly warning: string | null } {
+  if (!isFate(returned) || returned.fate !== 'outcome') return { outcome: null, warning: null }
+  const { outcome, warning } = returned
+  return { outcome, warning }
+}
+
+function errorOf(settlement: Settlement): JobError {
+  if ('error' in settlement) return settlement.error
+  return { name: 'ReleasedTooOften', message: `Released or snoozed ${bounds.freeReleases} times without finishing.` }
+}
+
+function endingOf(settlement: Settlement) {
+  return ('ending' in settlement && settlement.ending) || 'failed'
+}
+
+function reasonOf(returned: unknown): string {
+  return isFate(returned) && 'reason' in returned ? returned.reason : 'the worker stops'
+}

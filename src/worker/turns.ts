@@ -1,0 +1,157 @@
+// Whose turn it is: which queues the next claim names, and how many jobs it asks for. Pure.
+//
+// A claim takes by priority across the queues it names, so a busy queue named beside others may take everything. So a queue
+// that is known to have work is claimed from alone, and if there are several, the one that is furthest behind its share is
+// next: every job taken moves its queue's `pass` by 1 / weight, and the smallest pass leads (stride scheduling). A claim asks
+// for no more than the queue's share of the free places, so that the rest are left for the others. A queue that was empty
+// starts where the others stand: idle time earns no credit.
+//
+// A queue is known to have work when jobs became ready in it, or when a claim brought as much as it asked for; until a claim
+// brings less. Jobs that became ready while that claim was on its way count: it may not have seen them. What nobody told of
+// (jobs from before the start, a lost wake-up) is found by a survey: one claim that names all other queues, at the start,
+// whenever there was nothing to do for a while, and once in a while in between; again at once where it was filled by some of
+// them, because the others may not have come to be served. A worker for every queue there is asks for their names instead.
+
+export interface QueueShare {
+  readonly name: string
+  readonly weight: number
+  /** The most of its jobs at a time. */
+  readonly limit: number
+}
+
+export interface Turn {
+  readonly queues: readonly string[]
+  readonly max: number
+  readonly isSurvey: boolean
+}
+
+/** Ask where there is work. */
+export type Ask = 'ask'
+
+interface Standing extends QueueShare {
+  pass: number
+  running: number
+  hasWork: boolean
+  /** Jobs became ready since the last claim set out. */
+  woken: boolean
+}
+
+const surveyEveryMs = 1_000
+/** The most queues that a worker for every queue remembers. */
+const knownMax = 1_000
+
+export class Turns {
+  readonly #standings = new Map<string, Standing>()
+  readonly #servesAll: boolean
+  #surveyAt = Number.NEGATIVE_INFINITY
+
+  /** Null: every queue there is. */
+  constructor(shares: readonly QueueShare[] | null) {
+    this.#servesAll = shares === null
+    for (const share of shares ?? []) this.#add(share)
+  }
+
+  /** Null: nothing is known to wait, or there is no place for it. */
+  next(free: number, now: number): Turn | Ask | null {
+    if (free <= 0) return null
+    const open = [...this.#standings.values()].filter(({ running, limit }) => running < limit)
+    const busy = open.filter(({ hasWork }) => hasWork).sort(byPass)
+    for (const standing of open) standing.woken = false
+    const [leader] = busy
+    if (now >= this.#surveyAt) {
+      this.#surveyAt = now + surveyEveryMs
+      if (this.#servesAll) return 'ask'
+      const turn = this.#survey(open, leader ? share(free, 1, weightOf(busy) + 1) : free)
+      if (turn) return turn
+    }
+    if (!leader) return null
+    const max = Math.min(share(free, leader.weight, weightOf(busy)), leader.limit - leader.running)
+    return { queues: [leader.name], max, isSurvey: false }
+  }
+
+  /** What a claim for this turn brought. */
+  taken({ queues, max, isSurvey }: Turn, jobs: readonly { readonly queue: string }[]): void {
+    const brought = new Set<Standing>()
+    for (const { queue } of jobs) {
+      const standing = this.#known(queue)
+      standing.pass += 1 / standing.weight
+      standing.running += 1
+      brought.add(standing)
+    }
+    const isFull = jobs.length >= max
+    for (const name of queues) {
+      const standing = this.#standings.get(name)
+      if (standing) this.#setWork(standing, standing.woken || (isFull && (standing.hasWork || brought.has(standing))))
+    }
+    if (isSurvey && isFull) this.doubt()
+    if (this.#standings.size > knownMax) this.#forgetIdle()
+  }
+
+  ended(queue: string): void {
+    const standing = this.#standings.get(queue)
+    if (standing) standing.running -= 1
+  }
+
+  /** Jobs became ready. */
+  woken(queue: string): void {
+    const standing = this.#servesAll ? this.#known(queue) : this.#standings.get(queue)
+    if (!standing) return
+    standing.woken = true
+    this.#setWork(standing, true)
+  }
+
+  hasWork(queue: string): boolean {
+    return this.#standings.get(queue)?.hasWork ?? false
+  }
+
+  /** There was nothing to do for a while: look everywhere. */
+  doubt(): void {
+    this.#surveyAt = Number.NEGATIVE_INFINITY
+  }
+
+  #survey(open: readonly Standing[], max: number): Turn | null {
+    const named = open.filter(({ hasWork }) => !hasWork).sort(byPass)
+    if (named.length === 0) return null
+    const room = Math.min(max, ...named.map(({ limit, running }) => limit - running))
+    return { queues: named.map(({ name }) => name), max: room, isSurvey: true }
+  }
+
+  #known(queue: string): Standing {
+    return this.#standings.get(queue) ?? this.#add({ name: queue, weight: 1, limit: Number.POSITIVE_INFINITY })
+  }
+
+  #add(queue: QueueShare): Standing {
+    const standing = { ...queue, pass: this.#front(), running: 0, hasWork: false, woken: false }
+    this.#standings.set(queue.name, standing)
+    return standing
+  }
+
+  #setWork(standing: Standing, hasWork: boolean): void {
+    if (hasWork && !standing.hasWork) standing.pass = Math.max(standing.pass, this.#front())
+    standing.hasWork = hasWork
+  }
+
+  /** The smallest pass of those that have work. */
+  #front(): number {
+    let front = Number.POSITIVE_INFINITY
+    for (const { pass, hasWork } of this.#standings.values()) if (hasWork && pass < front) front = pass
+    return Number.isFinite(front) ? front : 0
+  }
+
+  #forgetIdle(): void {
+    for (const { name, running, hasWork } of this.#standings.values())
+      if (running === 0 && !hasWork) this.#standings.delete(name)
+  }
+}
+
+function byPass(a: { readonly pass: number }, b: { readonly pass: number }): number {
+  return a.pass - b.pass
+}
+
+function weightOf(standings: readonly Standing[]): number {
+  return standings.reduce((sum, { weight }) => sum + weight, 0)
+}
+
+function share(free: number, weight: number, weights: number): number {
+  return Math.max(1, Math.ceil((free * weight) / weights))
+}

@@ -1,0 +1,423 @@
+// A worker: a claim loop, the runs it started, their heartbeat, their settlements, and a sweep beside them. This file puts
+// them together and decides how they begin and end; each is a file of its own.
+//
+//   starting ──▶ working ──stop──▶ stopping ──▶ stopped
+//                   └──what cannot be survived──▶ stopping ──▶ failed
+//
+// Stopping: nothing new is taken, and what an outstanding claim still brings is given back; runs may finish within the grace
+// period; then they are aborted, and what has not ended after unwinding is released without cost; everything settled is
+// flushed. Leases are renewed to the very end. A second, shorter stop shortens the first.
+
+import { Alarm } from '../alarm.ts'
+import { pause, type Timers } from '../clock.ts'
+import { type AnyDefinition, defineQueue } from '../definition.ts'
+import { isDisabled } from '../disabled.ts'
+import { type Duration, toMs } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import type { Events } from '../events.ts'
+import { defaults } from '../job/bounds.ts'
+import { checkOptions } from '../job/names.ts'
+import type { ClaimedJob, SettleRequest, Store } from '../store/store.ts'
+import type { SweepLoop } from '../sweep/sweep-loop.ts'
+import type { Waiters } from '../waiters.ts'
+import { ClaimLoop } from './claim-loop.ts'
+import { Heartbeat } from './heartbeat.ts'
+import type { Job } from './job.ts'
+import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
+import { Outage } from './outage.ts'
+import { ProgressBoard } from './progress-board.ts'
+import { Run, type RunDesk, type Service } from './run.ts'
+import { Settlements } from './settlements.ts'
+import { factsOf } from './telling.ts'
+import { ThreadPool } from './thread-pool.ts'
+import { Turns } from './turns.ts'
+
+/** What a worker needs of the client it came from. */
+export interface WorkerDesk {
+  readonly store: Store
+  readonly events: Events
+  readonly timers: Timers
+  readonly waiters: Waiters
+  readonly sweeps: SweepLoop
+  /** Makes sure that the store knows the queue's settings. */
+  define(definition: AnyDefinition): Promise<void> | undefined
+  /** These requests are on their way, or have been answered. */
+  settling(requests: readonly SettleRequest[]): void
+  settled(requests: readonly SettleRequest[]): void
+  onCancel(listener: (ids: readonly string[] | null) => void): () => void
+  random(): number
+}
+
+export type WorkerState = 'starting' | 'working' | 'stopping' | 'stopped' | 'failed' | 'disabled'
+
+export interface WorkerHealth {
+  /** It takes work, or could if there were any. */
+  readonly ok: boolean
+  readonly state: WorkerState
+  /** What is wrong, in a sentence; null when nothing is. */
+  readonly why: string | null
+  readonly worker: string
+  /** Null: every queue there is. */
+  readonly queues: readonly string[] | null
+  readonly concurrency: number
+  readonly running: number
+  /** Handlers that ignored their signal and run on. */
+  readonly abandoned: number
+  /** Settlements that the store has not answered yet. */
+  readonly unsettled: number
+  readonly lastClaimAt: Date | null
+  readonly lastHeartbeatAt: Date | null
+  readonly sweeper: { readonly ok: boolean; readonly state: 'running' | 'off'; readonly why: string | null }
+}
+
+export interface StopOptions {
+  /** How long running jobs may take to finish; 30 s unless given. */
+  readonly grace?: Duration
+}
+
+/** How long settlements are sent again at the end while the store is away. */
+const drainMs = 10_000
+const drainHurriedMs = 1_000
+/** The most queues whose handler a worker for every queue keeps. */
+const servicesMax = 1_000
+/** How many settlements may wait for their answer before nothing more is claimed; at least as many as run at a time. */
+const unsettledMax = 4_000
+
+export class Worker {
+  readonly name: string
+  /** Resolves when the worker has stopped; rejects when it failed for good. */
+  readonly finished: Promise<void>
+  readonly #desk: WorkerDesk
+  readonly #plan: Plan
+  readonly #services = new Map<string, Service>()
+  readonly #turns: Turns
+  readonly #outage: Outage
+  readonly #loop: ClaimLoop
+  readonly #heartbeat: Heartbeat
+  readonly #settlements: Settlements
+  readonly #progress: ProgressBoard
+  readonly #alarm: Alarm
+  readonly #runDesk: RunDesk
+  /** Everything that was claimed and is not settled. */
+  readonly #runs = new Set<Run>()
+  readonly #halt = new AbortController()
+  readonly #graceOver = new AbortController()
+  #graceEndsAt = Number.POSITIVE_INFINITY
+  /** Asked to stop at once while it was stopping: handlers have no time to unwind. */
+  #isHurried = false
+  #state: WorkerState = 'starting'
+  #failure: { readonly error: unknown } | null = null
+  #places = 0
+  #abandoned = 0
+  #onIdle: (() => void) | null = null
+
+  constructor(desk: WorkerDesk, plan: Plan) {
+    this.#desk = desk
+    this.#plan = plan
+    this.name = plan.name
+    const { store, events, timers, waiters } = desk
+    const worker = plan.name
+    for (const [name, queue] of plan.queues) this.#services.set(name, toService(queue, plan.middleware))
+    const shares = [...plan.queues.values()].map(({ definition: { name }, weight, limit }) => ({ name, weight, limit }))
+    this.#turns = new Turns(plan.all ? null : shares)
+    this.#outage = new Outage(worker, events, timers)
+    const outage = this.#outage
+    this.#alarm = new Alarm(timers, () => this.#look())
+    this.#settlements = new Settlements({
+      worker,
+      events,
+      timers,
+      outage,
+      settle: (r, token) => this.#settle(r, token),
+    })
+    this.#progress = new ProgressBoard(timers, (requests) => store.progress(requests))
+    this.#heartbeat = new Heartbeat(
+      {
+        ...{ worker, events, timers, outage },
+        renew: (requests) => store.renew(requests),
+        cancelRequested: (holds) => store.cancelRequested(holds),
+        lookBy: (at) => this.#alarm.by(at),
+        fail: (error) => this.#fail(error),
+      },
+      this.#runs,
+      plan.leaseMs,
+    )
+    this.#loop = new ClaimLoop(
+      {
+        ...{ worker, events, timers, outage, waiters },
+        leaseMs: plan.leaseMs,
+        gate: plan.gate,
+        queues: plan.all ? null : [...plan.queues.keys()],
+        room: () => this.#room(),
+        queuesWithWork: () => queuesWithWork(store),
+        claim: (request) => store.claim(request),
+        start: (jobs) => this.#start(jobs),
+      },
+      this.#turns,
+      this.#halt.signal,
+    )
+    this.#runDesk = this.#toRunDesk()
+    this.finished = this.#live()
+    this.finished.catch(() => undefined) // it was told; who wants to know awaits `finished`
+  }
+
+  /** Takes nothing new, lets running jobs finish for a while, gives back the rest. Resolves when all is settled. */
+  async stop(options: StopOptions = {}): Promise<void> {
+    checkOptions(options, 'stop options', ['grace'])
+    const graceMs = toMs(options.grace ?? defaults.stopGraceMs, 'grace')
+    if (this.#halt.signal.aborted && graceMs === 0) this.#isHurried = true
+    this.#endGraceBy(this.#desk.timers.now() + graceMs)
+    this.#halt.abort()
+    await this.finished
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop()
+  }
+
+  health(): WorkerHealth {
+    const why = this.#whyNot()
+    const { sweeps } = this.#desk
+    return {
+      ok: why === null,
+      state: this.#state,
+      why,
+      worker: this.name,
+      queues: this.#plan.all ? null : [...this.#plan.queues.keys()],
+      concurrency: this.#plan.concurrency,
+      running: this.#places,
+      abandoned: this.#abandoned,
+      unsettled: this.#settlements.size,
+      lastClaimAt: this.#loop.lastClaimAt,
+      lastHeartbeatAt: this.#heartbeat.lastBeatAt,
+      sweeper: {
+        ok: sweeps.error === null,
+        state: sweeps.isRunning ? 'running' : 'off',
+        why: sweeps.error?.message ?? null,
+      },
+    }
+  }
+
+  // Living.
+
+  async #live(): Promise<void> {
+    const { desk, plan } = { desk: this.#desk, plan: this.#plan }
+    await Promise.resolve() // whoever made it may listen first
+    const leaveSweeps = plan.sweeps && !isDisabled('sweep') ? desk.sweeps.join((error) => this.#fail(error)) : () => {}
+    const deafen = desk.onCancel((ids) => this.#heartbeat.check(ids))
+    try {
+      await this.#work()
+    } catch (error) {
+      this.#fail(error)
+    }
+    await this.#windDown()
+    deafen()
+    leaveSweeps()
+    this.#alarm.stop()
+    this.#progress.stop()
+    this.#plan.gate?.stop()
+    await Promise.all([...this.#services.values()].map((service) => service.close?.()))
+    this.#end()
+    if (this.#failure) throw this.#failure.error
+  }
+
+  async #work(): Promise<void> {
+    if (isDisabled('work')) {
+      this.#state = 'disabled'
+      return new Promise((resolve) => this.#halt.signal.addEventListener('abort', () => resolve(), { once: true }))
+    }
+    for (const { definition } of this.#plan.queues.values()) {
+      const defined = () => this.#desk.define(definition) ?? Promise.resolve()
+      await this.#outage.survive(defined, this.#halt.signal)
+    }
+    if (this.#halt.signal.aborted) return
+    this.#state = 'working'
+    const queues = this.#plan.all ? null : [...this.#plan.queues.keys()]
+    const { concurrency } = this.#plan
+    this.#desk.events.emit('worker.started', { worker: this.name, queues, concurrency })
+    await this.#loop.run()
+  }
+
+  async #windDown(): Promise<void> {
+    const { timers, events } = this.#desk
+    this.#state = 'stopping'
+    const graceMs = this.#failure ? 0 : Math.max(0, this.#graceEndsAt - timers.now())
+    events.emit('worker.stopping', { worker: this.name, running: this.#places, graceMs })
+    if (!this.#graceOver.signal.aborted) {
+      const callOff = timers.after(graceMs, () => this.#graceOver.abort())
+      await Promise.race([this.#idle(), aborted(this.#graceOver.signal)])
+      callOff()
+    }
+    if (this.#places > 0) {
+      const error = new HoldfastError('CLOSED', `Worker ${this.name} stops; the job goes back to its queue.`)
+      for (const run of [...this.#runs]) run.abort('shutdown', error)
+      await this.#idle()
+    }
+    await this.#settlements.drain(this.#isHurried ? drainHurriedMs : drainMs)
+  }
+
+  #end(): void {
+    const { events } = this.#desk
+    this.#state = this.#failure ? 'failed' : 'stopped'
+    if (this.#failure) events.emit('worker.failed', { worker: this.name, error: toErrorObject(this.#failure.error) })
+    events.emit('worker.stopped', { worker: this.name })
+  }
+
+  #fail(error: unknown): void {
+    if (this.#halt.signal.aborted && this.#state === 'stopping') return
+    this.#failure ??= { error }
+    this.#endGraceBy(Number.NEGATIVE_INFINITY)
+    this.#halt.abort()
+  }
+
+  #endGraceBy(at: number): void {
+    if (at >= this.#graceEndsAt) return
+    this.#graceEndsAt = at
+    if (this.#state !== 'stopping') return
+    pause(this.#desk.timers, Math.max(0, at - this.#desk.timers.now())).then(() => this.#graceOver.abort())
+  }
+
+  // Running.
+
+  #start(jobs: readonly ClaimedJob[]): void {
+    const now = this.#desk.timers.now()
+    for (const claimed of jobs) {
+      const run = new Run(this.#runDesk, this.#serviceOf(claimed.queue), claimed)
+      this.#runs.add(run)
+      this.#places += 1
+      this.#alarm.by(run.lookAt)
+      if (this.#halt.signal.aborted || this.#plan.gate?.isOpen === false) run.giveBack()
+      else run.start()
+    }
+    if (jobs.length > 0) this.#alarm.by(this.#heartbeat.began(now))
+  }
+
+  #room(): number {
+    if (this.#abandoned >= this.#plan.concurrency) return 0
+    if (this.#settlements.size >= Math.max(unsettledMax, this.#plan.concurrency)) return 0
+    return this.#plan.concurrency - this.#places
+  }
+
+  #look(): void {
+    const now = this.#desk.timers.now()
+    let next = Number.POSITIVE_INFINITY
+    for (const run of this.#runs) {
+      run.look(now)
+      if (run.state === 'running' && run.lookAt < next) next = run.lookAt
+    }
+    this.#alarm.by(Math.min(next, this.#heartbeat.look(now)))
+  }
+
+  async #settle(requests: readonly SettleRequest[], token: string) {
+    this.#desk.settling(requests)
+    const answers = await this.#desk.store.settle(requests, token)
+    this.#desk.settled(requests)
+    return answers
+  }
+
+  #idle(): Promise<void> {
+    if (this.#places === 0) return Promise.resolve()
+    return new Promise((resolve) => {
+      this.#onIdle = resolve
+    })
+  }
+
+  #toRunDesk(): RunDesk {
+    const { events, timers, store, random } = this.#desk
+    const unwindMs = () => (this.#isHurried ? 0 : this.#plan.unwindMs)
+    return {
+      worker: this.name,
+      events,
+      capabilities: store.capabilities,
+      get unwindMs() {
+        return unwindMs()
+      },
+      now: () => timers.now(),
+      random,
+      lookBy: (at) => this.#alarm.by(at),
+      passNow: () => this.#plan.gate?.passNow() ?? null,
+      progress: (run, value, message) => this.#progress.note(run, value, message),
+      renew: (run, leaseMs) => this.#heartbeat.renew(run, leaseMs),
+      settle: (run, request) => this.#settlements.add(run, request),
+      left: (run) => this.#left(run),
+      ended: (run) => {
+        this.#runs.delete(run)
+        this.#loop.roomMade(run.claimed.queue)
+      },
+      abandoned: (run) => this.#leftBehind(run),
+      returned: (run) => {
+        this.#abandoned -= 1
+        this.#loop.roomMade(run.claimed.queue)
+      },
+    }
+  }
+
+  #left(run: Run): void {
+    const { queue } = run.claimed
+    this.#places -= 1
+    this.#turns.ended(queue)
+    this.#progress.forget(run)
+    this.#loop.roomMade(queue)
+    if (this.#places === 0) this.#onIdle?.()
+  }
+
+  #leftBehind(run: Run): void {
+    this.#abandoned += 1
+    const reason = run.abortKind ?? 'shutdown'
+    const facts = factsOf(run.claimed, this.name)
+    this.#desk.events.emit('handler.abandoned', { ...facts, reason, abandoned: this.#abandoned })
+  }
+
+  #serviceOf(queue: string): Service {
+    const known = this.#services.get(queue)
+    if (known) return known
+    const { all, middleware } = this.#plan
+    const service = { definition: defineQueue(queue), call: compose(all as Handler, middleware) }
+    if (this.#services.size < servicesMax) this.#services.set(queue, service)
+    return service
+  }
+
+  #whyNot(): string | null {
+    if (this.#state === 'disabled') return 'Switched off by HOLDFAST_DISABLE=work.'
+    if (this.#failure) return `Failed: ${toErrorObject(this.#failure.error).message}`
+    if (this.#state !== 'working') return `The worker is ${this.#state}.`
+    if (this.#outage.error) return `The store is away: ${this.#outage.error.message}`
+    if (this.#abandoned >= this.#plan.concurrency)
+      return `${this.#abandoned} handlers ignored their signal and still run; nothing new is taken until one ends.`
+    if (this.#desk.sweeps.error) return `The sweep fails: ${this.#desk.sweeps.error.message}`
+    return null
+  }
+}
+
+function toService({ definition, handler, threads }: ServedQueue, middleware: readonly Middleware[]): Service {
+  if (typeof handler === 'function') return { definition, call: compose(handler, middleware) }
+  const pool = new ThreadPool(handler, threads)
+  return {
+    definition,
+    call: compose((job) => pool.run(job), middleware),
+    kill: (job) => pool.kill(job),
+    close: () => pool.close(),
+  }
+}
+
+async function queuesWithWork(store: Store): Promise<readonly string[]> {
+  const stats = await store.stats()
+  return stats.filter(({ paused, counts }) => !paused && counts.ready > 0).map(({ queue }) => queue)
+}
+
+/** The handler with all middleware around it, the first outermost. */
+function compose(handler: Handler, middleware: readonly Middleware[]): (job: Job) => unknown {
+  return middleware.reduceRight<(job: Job) => unknown>(
+    (inner, outer) => (job) => outer(job, async () => inner(job)),
+    handler,
+  )
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return Promise.resolve()
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
+}
+
+function toErrorObject(error: unknown): Error {
+  return error instanceof Error ? error : new Error(String(error))
+}

@@ -59,6 +59,7 @@ import type {
 import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
+import { type Watch, Watches, type WatchFilter } from './watch.ts'
 import { kvWeight, settleWeight, weightMax, weightOf } from './weight.ts'
 import type { Gate, GateOptions } from './worker/gate.ts'
 import { type GateInfo, Gates } from './worker/gates.ts'
@@ -131,6 +132,7 @@ export class Holdfast {
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
   readonly #results: Results
+  readonly #watches: Watches
   readonly #gates: Gates
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
@@ -166,6 +168,10 @@ export class Holdfast {
     })
     this.#gates = new Gates({ kv: this.kv, events: this.#events })
     this.#results = new Results((ids) => store.outcomes(ids))
+    this.#watches = new Watches({
+      watch: () => this.#track(() => store.watch(), this.#leave),
+      changes: (query) => this.#track(() => store.changes(query), this.#leave),
+    })
     this.#queueDesk = {
       run: (action) => this.#run(action),
       enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueue(definition, traced, tx)),
@@ -457,6 +463,14 @@ export class Holdfast {
     return total
   }
 
+  /**
+   * Every change of a job's state from now on, whoever makes it, each at least once; those of one job in their order. It
+   * ends when `signal` aborts, at `return()`, and with `close()`. `after` goes on behind a change seen before.
+   */
+  watch(filter: WatchFilter = {}): Watch {
+    return this.#watches.open(filter)
+  }
+
   /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
   gate(name: string, options: GateOptions = {}): Gate {
     return this.#gates.get(name, options)
@@ -488,6 +502,7 @@ export class Holdfast {
   }
 
   async #close(stopped: readonly Promise<void>[]): Promise<void> {
+    this.#watches.close()
     await Promise.allSettled(stopped)
     await this.#sweeps.idle()
     this.#unsubscribe()
@@ -501,16 +516,26 @@ export class Holdfast {
 
   /** Every call goes through here: refused once closed, and waited for by `close` when it began before. */
   #run<T>(action: () => Promise<T>): Promise<T> {
+    return this.#track(action, this.#leaveChanged)
+  }
+
+  #track<T>(action: () => Promise<T>, leave: () => void): Promise<T> {
     if (this.#closing) return Promise.reject(closedError())
     const promise = begin(action)
     this.#running += 1
-    promise.then(this.#leave, this.#leave)
+    promise.then(leave, leave)
     return promise
   }
 
   readonly #leave = (): void => {
     this.#running -= 1
     if (this.#running === 0 && this.#closing) this.#idle.resolve()
+  }
+
+  /** Something may have changed: whoever watches here need not wait to see it. */
+  readonly #leaveChanged = (): void => {
+    this.#leave()
+    this.#watches.hint()
   }
 
   async #enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {

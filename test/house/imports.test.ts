@@ -24,6 +24,7 @@ const layers: readonly Layer[] = [
         'group.ts',
         'results.ts',
         'waiters.ts',
+        'watch.ts',
         'events.ts',
         'claims.ts',
         'weight.ts',

@@ -89,12 +89,13 @@ export function toJobsQuery(filter: JobsFilter): JobsQuery {
 export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): RequeueAllRequest {
   checkOptions(filter, 'the filter', ['queue', 'diedSince', 'diedBefore', 'error'])
   checkOptions(options, 'requeueAll options', ['dryRun'])
+  const { dryRun = false } = options
   const { queue, diedSince, diedBefore, error } = filter
   if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
     throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
   }
   return {
-    dryRun: checkBoolean(options.dryRun ?? false, 'dryRun'),
+    dryRun: checkBoolean(dryRun, 'dryRun'),
     filter: {
       ...(queue !== undefined && { queue: checkQueueName(queue) }),
       ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),

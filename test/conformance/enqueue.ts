@@ -27,6 +27,7 @@ export function enqueueTests(inWorld: InWorld): void {
             worker: null,
             startedAt: null,
             expiresAt: null,
+            progress: null,
             cancelRequested: false,
           },
           ...{ finishedAt: null, progress: null, result: null, error: null, history: [] },

@@ -67,6 +67,7 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effect
   const queue = tx.queueByNo(held.queue)
   if (verdict.to === 'done' && effects.length === 0 && leavesNothing(held) && queue.retain_done_ms !== 0) {
     tx.endPlainly(queue, held.seq, result)
+    tx.tell(queue, 'done', held.id)
     return plainlyDone
   }
   dropLease(tx, queue, held.seq)

@@ -8,6 +8,7 @@ import { end, type IdleRow, idleColumns, type JobRow, listReady, place, removeJo
 import { allHeld, selectHeld } from './renew.ts'
 import { rescue } from './settle.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
+import { pruneChanges } from './watch.ts'
 
 export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   mendCounts(tx)
@@ -17,6 +18,7 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
   const pruned = prune(tx, max)
+  pruneChanges(tx)
   const more = [rescued, overdue, promoted, pruned].some((count) => count >= max)
   let next = nextDueAt(tx)
   if (!more && next !== null && next <= tx.now) {
@@ -145,6 +147,7 @@ function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   const ord = place(tx, false)
   tx.db.run('update holdfast_job set ord = ?, run_at = ? where seq = ?', ord, tx.now, job.seq)
   listReady(tx, queue, job.priority, ord, job.seq)
+  tx.tell(queue, 'ready', job.id)
 }
 
 function prune(tx: Transaction, max: number): number {

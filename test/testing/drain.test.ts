@@ -82,8 +82,7 @@ for (const [store, setup] of Object.entries(stores)) {
           mails,
           (job) => {
             ran.push([job.payload.to, clock.now() - startedAt])
-            if (job.payload.to === 'late')
-              return job.snooze('1h').delayMs && ran.length < 5 ? job.snooze('1h') : undefined
+            if (job.payload.to === 'late') return ran.length < 5 ? job.snooze('1h') : undefined
             throw new Error('no answer')
           },
         ],
@@ -292,6 +291,51 @@ test('a handler may close its gate; while it is closed nothing runs', async () =
   )
   await gate.open()
   assert.equal((await drain(holdfast, [[mails, () => undefined]], { gate })).done, 2)
+})
+
+test('a handler in a module runs in its thread', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue('shout').enqueue({ word: 'hey' })
+  const run = await runOnce(holdfast, 'shout', new URL('./programs/shout.ts', import.meta.url), { threads: 1 })
+  assert.deepEqual([run.outcome, run.payload, run.result], ['done', { word: 'hey' }, 'HEY'])
+  assert.equal((await holdfast.kv.get('shouted'))?.value, 'hey')
+})
+
+test('a job that is claimed by somebody else is left to them', async () => {
+  await using world = await setup()
+  const { holdfast, clock } = world
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' } }])
+  const [lease] = await holdfast.queue(mails).claim()
+  const report = await drain(holdfast, [[mails, () => undefined]], { clock })
+  assert.deepEqual(
+    report.runs.map(({ payload }) => payload),
+    [{ to: 'b' }],
+  )
+  await assert.rejects(
+    runOnce(holdfast, mails, () => undefined),
+    /1 is running, held by somebody else; 1 is done/,
+  )
+  await lease?.done()
+})
+
+test('a drain whose client is closed meanwhile ends, and gives back what ran', async () => {
+  const { holdfast } = await openInMemory()
+  await holdfast.queue(mails).enqueue({ to: 'x' })
+  const started = Promise.withResolvers<void>()
+  const draining = drain(holdfast, [
+    [
+      mails,
+      async ({ signal }) => {
+        started.resolve()
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        signal.throwIfAborted()
+      },
+    ],
+  ])
+  await started.promise
+  await holdfast.close({ grace: 0 })
+  assert.equal((await draining).released, 1)
 })
 
 test('on virtual timers a timeout comes when the clock is moved', async () => {

@@ -147,7 +147,10 @@ export class Holdfast {
     this.#sweeper = new Sweeper(store, events, timers)
     this.#sweeps = new SweepLoop(this.#sweeper, timers)
     this.#unsubscribe = store.subscribe({
-      onReady: (queue, count) => this.#waiters.wake(queue, count),
+      onReady: (queue, count) => {
+        this.#waiters.wake(queue, count)
+        this.#watches.hint()
+      },
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },

@@ -218,6 +218,8 @@ export interface SweepRequest {
 export interface SweepReport {
   /** Expired leases that were taken back, whatever became of the job. */
   readonly rescued: number
+  /** Whose they were, and what became of the jobs. */
+  readonly lapsed: readonly LapsedHold[]
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number
@@ -228,6 +230,17 @@ export interface SweepReport {
   readonly nextDueAt: number | null
   /** The store's time, to measure `nextDueAt` by. */
   readonly now: number
+}
+
+/** A hold whose time ran out: its worker is gone, or hangs. */
+export interface LapsedHold {
+  readonly id: string
+  readonly queue: string
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly worker: string
+  readonly startedAt: number
+  readonly state: JobState
 }
 
 export interface CancelRequest {

@@ -20,7 +20,7 @@ export type {
   Listener,
   RunFacts,
 } from './events.ts'
-export type { Holdfast, JobsFilter, QueueInfo, RequeueAllFilter, Stats } from './holdfast.ts'
+export type { Holdfast, QueueInfo, Stats } from './holdfast.ts'
 export type { Ending, JobError, JobState } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'
 export type { AttemptInfo, JobInfo, ProgressInfo } from './job-info.ts'
@@ -34,6 +34,7 @@ export { type OpenOptions, open, type StoreOpener } from './open.ts'
 export { Permanent } from './permanent.ts'
 export type { DedupOptions, EnqueueOptions } from './prepare.ts'
 export type { ClaimOptions, Entry, Queue } from './queue.ts'
+export type { JobsFilter, RequeueAllFilter, ResultOptions } from './requests.ts'
 export { type PostgresOptions, postgres } from './store/postgres/index.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type { Capabilities, ChangedState, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'

@@ -411,9 +411,10 @@ export class Holdfast {
   }
 
   async #close(stopped: readonly Promise<void>[]): Promise<void> {
+    this.#watches.close()
     if (stopped.length > 0) await Promise.allSettled(stopped) // what still runs may still call
     this.#calls.refuse()
-    this.#watches.close()
+    this.#watches.close() // and watch
     await this.#sweeps.idle()
     this.#unsubscribe()
     this.#waiters.wakeAll()

@@ -129,7 +129,10 @@ export class Holdfast {
     this.#sweeper = new Sweeper(store, events, timers)
     this.#sweeps = new SweepLoop(this.#sweeper, timers)
     this.#unsubscribe = store.subscribe({
-      onReady: (queue, count) => this.#waiters.wake(queue, count),
+      onReady: (queue, count) => {
+        this.#waiters.wake(queue, count)
+        this.#watches.hint()
+      },
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },
@@ -412,9 +415,10 @@ export class Holdfast {
   }
 
   async #close(stopped: readonly Promise<void>[]): Promise<void> {
+    this.#watches.close()
     if (stopped.length > 0) await Promise.allSettled(stopped) // what still runs may still call
     this.#calls.refuse()
-    this.#watches.close()
+    this.#watches.close() // and watch
     await this.#sweeps.idle()
     this.#unsubscribe()
     this.#waiters.wakeAll()

@@ -2,8 +2,8 @@
 // keeps what is not read yet. So nothing grows here, and a watch can go on elsewhere from any mark.
 //
 // Each iterator looks by itself: again at once while there is more, else after a pause that grows while nothing changes.
-// Calls of this process end the pause, because they may have changed something. What the store is told (somebody watches)
-// is told again long before it is forgotten.
+// Calls of this process end the pause, because they may have changed something, and so does word of jobs that became
+// ready. What the store is told (somebody watches) is told again long before it is forgotten.
 
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
@@ -108,6 +108,7 @@ class OpenWatch implements Watch {
     this.#changes = this.#read()
     this.begun = this.#renew()
     this.begun.catch(onEnd) // told to whoever pulls
+    this.#signal.addEventListener('abort', onEnd, { once: true })
   }
 
   get cursor(): string | null {
@@ -224,7 +225,7 @@ function isFilled(list: unknown): boolean {
 
 function checkCursor(after: unknown): string | null {
   if (after === undefined) return null
-  if (typeof after === 'string') return after
+  if (typeof after === 'string' && after.length <= bounds.cursorLength) return after
   throw invalid('after', 'after is the `cursor` of a change or of a watch.')
 }
 

@@ -31,6 +31,8 @@ export const bounds = {
   changesKept: 1_000_000,
   /** The most jobs that a watch may name. */
   watchedIds: 1_000,
+  /** It lists transactions in progress, as many as there may be connections. */
+  cursorLength: 64 * 1024,
 } as const
 
 export const defaults = {

@@ -164,6 +164,7 @@ function filterTests(inWorld: InWorld): void {
         [{ ids: ['x'] }, 'INVALID_ID'],
         [{ ids: Array.from({ length: 1_001 }, () => crypto.randomUUID()) }, 'INVALID_OPTION'],
         [{ after: 7 }, 'INVALID_OPTION'],
+        [{ after: '1'.repeat(70_000) }, 'INVALID_OPTION'],
         [{ signal: 1 }, 'INVALID_OPTION'],
         [{ queues: ['mail'] }, 'INVALID_OPTION'],
         [null, 'INVALID_OPTION'],

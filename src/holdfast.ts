@@ -58,6 +58,7 @@ import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
 import { kvWeight, settleWeight, weightMax, weightOf } from './weight.ts'
 import { type Handler, type HandlerModule, type Pair, toPlan, type WorkOptions } from './worker/options.ts'
+import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
 import { type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
 export interface JobsFilter {
@@ -460,6 +461,14 @@ export class Holdfast {
     this.#closing ??= this.#close(stopped)
     for (const stop of stopped) stop.catch(() => undefined) // its worker failed, and said so
     return this.#closing
+  }
+
+  /**
+   * Closes when the process is asked to end (SIGTERM, SIGINT), and then lets it end by that signal; a second signal hurries.
+   * Answers how to stop listening.
+   */
+  closeOnSignals(options: SignalOptions = {}): () => void {
+    return closeOnSignals((stop) => this.close(stop), options)
   }
 
   [Symbol.asyncDispose](): Promise<void> {

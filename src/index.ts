@@ -46,5 +46,6 @@ export type {
   WorkerGate,
   WorkOptions,
 } from './worker/options.ts'
+export type { SignalOptions } from './worker/signals.ts'
 export type { StagedEffects } from './worker/staged-effects.ts'
 export type { StopOptions, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

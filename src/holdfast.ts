@@ -33,6 +33,9 @@ import type { JobOutcome, JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
+import { logTo } from './observe/log.ts'
+import type { Logger } from './observe/logger.ts'
+import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
 import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
 import { Results } from './results.ts'
 import type {
@@ -57,6 +60,8 @@ import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
 import { kvWeight, settleWeight, weightMax, weightOf } from './weight.ts'
+import type { Gate, GateOptions } from './worker/gate.ts'
+import { type GateInfo, Gates } from './worker/gates.ts'
 import { type Handler, type HandlerModule, type Pair, toPlan, type WorkOptions } from './worker/options.ts'
 import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
 import { type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
@@ -101,12 +106,15 @@ const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running',
 export interface HoldfastParts {
   readonly timers?: Timers
   readonly events?: Events
+  /** Where log lines go; stderr unless given, and nowhere when it is `false`. */
+  readonly logger?: Logger | false | undefined
 }
 
 export class Holdfast {
   readonly kv: Kv
   readonly #store: Store
   readonly #events: Events
+  readonly #stopLog: () => void
   readonly #timers: Timers
   readonly #sweeper: Sweeper
   readonly #sweeps: SweepLoop
@@ -124,13 +132,15 @@ export class Holdfast {
   readonly #leaseDesk: LeaseDesk
   readonly #queueDesk: QueueDesk
   readonly #results: Results
+  readonly #gates: Gates
   readonly #idle = Promise.withResolvers<void>()
   #running = 0
   #closing: Promise<void> | null = null
 
-  constructor(store: Store, { timers = systemTimers, events = new Events() }: HoldfastParts = {}) {
+  constructor(store: Store, { timers = systemTimers, events = new Events(), logger }: HoldfastParts = {}) {
     this.#store = store
     this.#events = events
+    this.#stopLog = logTo(events, logger)
     this.#timers = timers
     this.#waiters = new Waiters(timers)
     this.#sweeper = new Sweeper(store, events, timers)
@@ -155,10 +165,11 @@ export class Holdfast {
       scan: (query) => this.#run(() => store.kvScan(query)),
       write: (write) => this.#run(() => this.#kvWrites.add(write)),
     })
+    this.#gates = new Gates({ kv: this.kv, events: this.#events })
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#queueDesk = {
       run: (action) => this.#run(action),
-      enqueue: (definition, jobs, tx) => this.#enqueue(definition, jobs, tx),
+      enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueue(definition, traced, tx)),
       mayWaitBefore: (tx) => !this.#takesAtOnce(tx),
       claim: (definition, options) => this.claim([definition], options),
     }
@@ -167,7 +178,7 @@ export class Holdfast {
       run: (action) => this.#run(action),
       renew: (request) => this.#renews.add(request),
       progress: (request) => this.#progress.add(request),
-      settle: (request) => this.#settleOne(request),
+      settle: (request) => traceSettle(request, (traced) => this.#settleOne(traced)),
       random: Math.random,
     }
     this.#claims = new Claims({
@@ -301,7 +312,7 @@ export class Holdfast {
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
     checkOptions(options, 'cancel options', ['effects'])
-    const effects = keepable(await prepareEffects(options.effects, this.#store.capabilities))
+    const effects = traceEffects(keepable(await prepareEffects(options.effects, this.#store.capabilities)))
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
     return answer?.status as 'cancelled' | 'requested'
@@ -447,6 +458,16 @@ export class Holdfast {
     return total
   }
 
+  /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
+  gate(name: string, options: GateOptions = {}): Gate {
+    return this.#gates.get(name, options)
+  }
+
+  /** Every gate that was ever closed, by name, and how it stands. */
+  gates(): Promise<GateInfo[]> {
+    return this.#gates.list()
+  }
+
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
     return this.#run(() => this.#sweeper.sweep())
@@ -481,7 +502,9 @@ export class Holdfast {
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
+    this.#gates.end()
     if (this.#running > 0) await this.#idle.promise
+    this.#stopLog()
     await this.#store.close()
   }
 
@@ -509,7 +532,13 @@ export class Holdfast {
     const answer = await (tx === undefined ? this.#enqueues.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#sweeper.expect(delayMs)
+    if (tx === undefined && this.#events.hears('job.enqueued')) this.#tellEnqueued(definition.name, answer)
     return answer
+  }
+
+  /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
+  #tellEnqueued(queue: string, enqueued: readonly Enqueued[]): void {
+    for (const { id, status } of enqueued) this.#events.emit('job.enqueued', { id, queue, status })
   }
 
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */

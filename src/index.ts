@@ -26,6 +26,10 @@ export type { DeathNotice } from './job/transition.ts'
 export type { AttemptInfo, JobInfo, ProgressInfo } from './job-info.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { Lease, LeasedJob, Settled } from './lease.ts'
+export { type HealthParts, healthHandler, type PartCheck, type PartHealth, storeHealth } from './observe/health.ts'
+export type { LogFacts, Logger, LogLevel } from './observe/logger.ts'
+export { injectTrace, type JobHeaders } from './observe/trace-context.ts'
+export { type TracedJob, type TracingMiddleware, type TracingOptions, tracing } from './observe/tracing.ts'
 export { type OpenOptions, open, type StoreOpener } from './open.ts'
 export { Permanent } from './permanent.ts'
 export type { DedupOptions, EnqueueOptions } from './prepare.ts'
@@ -34,8 +38,14 @@ export { type PostgresOptions, postgres } from './store/postgres/index.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type { Capabilities, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
+export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
 export type { CloseGate, Fate, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
+export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate.ts'
+export { GateClosed } from './worker/gate-closed.ts'
+export type { ClosedGateState, GateState, OpenGateState } from './worker/gate-state.ts'
+export type { GateInfo } from './worker/gates.ts'
 export type { Job } from './worker/job.ts'
+export type { Holder } from './worker/life.ts'
 export type {
   Handler,
   HandlerModule,
@@ -46,6 +56,14 @@ export type {
   WorkerGate,
   WorkOptions,
 } from './worker/options.ts'
+export {
+  type Resource,
+  type ResourceHealth,
+  ResourceRestarted,
+  type ResourceState,
+  resource,
+} from './worker/resource.ts'
+export type { ResourceOptions } from './worker/resource-options.ts'
 export type { SignalOptions } from './worker/signals.ts'
 export type { StagedEffects } from './worker/staged-effects.ts'
 export type { StopOptions, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

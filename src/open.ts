@@ -2,6 +2,7 @@ import { type Clock, systemClock } from './clock.ts'
 import { show } from './duration.ts'
 import { HoldfastError, isHoldfastError } from './errors.ts'
 import { Holdfast } from './holdfast.ts'
+import { checkLogger, type Logger } from './observe/logger.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from './store/postgres/address.ts'
 import { postgres } from './store/postgres/index.ts'
 import { ReadOnlyStore } from './store/read-only.ts'
@@ -13,6 +14,8 @@ export interface OpenOptions {
   readonly clock?: Clock
   /** Only look: nothing is created or migrated, and whatever would change something is refused with UNSUPPORTED. */
   readonly readOnly?: boolean
+  /** Where log lines go: console, pino or any like it; stderr unless given, and nowhere when it is `false`. */
+  readonly logger?: Logger | false
 }
 
 /** What `open` takes instead of a URL: `sqlite({ path })`, `postgres({ pool, schema })`. */
@@ -24,10 +27,12 @@ export type StoreOpener = (options: { readonly clock: Clock; readonly readOnly: 
  */
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
   const opener = typeof target === 'function' ? target : openerOf(target)
+  checkLogger(options.logger)
   try {
-    const { clock = systemClock, readOnly = false } = options
+    const { clock = systemClock, readOnly = false, logger } = options
     const store = await opener({ clock, readOnly })
-    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store, clock.timers && { timers: clock.timers })
+    const parts = { logger, ...(clock.timers && { timers: clock.timers }) }
+    return new Holdfast(readOnly ? new ReadOnlyStore(store) : store, parts)
   } catch (error) {
     throw isHoldfastError(error) ? error : cannotOpen(error)
   }

@@ -1,7 +1,7 @@
-// The fates: how many jobs meet each of them, and what a worker does with one. A fate has a queue of its own.
+// The fates: how many jobs meet each of them, and what their handler does. A fate has a queue of its own.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { defineQueue, type FollowUp, type Lease, type QueueDefinition, type Settled } from '../../src/index.ts'
+import { defineQueue, type FollowUp, type Job, Permanent, type QueueDefinition } from '../../src/index.ts'
 
 export interface Piece {
   readonly run: number
@@ -16,7 +16,7 @@ export interface Fate {
   readonly says: string
   /** What is enqueued for a run: at scale 1 a few hundred jobs that take about twelve seconds. */
   readonly requests: (plan: Plan) => Request[]
-  readonly work: (lease: Lease<Piece>, signal: AbortSignal) => Promise<Settled>
+  readonly handler: (job: Job<Piece>) => Promise<void>
 }
 
 export interface Plan {
@@ -32,14 +32,13 @@ export const leaseMs = (scale: number) => Math.max(2_000, 3_000 * scale)
 export const cancelAfterMs = (scale: number) => 4_000 * scale
 
 const keep = { retain: { done: '30d', dead: '30d' } } as const
-const transient = new Error('the service did not answer')
 
 export const fates: readonly Fate[] = [
   {
     queue: defineQueue<Piece>('quick', keep),
     says: 'succeeds at once',
     requests: (plan) => pieces(plan, 240, 60, 240),
-    work: succeed,
+    handler: succeed,
   },
   {
     queue: defineQueue<Piece>('slow', keep),
@@ -48,27 +47,27 @@ export const fates: readonly Fate[] = [
       const longerMs = leaseMs(plan.scale) / plan.scale
       return pieces(plan, 12, 1.2 * longerMs, 1.5 * longerMs)
     },
-    work: succeed,
+    handler: succeed,
   },
   {
     queue: defineQueue<Piece>('flaky', { ...keep, backoff: { base: '400ms', factor: 2 } }),
     says: 'fails twice first',
     requests: (plan) => pieces(plan, 60, 30, 90),
-    work: (lease, signal) => (lease.job.attempt <= 2 ? fail(lease, signal) : succeed(lease, signal)),
+    handler: (job) => (job.attempt <= 2 ? fail(job) : succeed(job)),
   },
   {
     queue: defineQueue<Piece>('doomed', { ...keep, attempts: 3, backoff: { base: '500ms', factor: 2 } }),
     says: 'fails every time',
     requests: (plan) => pieces(plan, 18, 30, 90),
-    work: fail,
+    handler: fail,
   },
   {
     queue: defineQueue<Piece>('hopeless', keep),
     says: 'permanent error',
     requests: (plan) => pieces(plan, 12, 30, 90),
-    work: async (lease, signal) => {
-      await spendTime(lease, signal)
-      return lease.dead(new Error('no such user'))
+    handler: async (job) => {
+      await succeed(job)
+      throw new Permanent('no such user')
     },
   },
   {
@@ -79,13 +78,13 @@ export const fates: readonly Fate[] = [
         ...request,
         delay: plan.scale * (1_000 + (8_000 * i) / all.length),
       })),
-    work: succeed,
+    handler: succeed,
   },
   {
     queue: defineQueue<Piece>('unwanted', keep),
     says: 'cancelled waiting',
     requests: (plan) => pieces(plan, 15, 30, 90).map((request) => ({ ...request, delay: '1d' })),
-    work: succeed,
+    handler: succeed,
   },
   {
     queue: defineQueue<Piece>('late', keep),
@@ -96,7 +95,7 @@ export const fates: readonly Fate[] = [
         delay: '1d',
         startBefore: plan.startedAt + plan.scale * 6_000,
       })),
-    work: succeed,
+    handler: succeed,
   },
   {
     queue: defineQueue<Piece>('twins', keep),
@@ -106,7 +105,7 @@ export const fates: readonly Fate[] = [
         const triplet = { ...request, dedup: { key: `run-${plan.run}/${i}` } }
         return [triplet, triplet, triplet]
       }),
-    work: succeed,
+    handler: succeed,
   },
 ]
 
@@ -120,16 +119,11 @@ function pieces({ run, scale }: Plan, count: number, fromMs: number, toMs: numbe
   })
 }
 
-async function succeed(lease: Lease<Piece>, signal: AbortSignal): Promise<Settled> {
-  await spendTime(lease, signal)
-  return lease.done()
+async function succeed({ payload, signal }: Job<Piece>): Promise<void> {
+  await sleep(payload.workMs, undefined, { signal })
 }
 
-async function fail(lease: Lease<Piece>, signal: AbortSignal): Promise<Settled> {
-  await spendTime(lease, signal)
-  return lease.retry(transient)
-}
-
-async function spendTime(lease: Lease<Piece>, signal: AbortSignal): Promise<void> {
-  await sleep(lease.job.payload.workMs, undefined, { signal })
+async function fail(job: Job<Piece>): Promise<void> {
+  await succeed(job)
+  throw new Error('the service did not answer')
 }

@@ -1,84 +1,40 @@
-// Workers by hand: loops that claim, work, and give back. What they hold when they are told to stop they release.
+// The workers: one for slow jobs, so that they never stand in the way of the others, and one for the rest. What they hold
+// when they are told to stop goes back to its queue.
 
-import { type Holdfast, isHoldfastError, type Lease } from '../../src/index.ts'
-import { cancelAfterMs, type Fate, fates, leaseMs, type Piece } from './fates.ts'
+import { type Holdfast, isHoldfastError, type Worker } from '../../src/index.ts'
+import { cancelAfterMs, type Fate, fates, leaseMs } from './fates.ts'
 import type { Run } from './run.ts'
 
 /** Works until the signal aborts; answers how many jobs were given back unfinished. */
 export async function work(holdfast: Holdfast, run: Run, stop: AbortSignal): Promise<{ released: number }> {
+  let released = 0
+  const deafen = holdfast.on('job.released', () => {
+    released += 1
+  })
   const slow = fates.filter((fate) => fate.queue.name === 'slow')
   const others = fates.filter((fate) => fate.queue.name !== 'slow')
-  const released = await Promise.all([
-    ...[1, 2, 3, 4].map((n) => claimLoop(holdfast, { fates: others, max: 4, worker: `worker-${n}`, run, stop })),
-    ...[5, 6, 7, 8].map((n) => claimLoop(holdfast, { fates: slow, max: 1, worker: `worker-${n}`, run, stop })),
-    cancelUnwanted(holdfast, run, stop),
-  ])
-  return { released: released.reduce((sum, count) => sum + count, 0) }
-}
-
-interface LoopOptions {
-  readonly fates: readonly Fate[]
-  readonly max: number
-  readonly worker: string
-  readonly run: Run
-  readonly stop: AbortSignal
-}
-
-async function claimLoop(holdfast: Holdfast, { fates, max, worker, run, stop }: LoopOptions): Promise<number> {
-  const queues = fates.map((fate) => fate.queue)
-  const lease = leaseMs(run.scale)
-  let released = 0
-  while (!stop.aborted) {
-    const leases = await holdfast.claim(queues, { max, lease, wait: '5s', worker, signal: stop })
-    const endings = await Promise.all(leases.map((each) => handle(each, fates, lease, stop)))
-    released += endings.filter((ending) => ending === 'released').length
-  }
-  return released
-}
-
-type Ending = 'settled' | 'released' | 'lost'
-
-async function handle(lease: Lease<Piece>, all: readonly Fate[], ms: number, stop: AbortSignal): Promise<Ending> {
-  const fate = all.find(({ queue }) => queue.name === lease.job.queue)
+  const workers = [workFor(holdfast, run, others, 16), workFor(holdfast, run, slow, 4)]
+  const failed = Promise.all(workers.map((worker) => worker.finished))
   try {
-    await renewing(lease, ms, async () => {
-      stop.throwIfAborted()
-      await fate?.work(lease, stop)
-    })
-    return 'settled'
-  } catch (error) {
-    return isHoldfastError(error, 'LEASE_LOST') ? 'lost' : giveBack(lease, error, stop)
-  }
-}
-
-async function giveBack(lease: Lease<Piece>, error: unknown, stop: AbortSignal): Promise<Ending> {
-  try {
-    await (stop.aborted ? lease.release() : lease.retry(error))
-    return stop.aborted ? 'released' : 'settled'
-  } catch (late) {
-    if (isHoldfastError(late, 'LEASE_LOST')) return 'lost'
-    throw late
-  }
-}
-
-/** Renews at a third of the lease for as long as the work takes. */
-async function renewing<T>(lease: Lease<Piece>, ms: number, work: () => Promise<T>): Promise<T> {
-  // A renewal that fails needs no answer here: the settlement at the end will say that the lease was lost.
-  const timer = setInterval(() => lease.renew(ms).catch(() => {}), ms / 3)
-  try {
-    return await work()
+    await Promise.race([failed, cancelUnwanted(holdfast, run, stop).then(() => aborted(stop))])
   } finally {
-    clearInterval(timer)
+    await Promise.allSettled(workers.map((worker) => worker.stop({ grace: 0 })))
+    deafen()
   }
+  return { released }
 }
 
-async function cancelUnwanted(holdfast: Holdfast, run: Run, stop: AbortSignal): Promise<number> {
+function workFor(holdfast: Holdfast, run: Run, served: readonly Fate[], concurrency: number): Worker {
+  const pairs = served.map(({ queue, handler }) => [queue, handler] as const)
+  return holdfast.work(pairs, { concurrency, lease: leaseMs(run.scale) })
+}
+
+async function cancelUnwanted(holdfast: Holdfast, run: Run, stop: AbortSignal): Promise<void> {
   const dueAt = run.startedAt + cancelAfterMs(run.scale)
   while (!stop.aborted && Date.now() < dueAt) await pause(dueAt - Date.now(), stop)
-  if (stop.aborted) return 0
+  if (stop.aborted) return
   const { jobs } = await holdfast.jobs({ queue: 'unwanted', state: 'scheduled', limit: 1_000 })
   await Promise.all(jobs.map(({ id }) => cancel(holdfast, id)))
-  return 0
 }
 
 async function cancel(holdfast: Holdfast, id: string): Promise<void> {
@@ -90,6 +46,10 @@ async function cancel(holdfast: Holdfast, id: string): Promise<void> {
   }
 }
 
+function aborted(signal: AbortSignal): Promise<void> {
+  return pause(Number.POSITIVE_INFINITY, signal)
+}
+
 /** Sleeps, at most until the signal aborts. */
 export function pause(ms: number, signal: AbortSignal): Promise<void> {
   if (signal.aborted) return Promise.resolve()
@@ -99,7 +59,7 @@ export function pause(ms: number, signal: AbortSignal): Promise<void> {
       signal.removeEventListener('abort', wake)
       resolve()
     }
-    const timer = setTimeout(wake, ms)
+    const timer = Number.isFinite(ms) ? setTimeout(wake, ms) : undefined
     signal.addEventListener('abort', wake)
   })
 }

@@ -14,7 +14,7 @@ export const globalOptions: Readonly<Record<string, Option>> = {
 
 export function helpText(commands: readonly Command[]): string {
   const rows: [string, string][] = commands.map(({ name, operands, says }) => [
-    name === 'kv' ? 'kv get|put|delete|scan' : `${name} ${operands}`.trim(),
+    `${name} ${shortOf(operands)}`.trim(),
     says,
   ])
   return `Holdfast: look into a store of jobs and act on it.
@@ -28,6 +28,12 @@ Options:
 ${aligned(optionRows(globalOptions))}
 
 holdfast <command> --help says more. Exit codes: 0 it worked, 1 it did not, 2 it was not asked for in the right words.`
+}
+
+/** Of a command with verbs of its own, those: `get|put|delete|scan`. */
+function shortOf(operands: string): string {
+  const verbs = operands.split(' | ').map((each) => each.split(' ')[0])
+  return verbs.length > 1 ? verbs.join('|') : operands
 }
 
 export function commandHelp({ name, operands, says, options, examples }: Command): string {

@@ -9,6 +9,7 @@ import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
 import { deleteJob } from './delete.ts'
 import { enqueue } from './enqueue.ts'
+import { gate } from './gate.ts'
 import { commandHelp, globalOptions, helpText } from './help.ts'
 import { job } from './job.ts'
 import { jobs } from './jobs.ts'
@@ -28,7 +29,7 @@ import { wake } from './wake.ts'
 
 const commands: readonly Command[] = [
   ...[queues, jobs, job, enqueue, pause, resume, cancel, requeue, wake, reschedule, reprioritise, deleteJob, purge],
-  ...[sweep, kv, migrate],
+  ...[sweep, gate, kv, migrate],
 ]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.

@@ -42,7 +42,7 @@ function describe(thrown: unknown): string {
 }
 
 /** Cut to so many bytes; NUL and half characters, which some stores refuse, become visible. */
-function clip(text: string, maxBytes: number): string {
+export function clip(text: string, maxBytes: number): string {
   const safe = text
     .slice(0, maxBytes + 1)
     .toWellFormed()

@@ -25,6 +25,12 @@ export function checkQueueName(name: unknown): string {
   )
 }
 
+export function checkGateName(name: unknown): string {
+  if (isQueueName(name)) return name
+  const wanted = `A gate name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`
+  throw new HoldfastError('INVALID_NAME', wanted, { name })
+}
+
 export function checkJobId(id: unknown): string {
   const lower = typeof id === 'string' ? id.toLowerCase() : ''
   if (isJobId(lower)) return lower

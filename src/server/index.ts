@@ -3,22 +3,27 @@
 
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Holdfast, JobsFilter } from '../holdfast.ts'
+import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
 
 export interface HandlerOptions {
   /** Where it is mounted, such as `/holdfast`; the root unless given. */
   readonly basePath?: string
+  /** What else has to be well, such as your workers: the store is asked in any case. */
+  readonly health?: HealthParts
 }
 
 export type Handler = (request: Request) => Promise<Response>
 
-export function createHandler(holdfast: Holdfast, { basePath = '' }: HandlerOptions = {}): Handler {
-  const base = basePath.replace(/\/+$/, '')
+export function createHandler(holdfast: Holdfast, options: HandlerOptions = {}): Handler {
+  const base = (options.basePath ?? '').replace(/\/+$/, '')
+  const { live = {}, ready = {} } = options.health ?? {}
+  const health = new Health({ live, ready: { store: storeHealth(holdfast), ...ready } })
   return async (request) => {
     if (request.method !== 'GET' && request.method !== 'HEAD') return answer(405, failure('Only GET is answered here.'))
     const { pathname, searchParams } = new URL(request.url)
     if (!pathname.startsWith(`${base}/`)) return answer(404, failure(`Nothing is at ${pathname}.`))
     try {
-      return await route(holdfast, pathname.slice(base.length), searchParams)
+      return await route({ holdfast, health }, pathname.slice(base.length), searchParams)
     } catch (error) {
       if (isHoldfastError(error)) return answer(statusOf(error), failure(error.message, error.code))
       throw error
@@ -26,10 +31,18 @@ export function createHandler(holdfast: Holdfast, { basePath = '' }: HandlerOpti
   }
 }
 
-async function route(holdfast: Holdfast, path: string, query: URLSearchParams): Promise<Response> {
+interface Served {
+  readonly holdfast: Holdfast
+  readonly health: Health
+}
+
+async function route({ holdfast, health }: Served, path: string, query: URLSearchParams): Promise<Response> {
   const [, area, name, id, ...rest] = path.split('/')
   if (rest.length > 0) return answer(404, failure(`Nothing is at ${path}.`))
-  if (area === 'health' && id === undefined) return health(holdfast, name)
+  if (area === 'health' && id === undefined) {
+    if (name === 'live' || name === 'ready') return health.answer(name)
+    return answer(404, failure('There is /health/live and /health/ready.'))
+  }
   if (area === 'api' && name === 'queues' && id === undefined) return answer(200, await holdfast.queues())
   if (area === 'api' && name === 'jobs' && id === undefined) return answer(200, await holdfast.jobs(toFilter(query)))
   if (area === 'api' && name === 'jobs' && id !== undefined) {
@@ -45,19 +58,6 @@ function decoded(part: string): string {
     return decodeURIComponent(part)
   } catch {
     return part
-  }
-}
-
-/** `live`: this process answers. `ready`: the store does too. */
-async function health(holdfast: Holdfast, name: string | undefined): Promise<Response> {
-  if (name === 'live') return answer(200, { live: true })
-  if (name !== 'ready') return answer(404, failure('There is /health/live and /health/ready.'))
-  try {
-    await holdfast.queues()
-    return answer(200, { ready: true })
-  } catch (error) {
-    if (isHoldfastError(error)) return answer(503, { ready: false, ...failure(error.message, error.code) })
-    throw error
   }
 }
 

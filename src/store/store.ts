@@ -10,7 +10,9 @@
 //    is refused answers `Refused` in its own place and never fails its neighbours. A rejected promise means that the
 //    store could not say what happened (STORE_UNAVAILABLE) or is closed (CLOSED), never that one request was bad.
 //    A store that may lose an answer on the wire retries inside the verb under a token of its own, so that the caller
-//    never has to guess.
+//    never has to guess. When it gives up, a settlement may have landed: asked again with the token it was given, and the
+//    same requests in the same order, it answers as it did then, or lands now. That holds for an hour; after that, what
+//    had landed is `lost`.
 //
 // 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew,
 //    progress and sweep. A store that loses one of those in a crash must come back to a state in which the job is claimable
@@ -89,6 +91,7 @@ export interface Store {
   progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]>
   /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
   cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
+  /** `token` (any text that is used for these requests alone) makes it repeatable after STORE_UNAVAILABLE. */
   settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]>
   sweep(request: SweepRequest): Promise<SweepReport>
 

@@ -27,6 +27,7 @@ export interface ClaimLoopDesk {
   readonly queues: readonly string[] | null
   /** How many jobs it may start now. */
   room(): number
+  queuesWithWork(): Promise<readonly string[]>
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   start(jobs: readonly ClaimedJob[]): void
 }
@@ -49,11 +50,11 @@ export class ClaimLoop {
   }
 
   async run(): Promise<void> {
-    const { gate, waiters, timers } = this.#desk
+    const { gate, outage, waiters, timers } = this.#desk
     const deafen = waiters.onWake((queue) => this.#turns.woken(queue))
     try {
       while (!this.#halt.aborted) {
-        if (gate && !gate.isOpen) await gate.whenOpen(this.#halt)
+        if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
         else if (this.#desk.room() <= 0) await this.#room()
         else await this.#look(timers.now())
       }
@@ -77,9 +78,9 @@ export class ClaimLoop {
     const waiter = this.#desk.waiters.join(this.#desk.queues)
     try {
       const turn = this.#turns.next(this.#desk.room(), now)
-      if (turn) {
-        await this.#claim(turn)
-      } else {
+      if (turn === 'ask') await this.#ask()
+      else if (turn) await this.#claim(turn)
+      else {
         this.#sleeping = waiter
         await waiter.wait(backstopMs, this.#halt)
         this.#sleeping = null
@@ -102,6 +103,11 @@ export class ClaimLoop {
     if (events.hears('claim.ended'))
       events.emit('claim.ended', { worker, claimed: jobs.length, durationMs: timers.now() - startedAt })
     this.#desk.start(jobs)
+  }
+
+  async #ask(): Promise<void> {
+    const queues = await this.#desk.outage.survive(() => this.#desk.queuesWithWork(), this.#halt)
+    for (const queue of queues) this.#turns.woken(queue)
   }
 
   #room(): Promise<void> {

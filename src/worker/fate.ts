@@ -55,7 +55,7 @@ export function outcome<Result>(label: string, result?: Result, options: Outcome
 }
 
 export function closeGate(reason: string): CloseGate {
-  return made({ fate: 'closeGate', reason: checkLabel(reason, 'reason') })
+  return made({ fate: 'closeGate', reason: String(reason) })
 }
 
 /** Only what was made here counts: a result of the user's own may look like anything. */

@@ -28,6 +28,8 @@ export type Middleware = (job: Job, next: () => Promise<unknown>) => Promise<unk
 /** A gate that all workers of a queue wait before; see `holdfast.gate(name)`. */
 export interface WorkerGate extends OpenGate {
   passNow(): GatePass
+  /** Nobody here waits before it any more. */
+  stop(): void
 }
 
 export interface QueueWorkOptions {

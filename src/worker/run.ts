@@ -49,7 +49,7 @@ export interface Service {
 
 /** The right to close the gate that a job came through. */
 export interface GatePass {
-  close(reason: string): Promise<unknown>
+  close(reason: string, options: { readonly by: string }): Promise<unknown>
 }
 
 /** What a run needs of its worker. */
@@ -215,7 +215,7 @@ export class Run implements JobDesk, Ground {
 
   async closeGate(reason: string): Promise<void> {
     if (!this.#pass) throw noGate(reason)
-    await this.#pass.close(reason)
+    await this.#pass.close(reason, { by: this.#desk.worker })
   }
 
   readonly random = (): number => this.#desk.random()

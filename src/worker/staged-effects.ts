@@ -5,12 +5,14 @@ import type { AnyDefinition, QueueDefinition } from '../definition.ts'
 import type { Duration } from '../duration.ts'
 import type { Effects, FollowUp } from '../effects.ts'
 import type { EffectSet } from '../job/record.ts'
+import { decodeExtras } from '../job/stored.ts'
 import type { EnqueueOptions } from '../prepare.ts'
 
+type Headers = Readonly<Record<string, string>>
 type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown
 
 export class StagedEffects {
-  readonly #enqueue: FollowUp[] = []
+  #enqueue: FollowUp[] = []
   readonly #put: { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[] = []
   readonly #delete: string[] = []
   readonly #sql: { readonly text: string; readonly values: readonly unknown[] }[] = []
@@ -45,6 +47,22 @@ export class StagedEffects {
 
   get adopted(): EffectSet | null {
     return this.#adopted
+  }
+
+  /** Gives the follow-up jobs staged so far something to take along in their headers, such as the trace of this run. */
+  takeAlong(headersOf: (headers: Headers) => Headers): void {
+    this.#enqueue = this.#enqueue.map((job) => {
+      const { headers = {} } = job
+      const changed = headersOf(headers)
+      return changed === headers ? job : { ...job, headers: changed }
+    })
+    if (this.#adopted === null) return
+    const enqueue = this.#adopted.enqueue.map((job) => {
+      const { headers } = decodeExtras(job.headers)
+      const changed = headersOf(headers)
+      return changed === headers ? job : { ...job, headers: JSON.stringify(changed) }
+    })
+    this.#adopted = { ...this.#adopted, enqueue }
   }
 
   /** All that were staged here, in the order in which they land. */

@@ -9,7 +9,8 @@
 // A queue is known to have work when jobs became ready in it, or when a claim brought as much as it asked for; until a claim
 // brings less. Jobs that became ready while that claim was on its way count: it may not have seen them. What nobody told of
 // (jobs from before the start, a lost wake-up) is found by a survey: one claim that names all other queues, at the start,
-// whenever there was nothing to do for a while, and once in a while in between.
+// whenever there was nothing to do for a while, and once in a while in between; again at once where it was filled by some of
+// them, because the others may not have come to be served. A worker for every queue there is asks for their names instead.
 
 export interface QueueShare {
   readonly name: string
@@ -19,11 +20,13 @@ export interface QueueShare {
 }
 
 export interface Turn {
-  /** Null: every queue there is. */
-  readonly queues: readonly string[] | null
+  readonly queues: readonly string[]
   readonly max: number
   readonly isSurvey: boolean
 }
+
+/** Ask where there is work. */
+export type Ask = 'ask'
 
 interface Standing extends QueueShare {
   pass: number
@@ -49,15 +52,16 @@ export class Turns {
   }
 
   /** Null: nothing is known to wait, or there is no place for it. */
-  next(free: number, now: number): Turn | null {
+  next(free: number, now: number): Turn | Ask | null {
     if (free <= 0) return null
     const open = [...this.#standings.values()].filter(({ running, limit }) => running < limit)
     const busy = open.filter(({ hasWork }) => hasWork).sort(byPass)
     for (const standing of open) standing.woken = false
     const [leader] = busy
     if (now >= this.#surveyAt) {
-      const turn = this.#survey(open, leader ? share(free, 1, weightOf(busy) + 1) : free)
       this.#surveyAt = now + surveyEveryMs
+      if (this.#servesAll) return 'ask'
+      const turn = this.#survey(open, leader ? share(free, 1, weightOf(busy) + 1) : free)
       if (turn) return turn
     }
     if (!leader) return null
@@ -66,7 +70,7 @@ export class Turns {
   }
 
   /** What a claim for this turn brought. */
-  taken({ queues, max }: Turn, jobs: readonly { readonly queue: string }[]): void {
+  taken({ queues, max, isSurvey }: Turn, jobs: readonly { readonly queue: string }[]): void {
     const brought = new Set<Standing>()
     for (const { queue } of jobs) {
       const standing = this.#known(queue)
@@ -75,10 +79,11 @@ export class Turns {
       brought.add(standing)
     }
     const isFull = jobs.length >= max
-    for (const name of queues ?? this.#standings.keys()) {
+    for (const name of queues) {
       const standing = this.#standings.get(name)
       if (standing) this.#setWork(standing, standing.woken || (isFull && (standing.hasWork || brought.has(standing))))
     }
+    if (isSurvey && isFull) this.doubt()
     if (this.#standings.size > knownMax) this.#forgetIdle()
   }
 
@@ -105,7 +110,6 @@ export class Turns {
   }
 
   #survey(open: readonly Standing[], max: number): Turn | null {
-    if (this.#servesAll) return { queues: null, max, isSurvey: true }
     const named = open.filter(({ hasWork }) => !hasWork).sort(byPass)
     if (named.length === 0) return null
     const room = Math.min(max, ...named.map(({ limit, running }) => limit - running))

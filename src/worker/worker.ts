@@ -149,6 +149,7 @@ export class Worker {
         gate: plan.gate,
         queues: plan.all ? null : [...plan.queues.keys()],
         room: () => this.#room(),
+        queuesWithWork: () => queuesWithWork(store),
         claim: (request) => store.claim(request),
         start: (jobs) => this.#start(jobs),
       },
@@ -214,6 +215,7 @@ export class Worker {
     leaveSweeps()
     this.#alarm.stop()
     this.#progress.stop()
+    this.#plan.gate?.stop()
     await Promise.all([...this.#services.values()].map((service) => service.close?.()))
     this.#end()
     if (this.#failure) throw this.#failure.error
@@ -284,7 +286,7 @@ export class Worker {
       this.#runs.add(run)
       this.#places += 1
       this.#alarm.by(run.lookAt)
-      if (this.#halt.signal.aborted) run.giveBack()
+      if (this.#halt.signal.aborted || this.#plan.gate?.isOpen === false) run.giveBack()
       else run.start()
     }
     if (jobs.length > 0) this.#alarm.by(this.#heartbeat.began(now))
@@ -396,6 +398,11 @@ function toService({ definition, handler, threads }: ServedQueue, middleware: re
     kill: (job) => pool.kill(job),
     close: () => pool.close(),
   }
+}
+
+async function queuesWithWork(store: Store): Promise<readonly string[]> {
+  const stats = await store.stats()
+  return stats.filter(({ paused, counts }) => !paused && counts.ready > 0).map(({ queue }) => queue)
 }
 
 /** The handler with all middleware around it, the first outermost. */

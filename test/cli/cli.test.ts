@@ -31,7 +31,7 @@ test('help lists every command, and each command explains itself', async () => {
       'reschedule',
       'reprioritise',
     ],
-    ...['delete', 'purge', 'sweep', 'kv', 'migrate'],
+    ...['delete', 'purge', 'sweep', 'gate', 'kv', 'migrate'],
   ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
@@ -73,6 +73,9 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
     [['wake', unknownId, '{x: 1}'], /^holdfast: The data is not JSON .*\n$/],
     [['reschedule', unknownId, 'soon'], /^holdfast: A time is written like .*; got "soon"\.\n$/],
     [['reprioritise', unknownId, '10'], /^holdfast: A priority is 0 to 9; got "10"\.\n$/],
+    [['gate', 'kick'], /^holdfast: gate takes list, open or close; got "kick"\.\n$/],
+    [['gate', 'open'], /^holdfast: Write: holdfast gate open <name>\n$/],
+    [['gate', 'open', 'x', '--reason', 'y'], /^holdfast: --reason says why to close a gate\.\n$/],
     [['kv', 'steal', 'x'], /^holdfast: kv takes get, put, delete or scan; got "steal"\.\n$/],
     [['kv', 'put', 'x'], /^holdfast: Write: holdfast kv put <key> <json>\n$/],
   ]
@@ -107,6 +110,11 @@ test('no command but enqueue and kv put makes a database that is not there', asy
   const looking = [
     ...[['queues'], ['jobs'], ['job', unknownId], ['pause', 'q'], ['resume', 'q'], ['cancel', unknownId]],
     ...[['requeue', unknownId], ['sweep'], ['kv', 'get', 'k'], ['kv', 'delete', 'k'], ['kv', 'scan']],
+    ...[
+      ['gate', 'list'],
+      ['gate', 'close', 'g'],
+      ['gate', 'open', 'g'],
+    ],
   ]
   const check = async (args: string[]) => {
     const { code, stderr } = await world.holdfast(...args)
@@ -280,6 +288,25 @@ test('sweep says what it swept', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
   assert.deepEqual(await world.json('sweep'), { rescued: 0, promoted: 1, overdue: 0, pruned: 0 })
+})
+
+test('gate closes, opens and lists, and to open one that nobody ever closed is exit code 1', async () => {
+  await using world = await setup()
+  await world.holdfast('kv', 'put', 'k', '1')
+  assert.equal((await world.holdfast('gate', 'list')).stdout, 'Nobody ever closed a gate.\n')
+  const missing = await world.holdfast('gate', 'open', 'logn')
+  assert.deepEqual([missing.code, missing.stderr], [1, 'holdfast: Nobody ever closed a gate logn.\n'])
+  const closed = await world.holdfast('gate', 'close', 'login', '--reason', 'new\npassword')
+  assert.equal(closed.stdout, 'Closed gate login. It never was before.\n')
+  assert.equal((await world.holdfast('gate', 'close', 'login')).stdout, 'Gate login is closed already: new password\n')
+  const { stdout } = await world.holdfast('gate', 'list')
+  assert.match(stdout, /^GATE +STATE +CLOSED +BY +REASON\nlogin +closed +.* ago +holdfast gate +new password\n$/)
+  assert.equal((await world.holdfast('gate', 'open', 'login')).stdout, 'Opened gate login.\n')
+  const again = await world.json('gate', 'open', 'login')
+  assert.deepEqual([again.opened, again.open], [false, true])
+  const [listed] = await world.json('gate', 'list')
+  assert.deepEqual(listed, { name: 'login', open: true, generation: again.generation })
+  assert.equal((await world.holdfast('gate', 'close', 'login')).stdout, 'Closed gate login.\n')
 })
 
 test('kv puts, gets, deletes and scans, and a missing key is exit code 1', async () => {

@@ -48,3 +48,8 @@ describe('the URL of a store', () => {
     assert.equal(error.cause, cause)
   })
 })
+
+test('what is no logger is refused before anything is opened', async () => {
+  const opened = () => Promise.reject(new Error('It was opened.'))
+  await rejects(open(opened, { logger: 'console' as never }), 'INVALID_OPTION', { option: 'logger' })
+})

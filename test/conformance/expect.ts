@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import type { AnyDefinition } from '../../src/definition.ts'
 import { type ErrorCode, type HoldfastError, isHoldfastError } from '../../src/errors.ts'
+import type { EventName, HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast, JobsFilter, QueueInfo } from '../../src/holdfast.ts'
 import type { JobInfo } from '../../src/job-info.ts'
 import type { Lease } from '../../src/lease.ts'
@@ -94,4 +95,29 @@ export async function deadJob(
   const { id } = await definition.enqueue(payload)
   await (await claimOne(holdfast, queue)).dead(new Error('given up'))
   return id
+}
+
+/** The next so many events of this name; listen before what causes them. */
+export function heard<Name extends EventName>(
+  holdfast: Holdfast,
+  name: Name,
+  count = 1,
+): Promise<HoldfastEvents[Name][]> {
+  const { promise, resolve, reject } = Promise.withResolvers<HoldfastEvents[Name][]>()
+  const events: HoldfastEvents[Name][] = []
+  const late = setTimeout(() => reject(new Error(`heard ${events.length} of ${count} ${name}`)), 20_000)
+  const stop = holdfast.on(name, (event) => {
+    events.push(event)
+    if (events.length < count) return
+    stop()
+    clearTimeout(late)
+    resolve(events)
+  })
+  return promise
+}
+
+/** Resolves once the signal has aborted, with the reason. */
+export function abortOf(signal: AbortSignal): Promise<unknown> {
+  if (signal.aborted) return Promise.resolve(signal.reason)
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(signal.reason), { once: true }))
 }

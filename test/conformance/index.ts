@@ -39,6 +39,8 @@ import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
 import { toldOfCancelTests } from './told-of-cancels.ts'
 import { waitingTests } from './waiting.ts'
+import { workTests } from './work.ts'
+import { workEndingTests } from './work-endings.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
@@ -65,7 +67,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests],
-  ...[callerTransactionTests, sqlEffectTests],
+  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

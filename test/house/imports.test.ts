@@ -46,6 +46,8 @@ const reserved: Readonly<Record<string, readonly string[]>> = {
   pg: ['store/postgres/'],
   '@slatedb/uniffi': ['store/slatedb/'],
   hono: ['server/'],
+  'prom-client': ['observe/'],
+  '@opentelemetry/api': ['observe/'],
 }
 
 const bannedNames = /^(utils?|helpers?|managers?|types?|common|misc|shared)$/i

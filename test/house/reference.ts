@@ -7,12 +7,13 @@ import { root } from '../support/checkout.ts'
 
 const entries: readonly (readonly [name: string, file: string])[] = [
   ['holdfast', 'index.d.ts'],
+  ['holdfast/metrics', 'observe/metrics.d.ts'],
   ['holdfast/server', 'server/index.d.ts'],
   ['holdfast/testing', 'testing/index.d.ts'],
 ]
 
 /** Classes that are handed out: how they are made is nobody's business. */
-const handedOut = ['Holdfast', 'Kv', 'Lease', 'Queue']
+const handedOut = ['Gate', 'Holdfast', 'Kv', 'Lease', 'Queue', 'Resource']
 
 /** Writes the declarations of the package into this folder and reads the page from them. */
 export function referencePage(folder: string): string {

@@ -11,7 +11,7 @@ import { findDisagreement, live } from './run.ts'
 
 const seed = 20_300_101
 const runsMax = 200
-const coverageRuns = 100
+const coverageRuns = 200
 
 const kinds = [
   ...['created', 'duplicate', 'replaced', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `enqueue: ${kind}`),

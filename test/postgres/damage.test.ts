@@ -34,6 +34,50 @@ test('a job that has ended is not cancelled because a list says that it is overd
   await hand.recount()
 })
 
+test('a job that runs is not cancelled because a list says that it is overdue, and one that is late still is', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const running = await hand.enqueue('mail', 1)
+  const lease = await claimOne(holdfast, 'mail')
+  await hand.rows(
+    `insert into holdfast.overdue (start_before, seq, lane, id)
+     select n, j.seq + 1 - n, j.lane, j.id from holdfast.job j, (values (1), (2)) u(n) where j.id = $1`,
+    [running],
+  )
+  const late = await hand.enqueue('late', 1, { startBefore: new Date(Date.now() + 1), delay: '1h' })
+  await delay(5)
+  assert.equal((await holdfast.sweep()).overdue, 1)
+  assert.equal((await readJob(holdfast, running)).state, 'running')
+  assert.equal(await stateOf(holdfast, late), 'cancelled')
+  assert.deepEqual(await hand.rows('select 1 from holdfast.overdue'), [])
+  assert.equal((await lease.done()).state, 'done')
+  await hand.recount()
+})
+
+test('a key whose holder was deleted behind our back is free', async () => {
+  await using hand = await setup()
+  const { holdfast } = hand
+  const options = { dedup: { key: 'k' }, idempotencyKey: 'once' } as const
+  const dead = await hand.enqueue('mail', 'dead', { dedup: { key: 'k' } })
+  await (await claimOne(holdfast, 'mail')).dead(new Error('given up'))
+  for (const payload of ['a', 'b', 'c']) {
+    const created = await holdfast.queue('mail').enqueue(payload, options)
+    assert.equal(created.status, 'created')
+    const again = await holdfast.queue('mail').enqueue(payload, options)
+    assert.deepEqual(again, { id: created.id, status: 'duplicate' })
+    await rejects(holdfast.requeue(dead), 'INVALID_STATE')
+    await hand.rows('delete from holdfast.job')
+  }
+  const { id } = await holdfast.queue('mail').enqueue('d', { idempotencyKey: 'once' })
+  await (await claimOne(holdfast, 'mail')).done()
+  const ended = await holdfast.queue('mail').enqueue('d', { idempotencyKey: 'once' })
+  assert.deepEqual(ended, { id, status: 'duplicate' }, 'one that has ended still has its key')
+  await hand.rows('delete from holdfast.ended where id = $1', [id])
+  assert.equal((await holdfast.queue('mail').enqueue('e', { idempotencyKey: 'once' })).status, 'created')
+  await holdfast.requeue(dead)
+  assert.equal(await stateOf(holdfast, dead), 'ready')
+})
+
 test('a time that no calendar has keeps nobody from being swept', async () => {
   await using hand = await setup()
   const { holdfast } = hand

@@ -309,6 +309,7 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;

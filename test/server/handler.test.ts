@@ -46,12 +46,15 @@ test('a mistake gets the status and the code that say which', async () => {
 
 test('it is live while the process answers, and ready while the store does', async () => {
   await using world = await setup('/ops/')
-  assert.deepEqual(await world.get('/ops/health/ready'), { status: 200, body: { ready: true } })
+  const well = { ready: true, parts: { store: { ok: true } } }
+  assert.deepEqual(await world.get('/ops/health/ready'), { status: 200, body: well })
   assert.equal((await world.get('/health/ready')).status, 404)
   await world.holdfast.close()
-  assert.deepEqual(await world.get('/ops/health/live'), { status: 200, body: { live: true } })
+  assert.deepEqual(await world.get('/ops/health/live'), { status: 200, body: { live: true, parts: {} } })
   const ready = await world.get('/ops/health/ready')
-  assert.partialDeepStrictEqual(ready, { status: 503, body: { ready: false, error: { code: 'CLOSED' } } })
+  const why = 'CLOSED: This Holdfast was closed; open it again to go on.'
+  assert.deepEqual(ready, { status: 503, body: { ready: false, parts: { store: { ok: false, why } } } })
+  assert.equal((await world.get('/ops/health/else')).status, 404)
 })
 
 test('it answers through a plain node server', async () => {

@@ -6,7 +6,8 @@
 //   await cut
 //
 // `before`: the call does not reach the server. `during`: it does, and the wire breaks at once. `after`: the wire breaks
-// when the server has answered, and the answer does not reach the client.
+// when the server has answered, and the answer does not reach the client. A wire that stays broken lets nobody through, on
+// whichever connection, until it is mended.
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
@@ -14,13 +15,15 @@ export type Moment = 'before' | 'during' | 'after'
 
 export interface CuttingProxy extends AsyncDisposable {
   readonly url: string
-  /** Resolves when the wire was cut; the next call after that gets through. */
-  cut(text: string, moment: Moment): Promise<void>
+  /** Resolves when the wire was cut; the next call after that gets through, unless it stays broken. */
+  cut(text: string, moment: Moment, how?: { readonly stays?: boolean }): Promise<void>
+  mend(): void
 }
 
 interface Order {
   readonly text: string
   readonly moment: Moment
+  readonly stays: boolean
   done(): void
 }
 
@@ -28,13 +31,20 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
   const target = new URL(serverUrl)
   const sockets = new Set<Socket>()
   let order: Order | null = null
+  let isBroken = false
 
   const proxy = createServer((client) => {
+    if (isBroken) {
+      client.destroy()
+      return
+    }
     const server = connect(Number(target.port), target.hostname)
     let cutting: Order | null = null // the answer that comes now is lost
-    const cut = ({ done }: Order) => {
+    const cut = ({ stays, done }: Order) => {
+      isBroken = stays
       client.destroy()
       server.end() // what was sent still arrives
+      if (stays) for (const socket of sockets) if (socket !== server) socket.destroy()
       done()
     }
     for (const socket of [client, server]) {
@@ -64,10 +74,13 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
   url.port = String((proxy.address() as AddressInfo).port)
   return {
     url: url.href,
-    cut(text, moment) {
+    cut(text, moment, { stays = false } = {}) {
       const { promise, resolve } = Promise.withResolvers<void>()
-      order = { text, moment, done: resolve }
+      order = { text, moment, stays, done: resolve }
       return promise
+    },
+    mend() {
+      isBroken = false
     },
     async [Symbol.asyncDispose]() {
       for (const socket of sockets) socket.destroy()

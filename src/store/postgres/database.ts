@@ -2,7 +2,9 @@
 //
 // A call whose connection broke may have landed or not. So every durable call carries a number of its own, a flush, that it
 // records in the transaction; sent again under the same number it either lands now, or is told (HF004) that it has landed,
-// and reads what was answered then. Calls that write nothing durable are simply made again.
+// and reads what was answered then. Where the caller gave the number it may do so itself, after this gave up: numbers are
+// kept for an hour (`migrations/0006-sweep.ts`), one row a call, whatever it carried. Calls that write nothing durable are
+// simply made again.
 
 import { createHash, randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -93,9 +95,8 @@ export class Database {
     call: { readonly text: string; readonly values: readonly Value[] },
     read: (rows: Row[]) => T,
     readKept: (answer: string | null) => T,
-    { isHasty = false }: { readonly isHasty?: boolean } = {},
+    { isHasty = false, flush = randomUUID() }: { readonly isHasty?: boolean; readonly flush?: string | undefined } = {},
   ): Promise<T> {
-    const flush = randomUUID()
     try {
       return read(await patiently(() => this.hot(call.text, [flush, ...call.values]), { isHasty }))
     } catch (error) {
@@ -105,8 +106,7 @@ export class Database {
   }
 
   /** A durable call of several statements; its answer is kept as JSON. */
-  async transact<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    const flush = randomUUID()
+  async transact<T>(work: (tx: Transaction) => Promise<T>, flush: string = randomUUID()): Promise<T> {
     try {
       return await patiently(() =>
         this.#transactOnce(

@@ -186,8 +186,8 @@ class PostgresStore implements Store {
     return progress(this.#db, requests)
   }
 
-  async settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
-    const answers = await settle(this.#desk, requests)
+  async settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+    const answers = await settle(this.#desk, requests, token)
     const landed = requests.filter((_, i) => answers[i] !== 'lost' && !isRefused(answers[i]))
     this.#claims.forget(landed.map(({ fence }) => fence))
     return answers

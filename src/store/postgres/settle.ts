@@ -2,6 +2,7 @@
 // the same pure functions that decide it elsewhere, and written back as sets; what comes with effects that may fail goes
 // one after the other, each undone to a savepoint where it fails, so that the settlements beside it never notice.
 
+import { createHash } from 'node:crypto'
 import { isRefused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -18,21 +19,27 @@ import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 import { changesSession } from './statement.ts'
 
-export async function settle(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
-  if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests)
-  if (new Set(requests.map(({ fence }) => fence)).size < requests.length) return settleInTurn(desk, requests)
-  if (requests.every(isPlainlyDone)) return settleDone(desk, requests)
+export async function settle(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+  if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests, token)
+  if (new Set(requests.map(({ fence }) => fence)).size < requests.length) return settleInTurn(desk, requests, token)
+  if (requests.every(isPlainlyDone)) return settleDone(desk, requests, token)
   // Without effects, and each hold once: nothing tells in which order jobs were settled.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
   const answers = new Map<SettleRequest, SettleAnswer>()
-  const answered = [await settleInTurn(desk, rest), done.length > 0 ? await settleDone(desk, done) : []]
+  const answered = [await settleInTurn(desk, rest, token), done.length > 0 ? await settleDone(desk, done, token) : []]
   for (const [i, part] of [rest, done].entries()) {
     part.forEach((request, j) => {
       answers.set(request, answered[i]?.[j] as SettleAnswer)
     })
   }
   return requests.map((request) => answers.get(request) as SettleAnswer)
+}
+
+/** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
+function flushOf(token: string | undefined, part: 'done' | 'in turn'): string | undefined {
+  if (token === undefined) return undefined
+  return createHash('sha256').update(`${part} ${token}`).digest('hex').slice(0, 32)
 }
 
 function hasEffects(settlement: Settlement): boolean {
@@ -45,7 +52,7 @@ function isPlainlyDone({ settlement }: SettleRequest): boolean {
 
 const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 
-async function settleDone(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
+async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   const { columns, order } = holdColumns(requests)
   const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
   const call = {
@@ -53,7 +60,7 @@ async function settleDone(desk: Desk, requests: readonly SettleRequest[]): Promi
     values: [...columns, optionalTexts(results), desk.db.now],
   }
   const read = (json: string | null | undefined) => (JSON.parse(json ?? 'null') ?? []) as number[]
-  const lost = await desk.db.land(call, ([row]) => read(row?.[0]), read)
+  const lost = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush: flushOf(token, 'done') })
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
   for (const turn of lost) answers[order[turn - 1] as number] = 'lost'
   return answers
@@ -63,26 +70,29 @@ function resultOf(settlement: Settlement): string | null {
   return settlement.as === 'done' ? settlement.result : null
 }
 
-async function settleInTurn(desk: Desk, requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
+async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
   const { columns, order } = holdColumns(requests)
   await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
   const answers = await desk.lanes.withLanes(() =>
-    desk.db.transact(async (tx) => {
-      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
-      const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
-      requireLanes(desk.lanes, [...held.values()])
-      await tx.readClock()
-      const clerk = new Clerk(tx, desk.lanes)
-      const answered: SettleAnswer[] = []
-      for (const [i, request] of requests.entries()) {
-        const job = held.get(i)
-        answered.push(job && job.id === request.id && clerk.takes(job) ? await clerk.settle(job, request) : 'lost')
-      }
-      await clerk.write()
-      ready = clerk.becameReady
-      return answered
-    }),
+    desk.db.transact(
+      async (tx) => {
+        const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
+        const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
+        requireLanes(desk.lanes, [...held.values()])
+        await tx.readClock()
+        const clerk = new Clerk(tx, desk.lanes)
+        const answered: SettleAnswer[] = []
+        for (const [i, request] of requests.entries()) {
+          const job = held.get(i)
+          answered.push(job && job.id === request.id && clerk.takes(job) ? await clerk.settle(job, request) : 'lost')
+        }
+        await clerk.write()
+        ready = clerk.becameReady
+        return answered
+      },
+      flushOf(token, 'in turn'),
+    ),
   )
   desk.announce(ready)
   return answers

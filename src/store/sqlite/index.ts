@@ -127,6 +127,11 @@ class SqliteStore implements Store {
     return this.#port.call('progress', requests)
   }
 
+  /**
+   * No token is needed. Between this process and its file no answer is lost: a group is answered once it has committed, and
+   * what is refused as STORE_UNAVAILABLE was rolled back. Only where the thread itself ends (out of memory) nobody can say
+   * what it did last; then the store is over, too, and so is whoever would have asked it again.
+   */
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
     return this.#port.call('settle', requests.some(hasSql) ? requests.map(withBindableSql) : requests)
   }

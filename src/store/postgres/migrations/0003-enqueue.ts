@@ -88,6 +88,13 @@ begin
    group by l.queue;
 end $holdfast$;
 
+-- Until its time is over; without one, as long as there is a live holder. Nobody else frees it where that was deleted behind
+-- our back.
+create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean language sql stable as $holdfast$
+  select case when p_slot.until is not null then p_slot.until > p_now
+              else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
+$holdfast$;
+
 -- One job, with all its conditions. A refusal is raised (HF1xx) and undone by whoever called.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -112,6 +119,12 @@ begin
       exit when found;
       select * into v_first from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey';
       continue when not found; -- gone meanwhile
+      if not exists (select from holdfast.job j where j.id = v_first.id and j.seq = v_first.seq)
+         and not exists (select from holdfast.ended e where e.id = v_first.id and e.seq = v_first.seq) then
+        delete from holdfast.idempotency i -- behind our back: nobody else frees the key
+         where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_first.seq;
+        continue;
+      end if;
       if v_first.hash = p_job ->> 'hash' then
         return jsonb_build_object('id', v_first.id, 'status', 'duplicate');
       end if;
@@ -125,9 +138,9 @@ begin
       exit when found;
       select * into v_slot from holdfast.dedup d where d.queue = v_queue and d.key = v_key;
       continue when not found;
-      if v_slot.until <= p_now then
+      if not holdfast.is_taken(v_slot, p_now) then
         update holdfast.dedup d set seq = v_seq, id = v_id, until = v_until
-         where d.queue = v_queue and d.key = v_key and d.until <= p_now;
+         where d.queue = v_queue and d.key = v_key and d.seq = v_slot.seq and not holdfast.is_taken(d, p_now);
         exit when found;
         continue;
       end if;

@@ -175,6 +175,7 @@ as $holdfast$
 declare
   v_turn record;
   v_ended holdfast.ended%rowtype;
+  v_slot holdfast.dedup%rowtype;
   v_ord bigint;
   v_lane int;
   v_held uuid;
@@ -186,13 +187,14 @@ begin
     if v_ended.seq is distinct from v_turn.seq or exists (select from holdfast.job j where j.id = v_turn.id) then
       v_held := v_turn.id;
     elsif v_ended.dedup_scope = 'live' then
-      select d.id into v_held from holdfast.dedup d
-       where d.queue = v_ended.queue and d.key = v_ended.dedup_key and (d.until is null or d.until > p_now);
+      select * into v_slot from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
+      v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
     end if;
     if v_held is null and not p_dry_run then
       if v_ended.dedup_scope = 'live' then
         delete from holdfast.dedup d
-         where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.until <= p_now;
+         where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.seq = v_slot.seq
+           and not holdfast.is_taken(d, p_now);
         insert into holdfast.dedup (queue, key, seq, id)
         values (v_ended.queue, v_ended.dedup_key, v_ended.seq, v_ended.id) on conflict do nothing;
         if not found then

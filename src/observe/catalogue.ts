@@ -1,0 +1,66 @@
+// Every metric there is, without the prefix. docs/reference/metrics.md is this list; a test keeps them equal.
+
+export interface MetricEntry {
+  readonly type: 'counter' | 'gauge' | 'histogram'
+  readonly labels: readonly string[]
+  readonly help: string
+  /** Asked for when the metrics are read, and left out while the store does not answer. */
+  readonly fromStore?: true
+}
+
+export const catalogue = {
+  queue_jobs: { type: 'gauge', labels: ['queue', 'state'], help: 'Jobs in the store, by state.', fromStore: true },
+  waiting_age_seconds: {
+    type: 'gauge',
+    labels: ['queue'],
+    help: 'How long the longest-waiting ready job has been ready.',
+    fromStore: true,
+  },
+  queue_paused: { type: 'gauge', labels: ['queue'], help: '1 while the queue is paused.', fromStore: true },
+  store_up: {
+    type: 'gauge',
+    labels: [],
+    help: '1 if the store answered when these metrics were read.',
+    fromStore: true,
+  },
+
+  enqueued_total: { type: 'counter', labels: ['queue', 'status'], help: 'Enqueues, created or duplicate.' },
+  jobs_total: { type: 'counter', labels: ['queue', 'outcome'], help: 'Runs that ended, by how.' },
+  outcomes_total: {
+    type: 'counter',
+    labels: ['queue', 'outcome', 'warning'],
+    help: 'Jobs done to which the handler gave an outcome or a warning.',
+  },
+  wait_duration_seconds: {
+    type: 'histogram',
+    labels: ['queue'],
+    help: 'From the enqueue to a start, with delays and earlier attempts.',
+  },
+  run_duration_seconds: { type: 'histogram', labels: ['queue'], help: 'From the call of the handler to its end.' },
+  claim_duration_seconds: { type: 'histogram', labels: [], help: 'Calls to the store that claim jobs.' },
+  settle_duration_seconds: { type: 'histogram', labels: [], help: 'Calls to the store that settle jobs.' },
+  leases_lost_total: { type: 'counter', labels: ['queue', 'during'], help: 'Leases lost while a worker held them.' },
+  settle_failures_total: {
+    type: 'counter',
+    labels: ['queue'],
+    help: 'Settlements that failed for another reason than a lost lease.',
+  },
+  handlers_abandoned_total: {
+    type: 'counter',
+    labels: ['queue'],
+    help: 'Handlers that ignored their signal and were left behind.',
+  },
+  heartbeat_failures_total: { type: 'counter', labels: [], help: 'Rounds of renewals that failed.' },
+  rescued_total: { type: 'counter', labels: [], help: 'Jobs taken back by sweeps because their lease had run out.' },
+  promoted_total: { type: 'counter', labels: [], help: 'Scheduled jobs made ready by sweeps.' },
+  overdue_total: {
+    type: 'counter',
+    labels: [],
+    help: 'Jobs cancelled by sweeps because they had not started in time.',
+  },
+  pruned_total: { type: 'counter', labels: [], help: 'Finished jobs removed by sweeps when their retention was over.' },
+  running: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs now.' },
+  capacity: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs at most at a time.' },
+} as const satisfies Readonly<Record<string, MetricEntry>>
+
+export type MetricName = keyof typeof catalogue

@@ -1,0 +1,98 @@
+// Is this process well? Two questions, as orchestrators ask them: `live`, whether its loops go on, so that a process that
+// is not should be started again; `ready`, whether it can do its work now, which also takes a store that answers. The
+// answer names each part, so that it says which is down. It never hangs: a part that does not answer in time is down.
+
+import { isHoldfastError } from '../errors.ts'
+
+export interface PartHealth {
+  readonly ok: boolean
+  /** What is wrong, for a person. `worker.health()` fits as it is. */
+  readonly why?: string | null
+}
+
+export type PartCheck = () => PartHealth | Promise<PartHealth>
+
+export interface HealthParts {
+  /** What only a new start would mend. Ask nothing here that may be slow or away, such as a database. */
+  readonly live?: Readonly<Record<string, PartCheck>>
+  /** What has to be there for the work to be done; what is asked for `live` is asked too. */
+  readonly ready?: Readonly<Record<string, PartCheck>>
+}
+
+export interface HealthReport {
+  readonly ok: boolean
+  readonly parts: Readonly<Record<string, PartHealth>>
+}
+
+export type HealthQuestion = keyof HealthParts
+
+const answerWithinMs = 2_000
+
+/** Answers `/health/live` and `/health/ready`: 200 when all is well, 503 with what is not. */
+export function healthHandler(
+  parts: HealthParts,
+  { basePath = '' }: { readonly basePath?: string } = {},
+): (request: Request) => Promise<Response> {
+  const health = new Health(parts)
+  const base = `${basePath.replace(/\/+$/, '')}/health/`
+  return async (request) => {
+    const { pathname } = new URL(request.url)
+    const question = pathname.startsWith(base) ? pathname.slice(base.length) : ''
+    if (question === 'live' || question === 'ready') return health.answer(question)
+    const message = `Nothing is at ${pathname}; there is ${base}live and ${base}ready.`
+    return Response.json({ error: { message } }, { status: 404 })
+  }
+}
+
+export class Health {
+  readonly #parts: HealthParts
+  readonly #asked = new Map<PartCheck, Promise<PartHealth>>()
+
+  constructor(parts: HealthParts) {
+    this.#parts = parts
+  }
+
+  async answer(question: HealthQuestion): Promise<Response> {
+    const { ok, parts } = await this.report(question)
+    const headers = { 'cache-control': 'no-store' }
+    return Response.json({ [question]: ok, parts }, { status: ok ? 200 : 503, headers })
+  }
+
+  async report(question: HealthQuestion): Promise<HealthReport> {
+    const { live = {}, ready = {} } = this.#parts
+    const checks = Object.entries(question === 'live' ? live : { ...live, ...ready })
+    const answers = await Promise.all(checks.map(async ([name, check]) => [name, await this.#ask(check)] as const))
+    return { ok: answers.every(([, { ok }]) => ok), parts: Object.fromEntries(answers) }
+  }
+
+  /** One that is still thinking is not asked again: probes come every few seconds, whatever becomes of the last. */
+  async #ask(check: PartCheck): Promise<PartHealth> {
+    const asked = this.#asked.get(check) ?? answerOf(check).finally(() => this.#asked.delete(check))
+    this.#asked.set(check, asked)
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<PartHealth>((resolve) => {
+      timer = setTimeout(resolve, answerWithinMs, { ok: false, why: `No answer within ${answerWithinMs} ms.` })
+    })
+    const answer = await Promise.race([asked, late])
+    clearTimeout(timer)
+    return answer
+  }
+}
+
+/** The store as a part of what is `ready`. */
+export function storeHealth(holdfast: { queues(): Promise<unknown> }): PartCheck {
+  return async () => {
+    await holdfast.queues()
+    return { ok: true }
+  }
+}
+
+async function answerOf(check: PartCheck): Promise<PartHealth> {
+  try {
+    const { ok, why } = await check()
+    return { ok, ...(why != null && { why }) }
+  } catch (error) {
+    const code = isHoldfastError(error) ? `${error.code}: ` : ''
+    return { ok: false, why: code + (error instanceof Error ? error.message : String(error)) }
+  }
+}

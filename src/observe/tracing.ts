@@ -1,0 +1,193 @@
+// Spans of OpenTelemetry, named and attributed as its conventions for messaging say. This is the API alone: without a
+// tracer provider in the application there is nothing to be seen, and next to nothing to be paid.
+//
+//   send <queue>      around an enqueue inside a span; its context goes along in the job's headers
+//   process <queue>   around a handler, in a worker that has `tracing()` among its middleware
+//   settle            around a settlement by hand inside a span
+
+import {
+  type Attributes,
+  type Context,
+  context,
+  type Span,
+  SpanKind,
+  type SpanOptions,
+  SpanStatusCode,
+  type Tracer,
+  trace,
+} from '@opentelemetry/api'
+import { isRefused, toError } from '../errors.ts'
+import { jobError } from '../job/error.ts'
+import type { EffectSet, NewJob } from '../job/record.ts'
+import type { Settlement } from '../job/transition.ts'
+import type { SettleAnswer, SettleRequest } from '../store/store.ts'
+import { isFate } from '../worker/fate.ts'
+import { Job } from '../worker/job.ts'
+import { extractTrace, injectTrace, type JobHeaders, traceJob } from './trace-context.ts'
+
+/** What the middleware reads of a job. */
+export interface TracedJob {
+  readonly id: string
+  readonly queue: string
+  readonly attempt: number
+  readonly maxAttempts?: number
+  readonly headers: JobHeaders
+  readonly signal?: AbortSignal
+}
+
+export interface TracingOptions {
+  /** Whose spans they are; the tracer `holdfast` of the global provider unless given. */
+  readonly tracer?: Tracer
+  /**
+   * How a run belongs to the enqueue: as its `child` (default), in one trace with it, or in a trace of its own with a
+   * `link`, for jobs that run days later or fan out by the thousand.
+   */
+  readonly relation?: 'child' | 'link'
+}
+
+export type TracingMiddleware = (job: TracedJob, next: () => Promise<unknown>) => Promise<unknown>
+
+/** Middleware for a worker: a span around each run, active while the handler runs. */
+export function tracing(options: TracingOptions = {}): TracingMiddleware {
+  const { tracer, relation = 'child' } = options
+  return (job, next) => {
+    const { parent, links } = relationOf(job, relation)
+    const span = { kind: SpanKind.CONSUMER, attributes: processAttributes(job), links }
+    return within(tracer ?? globalTracer(), `process ${job.queue}`, span, parent, async (run) => {
+      try {
+        const answer = await next()
+        run.setAttributes(fateAttributes(answer))
+        if (job instanceof Job) Job.stagedIn(job)?.takeAlong(injectTrace) // they land later, outside of this span
+        return answer
+      } catch (error) {
+        run.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')
+        throw error
+      }
+    })
+  }
+}
+
+/** Sends jobs of one queue, in a span and with its context in their headers where a span is active. */
+export function traceSend<Answer>(
+  jobs: readonly NewJob[],
+  send: (jobs: readonly NewJob[]) => Promise<Answer>,
+): Promise<Answer> {
+  const [first] = jobs
+  if (first === undefined || !isTraced()) return send(jobs)
+  const attributes = {
+    ...attributesOf('send', first.queue),
+    ...(jobs.length === 1 ? { 'messaging.message.id': first.id } : { 'messaging.batch.message_count': jobs.length }),
+  }
+  const span = { kind: SpanKind.PRODUCER, attributes }
+  return within(globalTracer(), `send ${first.queue}`, span, context.active(), () => send(jobs.map(traceJob)))
+}
+
+/** Settles, in a span where one is active; its context goes along with the follow-up jobs. */
+export function traceSettle(
+  request: SettleRequest,
+  settle: (request: SettleRequest) => Promise<SettleAnswer>,
+): Promise<SettleAnswer> {
+  if (!isTraced()) return settle(request)
+  const { id, settlement } = request
+  const attributes = {
+    ...attributesOf('settle'),
+    'messaging.message.id': id,
+    'holdfast.settlement': settlement.as,
+  }
+  const span = { kind: SpanKind.CLIENT, attributes }
+  return within(globalTracer(), 'settle', span, context.active(), async (settling) => {
+    const answer = await settle({ ...request, settlement: withTracedEffects(settlement) })
+    const refusal = refusalIn(answer)
+    if (refusal !== null) settling.setStatus({ code: SpanStatusCode.ERROR, message: refusal })
+    return answer
+  })
+}
+
+/** Follow-up jobs belong to the trace in which they were thought of. */
+export function traceEffects(effects: EffectSet | null): EffectSet | null {
+  if (effects === null || effects.enqueue.length === 0 || !isTraced()) return effects
+  return { ...effects, enqueue: effects.enqueue.map(traceJob) }
+}
+
+function withTracedEffects(settlement: Settlement): Settlement {
+  return 'effects' in settlement ? { ...settlement, effects: traceEffects(settlement.effects) } : settlement
+}
+
+function refusalIn(answer: SettleAnswer): string | null {
+  if (answer === 'lost') return 'The lease was lost.'
+  if (isRefused(answer)) return toError(answer).message
+  return 'failed' in answer ? toError(answer.failed).message : null
+}
+
+function isTraced(): boolean {
+  return trace.getActiveSpan() !== undefined
+}
+
+function globalTracer(): Tracer {
+  return trace.getTracer('holdfast')
+}
+
+function within<Answer>(
+  tracer: Tracer,
+  name: string,
+  options: SpanOptions,
+  parent: Context,
+  act: (span: Span) => Promise<Answer>,
+): Promise<Answer> {
+  return tracer.startActiveSpan(name, options, parent, async (span) => {
+    try {
+      return await act(span)
+    } catch (error) {
+      recordFailure(span, error)
+      throw error
+    } finally {
+      span.end()
+    }
+  })
+}
+
+/** A loop inherits the span that was active when it began, which no job belongs to: a run starts without. */
+function relationOf(job: TracedJob, relation: 'child' | 'link') {
+  const origin = extractTrace(job.headers)
+  const none = trace.deleteSpan(context.active())
+  if (origin === undefined) return { parent: none, links: [] }
+  if (relation === 'link') return { parent: none, links: [{ context: origin }] }
+  return { parent: trace.setSpanContext(none, origin), links: [] }
+}
+
+function attributesOf(operation: 'send' | 'process' | 'settle', queue?: string): Attributes {
+  return {
+    'messaging.system': 'holdfast',
+    'messaging.operation.name': operation,
+    'messaging.operation.type': operation,
+    ...(queue !== undefined && { 'messaging.destination.name': queue }),
+  }
+}
+
+function processAttributes({ id, queue, attempt, maxAttempts }: TracedJob): Attributes {
+  return {
+    ...attributesOf('process', queue),
+    'messaging.message.id': id,
+    'holdfast.attempt': attempt,
+    ...(maxAttempts !== undefined && { 'holdfast.max_attempts': maxAttempts }),
+  }
+}
+
+/** What a handler makes of its job is told; a result never is. */
+function fateAttributes(answer: unknown): Attributes {
+  if (!isFate(answer)) return { 'holdfast.run': 'returned' }
+  if (answer.fate !== 'outcome') return { 'holdfast.run': answer.fate }
+  const { outcome, warning } = answer
+  return {
+    'holdfast.run': 'returned',
+    'holdfast.outcome': outcome,
+    ...(warning !== null && { 'holdfast.warning': warning }),
+  }
+}
+
+function recordFailure(span: Span, thrown: unknown): void {
+  const error = jobError(thrown)
+  span.setAttribute('error.type', error.code ?? error.name ?? 'unknown')
+  span.recordException(error)
+  span.setStatus({ code: SpanStatusCode.ERROR, message: error.message })
+}

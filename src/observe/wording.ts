@@ -1,0 +1,227 @@
+// Every sentence that Holdfast writes into a log. An event without an entry here does not compile; `null` keeps silent.
+// What somebody should act upon is a warning or an error, and goes to stderr where no logger is given; the course of
+// things is `info`, single jobs are `debug`. A sentence names job, queue and worker; payloads and results are never told.
+
+import type { EventName, HoldfastEvents, JobFacts } from '../events.ts'
+import type { JobError } from '../job/record.ts'
+import type { LogFacts, LogLevel } from './logger.ts'
+
+export interface LogLine {
+  readonly message: string
+  readonly facts: LogFacts
+  /** What many such lines are called together: "… and 57 more dead jobs of queue mail". Null: each one is wanted. */
+  readonly kind: string | null
+}
+
+interface Words<Name extends EventName> {
+  readonly level: LogLevel
+  /** Null where there is nothing to say this time. */
+  readonly say: (event: HoldfastEvents[Name]) => LogLine | null
+}
+
+export type Wording = { readonly [Name in EventName]: Words<Name> | null }
+
+export const wording: Wording = {
+  'job.enqueued': null,
+  'job.progress': null,
+  'claim.ended': null,
+  'settle.ended': null,
+
+  'job.started': {
+    level: 'debug',
+    say: (event) =>
+      ofJob(event, `${theJob(event)} started, attempt ${tries(event)}.`, 'started jobs', { waitedMs: event.waitedMs }),
+  },
+  'job.log': {
+    level: 'info',
+    say: (event) => ({ message: event.message, facts: { ...event.facts, ...jobFacts(event) }, kind: null }),
+  },
+  'job.done': {
+    level: 'debug',
+    say: (event) => {
+      const { outcome, warning, durationMs } = event
+      const as = outcome === null ? '' : ` as ${outcome}`
+      const though = warning === null ? '' : ` (${warning})`
+      const message = `${theJob(event)} is done${as}${though} after ${time(durationMs)}.`
+      return ofJob(event, message, 'jobs done', { outcome, warning, durationMs })
+    },
+  },
+  'job.retrying': {
+    level: 'info',
+    say: (event) => {
+      const { error, ending, runAt, durationMs } = event
+      const next = runAt === null ? '' : ` It is tried again at ${runAt.toISOString()}.`
+      const message = `${theJob(event)} ${failed[ending]} in attempt ${tries(event)}: ${saying(error)}${next}`
+      return ofJob(event, message, 'failed attempts', { error: errorFacts(error), ending, runAt, durationMs })
+    },
+  },
+  'job.dead': {
+    level: 'error',
+    say: (event) => {
+      const { error, ending, durationMs } = event
+      const message = `${theJob(event)} is dead: it ${failed[ending]} in attempt ${tries(event)}: ${saying(error)}`
+      return ofJob(event, message, 'dead jobs', { error: errorFacts(error), ending, durationMs })
+    },
+  },
+  'job.snoozed': {
+    level: 'debug',
+    say: (event) => {
+      const until = event.runAt === null ? '' : ` until ${event.runAt.toISOString()}`
+      return ofJob(event, `${theJob(event)} was put off${until}.`, 'jobs put off', { runAt: event.runAt })
+    },
+  },
+  'job.released': {
+    level: 'debug',
+    say: (event) =>
+      ofJob(event, `${theJob(event)} was given back: ${event.reason}.`, 'jobs given back', { reason: event.reason }),
+  },
+  'job.cancelled': {
+    level: 'info',
+    say: (event) => ofJob(event, `${theJob(event)} was cancelled while it ran.`, 'cancelled jobs', {}),
+  },
+  'lease.lost': {
+    level: 'info',
+    say: (event) => {
+      const when = event.during === 'run' ? 'while it ran' : 'before it was settled'
+      const message = `Worker ${event.worker} lost the lease of ${theJob(event, 'job')} ${when}; what it brings is thrown away.`
+      return ofJob(event, message, 'lost leases', { during: event.during })
+    },
+  },
+  'settle.failed': {
+    level: 'error',
+    say: (event) => {
+      const { error, state } = event
+      const now = state === null ? '' : ` It is ${state} now.`
+      const message = `${theJob(event)} ran, and its settlement failed: ${saying(error)}${now}`
+      return ofJob(event, message, 'failed settlements', { error: errorFacts(error), state })
+    },
+  },
+  'handler.abandoned': {
+    level: 'warn',
+    say: (event) => {
+      const { reason, abandoned, worker } = event
+      const count = abandoned === 1 ? 'It runs' : `${abandoned} such handlers run`
+      const message = `The handler of ${theJob(event, 'job')} ignored its signal (${reason}) and was left behind. ${count} on in worker ${worker}.`
+      return ofJob(event, message, 'abandoned handlers', { reason, abandoned })
+    },
+  },
+
+  'heartbeat.failed': {
+    level: 'warn',
+    say: ({ worker, jobs, error }) => ({
+      message: `Worker ${worker} cannot renew its leases (${count(jobs, 'job')}): ${saying(error)}`,
+      facts: { worker, jobs, error: errorFacts(error) },
+      kind: `failed heartbeats of worker ${worker}`,
+    }),
+  },
+  'sweep.ended': {
+    level: 'info',
+    say: ({ rescued, promoted, overdue, pruned, durationMs }) => {
+      if (rescued === 0) return null
+      const message = `The sweep took back ${count(rescued, 'job')} whose ${rescued === 1 ? 'lease' : 'leases'} had run out.`
+      return { message, facts: { rescued, promoted, overdue, pruned, durationMs }, kind: 'sweeps' }
+    },
+  },
+  'store.down': {
+    level: 'error',
+    say: ({ by, error }) => ({
+      message: `The store does not answer (${by}): ${saying(error)} It is asked again until it does.`,
+      facts: { by, error: errorFacts(error) },
+      kind: 'outages of the store',
+    }),
+  },
+  // A warning, so that whoever was told of the outage is told of its end.
+  'store.up': {
+    level: 'warn',
+    say: ({ by, awayMs }) => ({
+      message: `The store answers again after ${time(awayMs)} (${by}).`,
+      facts: { by, awayMs },
+      kind: 'ends of outages',
+    }),
+  },
+  'worker.started': {
+    level: 'info',
+    say: ({ worker, queues, concurrency }) => ({
+      message: `Worker ${worker} works on ${queues === null ? 'all queues' : queues.join(', ')}, up to ${count(concurrency, 'job')} at a time.`,
+      facts: { worker, queues, concurrency },
+      kind: 'workers started',
+    }),
+  },
+  'worker.stopping': {
+    level: 'info',
+    say: ({ worker, running, graceMs }) => ({
+      message: `Worker ${worker} stops: ${count(running, 'job')} may run on for ${time(graceMs)}.`,
+      facts: { worker, running, graceMs },
+      kind: 'workers stopping',
+    }),
+  },
+  'worker.stopped': {
+    level: 'info',
+    say: ({ worker }) => ({ message: `Worker ${worker} has stopped.`, facts: { worker }, kind: 'workers stopped' }),
+  },
+  'worker.failed': {
+    level: 'error',
+    say: ({ worker, error }) => ({
+      message: `Worker ${worker} failed and works no more: ${saying(error)}`,
+      facts: { worker, error: errorFacts(error) },
+      kind: 'failed workers',
+    }),
+  },
+  'gate.closed': {
+    level: 'info',
+    say: ({ gate, reason }) => ({
+      message: `Gate ${gate} is closed: ${reason}.`,
+      facts: { gate, reason },
+      kind: `closings of gate ${gate}`,
+    }),
+  },
+  'gate.opened': {
+    level: 'info',
+    say: ({ gate, closedMs }) => ({
+      message: `Gate ${gate} is open again after ${time(closedMs)}.`,
+      facts: { gate, closedMs },
+      kind: `openings of gate ${gate}`,
+    }),
+  },
+}
+
+export function sayMore(kind: string, held: number): LogLine {
+  return { message: `… and ${held} more ${kind} in the last second`, facts: { kind, held }, kind: null }
+}
+
+const failed = { failed: 'failed', timeout: 'took too long', crashed: 'took its thread with it' } as const
+
+function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts): LogLine {
+  return { message, facts: { ...jobFacts(event), ...facts }, kind: `${plural} in queue ${event.queue}` }
+}
+
+function jobFacts({ id, queue, attempt, maxAttempts, worker }: JobFacts): LogFacts {
+  return { id, queue, attempt, maxAttempts, worker }
+}
+
+function theJob({ id, queue }: JobFacts, noun: 'Job' | 'job' = 'Job'): string {
+  return `${noun} ${id} of queue ${queue}`
+}
+
+function tries({ attempt, maxAttempts }: JobFacts): string {
+  return `${attempt} of ${maxAttempts}`
+}
+
+/** Plain data: what a logger makes of an Error depends on the logger. */
+function errorFacts({ name, message, stack, ...rest }: JobError): LogFacts {
+  const { code } = rest as { code?: unknown }
+  return { name, message, ...(code !== undefined && { code }), stack }
+}
+
+/** Ends like a sentence, whatever it ends with. */
+function saying({ message }: { readonly message: string }): string {
+  return /[.!?…]$/.test(message) ? message : `${message}.`
+}
+
+function count(number: number, noun: string): string {
+  return `${number} ${noun}${number === 1 ? '' : 's'}`
+}
+
+function time(ms: number): string {
+  return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
+}

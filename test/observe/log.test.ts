@@ -1,0 +1,225 @@
+import assert from 'node:assert/strict'
+import { PassThrough } from 'node:stream'
+import { type TestContext, test } from 'node:test'
+import { WriteStream } from 'node:tty'
+import { isHoldfastError } from '../../src/errors.ts'
+import { Events, type HoldfastEvents } from '../../src/events.ts'
+import { logTo } from '../../src/observe/log.ts'
+import { type Logger, stderrSink } from '../../src/observe/logger.ts'
+
+delete process.env['FORCE_COLOR'] // a test runner on a terminal sets it
+
+const run = {
+  ...{ id: '018f0000-0000-7000-8000-000000000001', queue: 'mail', attempt: 5, maxAttempts: 5, worker: 'w1' },
+  durationMs: 12,
+}
+const dead: HoldfastEvents['job.dead'] = { ...run, ending: 'failed', error: { message: 'refused', name: 'Error' } }
+
+type Written = [level: string, message: string, facts: Record<string, unknown>]
+
+function setup() {
+  const events = new Events()
+  const written: Written[] = []
+  const writing = (level: string) => (message: string, facts: object) =>
+    void written.push([level, message, { ...facts }])
+  const logger = { debug: writing('debug'), info: writing('info'), warn: writing('warn'), error: writing('error') }
+  return { events, written, logger, messages: () => written.map(([, message]) => message) }
+}
+
+/** What goes to stderr while this runs. */
+function stderrOf(t: TestContext, act: (events: Events) => void): string[] {
+  const lines: string[] = []
+  const write = t.mock.method(process.stderr, 'write', (text: string) => lines.push(text))
+  const events = new Events()
+  const stop = logTo(events, undefined)
+  act(events)
+  stop()
+  write.mock.restore()
+  return lines
+}
+
+test('a logger gets a sentence and its facts, at the level of the event', () => {
+  const { events, written, logger } = setup()
+  logTo(events, logger)
+  events.emit('job.dead', dead)
+  events.emit('job.done', { ...run, outcome: 'saved', warning: null })
+  assert.deepEqual(written[0], [
+    'error',
+    'Job 018f0000-0000-7000-8000-000000000001 of queue mail is dead: it failed in attempt 5 of 5: refused.',
+    { ...run, ending: 'failed', error: { message: 'refused', name: 'Error', stack: undefined } },
+  ])
+  assert.equal(written[1]?.[0], 'debug')
+  assert.match(written[1]?.[1] ?? '', /is done as saved after 12 ms\.$/)
+})
+
+test('pino gets the facts first and is asked what it takes', () => {
+  const { events, written, logger } = setup()
+  let level = 'info'
+  const pino = {
+    bindings: () => ({}),
+    child: () => pino,
+    isLevelEnabled: (asked: string) => asked !== 'debug' || level === 'debug',
+    debug: (facts: object, message?: string) => logger.debug(message ?? '', facts),
+    info: (facts: object, message?: string) => logger.info(message ?? '', facts),
+    warn: (facts: object, message?: string) => logger.warn(message ?? '', facts),
+    error: (facts: object, message?: string) => logger.error(message ?? '', facts),
+  }
+  logTo(events, pino as unknown as Logger)
+  events.emit('worker.stopped', { worker: 'w1' })
+  events.emit('job.cancelled', run)
+  events.emit('job.snoozed', { ...run, runAt: null })
+  level = 'debug'
+  events.emit('job.snoozed', { ...run, runAt: null })
+  assert.deepEqual(
+    written.map(([at, message]) => [at, message]),
+    [
+      ['info', 'Worker w1 has stopped.'],
+      ['info', `Job ${run.id} of queue mail was cancelled while it ran.`],
+      ['debug', `Job ${run.id} of queue mail was put off.`],
+    ],
+  )
+  assert.deepEqual(written[0]?.[2], { worker: 'w1' })
+})
+
+test('without a logger stderr shows what somebody should act upon, one line each', (t) => {
+  const error = new Error('connection refused')
+  const lines = stderrOf(t, (events) => {
+    events.emit('job.dead', dead)
+    events.emit('store.down', { by: 'worker w1', error })
+    events.emit('store.up', { by: 'worker w1', awayMs: 12_400 })
+    events.emit('worker.failed', { worker: 'w1', error })
+    events.emit('settle.failed', { ...run, error, state: 'scheduled' })
+    events.emit('handler.abandoned', { ...run, reason: 'timeout', abandoned: 2 })
+    events.emit('job.retrying', { ...dead, runAt: null })
+    events.emit('job.log', { ...run, message: 'of a handler', facts: {} })
+    events.emit('worker.started', { worker: 'w1', queues: null, concurrency: 1 })
+  })
+  const wanted = [
+    /error: Job .* of queue mail is dead/,
+    /error: The store does not answer \(worker w1\): connection refused\. It is asked again until it does\./,
+    /warn: The store answers again after 12 s/,
+    /error: Worker w1 failed and works no more: connection refused\./,
+    /error: Job .* ran, and its settlement failed: connection refused\. It is scheduled now\./,
+    /warn: The handler of job .* ignored its signal \(timeout\) and was left behind\. 2 such handlers run on in worker w1\./,
+  ]
+  assert.equal(lines.length, wanted.length, lines.join(''))
+  for (const [index, pattern] of wanted.entries()) {
+    assert.match(lines[index] ?? '', pattern)
+    assert.match(lines[index] ?? '', /^\d{4}-\d\d-\d\dT[^\n]*\n$/)
+  }
+})
+
+test('nothing is made for an event that no line is written about', () => {
+  const silent = new Events()
+  logTo(silent, false)
+  assert.equal(silent.hears('job.dead'), false)
+  const quiet = new Events()
+  const stop = logTo(quiet, undefined)
+  assert.deepEqual(
+    (['job.dead', 'job.done', 'job.enqueued', 'claim.ended'] as const).map((name) => quiet.hears(name)),
+    [true, false, false, false],
+  )
+  stop()
+  assert.equal(quiet.hears('job.dead'), false)
+})
+
+test('a heartbeat that fails once is not worth a line, one that goes on failing is', (t) => {
+  const failure = { jobs: 3, error: new Error('timed out') }
+  const lines = stderrOf(t, (events) => {
+    events.emit('heartbeat.failed', { ...failure, worker: 'w1' })
+    events.emit('heartbeat.failed', { ...failure, worker: 'w2' })
+    events.emit('heartbeat.failed', { ...failure, worker: 'w1' })
+  })
+  assert.equal(lines.length, 1)
+  assert.match(lines[0] ?? '', /Worker w1 cannot renew its leases \(3 jobs\): timed out\./)
+})
+
+test('a flood of one kind is told of as one, and hides no other kind', (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const { events, messages, logger, written } = setup()
+  const stop = logTo(events, logger)
+  for (let i = 0; i < 67; i++) events.emit('job.dead', dead)
+  events.emit('job.dead', { ...dead, queue: 'other' })
+  assert.equal(written.length, 11)
+  t.mock.timers.tick(1_000)
+  assert.equal(messages().at(-1), '… and 57 more dead jobs in queue mail in the last second')
+  assert.equal(written.at(-1)?.[0], 'error')
+  for (let i = 0; i < 11; i++) events.emit('job.dead', dead)
+  assert.equal(written.length, 22)
+  stop()
+  assert.equal(messages().at(-1), '… and 1 more dead jobs in queue mail in the last second')
+  t.mock.timers.tick(1_000)
+  assert.equal(written.length, 23)
+})
+
+test('what a handler logs is never held back, and cannot pose as another job', () => {
+  const { events, written, logger } = setup()
+  logTo(events, logger)
+  for (let i = 0; i < 50; i++) events.emit('job.log', { ...run, message: `line ${i}`, facts: { id: 'mine', page: i } })
+  assert.equal(written.length, 50)
+  const { durationMs: _, ...job } = run
+  assert.deepEqual(written[7], ['info', 'line 7', { ...job, page: 7 }])
+})
+
+test('an error message neither breaks the line nor is obeyed by a terminal', () => {
+  const stream = new PassThrough()
+  stderrSink(stream as unknown as WriteStream).write(
+    'error',
+    `one\nholdfast error: two \u001b[31mred\u001b[0m \u0007 ${'x'.repeat(5_000)}`,
+    {},
+  )
+  const text = String(stream.read())
+  assert.match(text, /^\S+ holdfast error: one holdfast error: two red x+…\n$/)
+  assert.ok(text.length < 1_100)
+})
+
+test('colours are for terminals, and not with NO_COLOR', () => {
+  const isColoured = (isTTY: boolean, env: NodeJS.ProcessEnv) => {
+    const getColorDepth = () => WriteStream.prototype.getColorDepth(env)
+    const stream = Object.assign(new PassThrough(), { isTTY, getColorDepth })
+    stderrSink(stream as unknown as WriteStream).write('error', 'x', {})
+    return String(stream.read()).includes('\u001b[')
+  }
+  const env = { TERM: 'xterm-256color' }
+  assert.deepEqual([isColoured(true, env), isColoured(false, env)], [true, false])
+  assert.equal(isColoured(true, { ...env, NO_COLOR: '1' }), false)
+})
+
+test('a logger that throws harms nobody', async (t) => {
+  const warned: string[] = []
+  t.mock.method(process, 'emitWarning', (error: Error) => warned.push(error.message))
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const events = new Events()
+  const fail = () => {
+    throw new Error('disk full')
+  }
+  logTo(events, { info: fail, warn: fail, error: fail })
+  for (let i = 0; i < 12; i++) events.emit('job.dead', dead)
+  t.mock.timers.tick(1_000)
+  assert.equal(warned.length, 11)
+})
+
+test('what is no logger is refused', () => {
+  for (const logger of [true, 'console', null, {}, { info: console.info }]) {
+    assert.throws(
+      () => logTo(new Events(), logger as unknown as Logger),
+      (error) => isHoldfastError(error, 'INVALID_OPTION'),
+    )
+  }
+})
+
+// Never called: the compiler is the judge. `LogFn` as pino 10 and pino 9 declare it, console as Node does.
+export function fits(): Logger[] {
+  type Pino10 = {
+    (message: string): void
+    <T, Message extends string = string>(facts: T, message?: T extends string ? never : Message): void
+  }
+  type Pino9 = {
+    <T extends object>(facts: T, message?: string, ...args: unknown[]): void
+    (facts: unknown, message?: string, ...args: unknown[]): void
+    (message: string, ...args: unknown[]): void
+  }
+  type Library<Write> = { debug: Write; info: Write; warn: Write; error: Write; bindings(): object }
+  const own: Logger = { info: (message, facts) => [message.length, facts['id']], warn: () => {}, error: () => {} }
+  return [{} as Library<Pino10>, {} as Library<Pino9>, console, own]
+}

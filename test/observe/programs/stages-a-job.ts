@@ -1,0 +1,6 @@
+// A handler in a thread of its own that stages a follow-up job.
+import type { Job } from '../../../src/index.ts'
+
+export default function stagesAJob(job: Job): void {
+  job.effects.enqueue('next', 1, { headers: { tenant: 'a' } })
+}

@@ -1,0 +1,128 @@
+// A settlement that landed while nobody could be reached for longer than the store tries: whoever keeps it may ask again under
+// its token, and is told what became of it.
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import test from 'node:test'
+import { systemClock } from '../../src/clock.ts'
+import type { EffectSet } from '../../src/job/record.ts'
+import type { Settlement } from '../../src/job/transition.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import type { ClaimedJob, SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
+import { hour, rejects } from '../conformance/expect.ts'
+import { type CuttingProxy, cuttingProxy } from '../support/cutting-proxy.ts'
+import { type Hand, inHand, newPool, useDatabase } from './hand.ts'
+
+useDatabase()
+
+const commit = 'commit\0' // the whole statement; "read committed" is another
+const done: Settlement = { as: 'done', result: '"sent"', effects: null }
+const snooze: Settlement = { as: 'snooze', delayMs: hour }
+const put: EffectSet = { put: [{ key: 'k', value: '1', ttlMs: null }], delete: [], sql: [], enqueue: [] }
+
+const kinds: Readonly<Record<string, { readonly settlements: readonly Settlement[]; readonly says: string }>> = {
+  'that is plainly done': { settlements: [done, done], says: 'settle_done' },
+  'with effects': { settlements: [{ ...done, effects: put }], says: commit },
+  'of which some are done and some wait again': { settlements: [done, snooze, done], says: 'settle_done' },
+  'of which only those that wait again have landed': { settlements: [done, snooze, done], says: commit },
+}
+
+for (const [what, { settlements, says }] of Object.entries(kinds)) {
+  test(
+    `a settlement ${what}, whose answer was lost for good, is answered when it is asked again by its token`,
+    inHand(async (hand) => {
+      await using far = await farStore(hand)
+      const requests = await claimed(far.store, hand, settlements)
+      const token = randomUUID()
+      await landUnheard(far, requests, says, token)
+      const states = (answers: readonly SettleAnswer[]) => answers.map((answer) => stateOf(answer))
+      const expected = settlements.map(({ as }) => (as === 'done' ? 'done' : 'scheduled'))
+      assert.deepEqual(states(await far.store.settle(requests, token)), expected)
+      assert.deepEqual(states(await far.store.settle(requests, token)), expected, 'and again')
+      assert.deepEqual(
+        states(await far.store.settle(requests)),
+        expected.map(() => 'lost'),
+      )
+      assert.deepEqual(
+        states(await far.store.settle(requests, randomUUID())),
+        expected.map(() => 'lost'),
+      )
+      assert.equal((await hand.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
+    }),
+  )
+}
+
+test(
+  'a settlement that never arrived lands when it is asked again by its token',
+  inHand(async (hand) => {
+    await using far = await farStore(hand)
+    const requests = await claimed(far.store, hand, [done, snooze])
+    const token = 'any text will do'
+    await landUnheard(far, requests, 'begin isolation', token, 'before')
+    assert.equal((await hand.holdfast.stats()).running, 2)
+    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['done', 'scheduled'])
+  }),
+)
+
+test(
+  'what has landed is remembered for an hour',
+  inHand(async (hand) => {
+    await using far = await farStore(hand)
+    const requests = await claimed(far.store, hand, [done])
+    const token = randomUUID()
+    await far.store.settle(requests, token)
+    await hand.rows('update holdfast.flush set at = at - 3500000')
+    await hand.holdfast.sweep()
+    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['done'])
+    await hand.rows('update holdfast.flush set at = at - 200000')
+    const other = await hand.another()
+    await other.sweep()
+    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['lost'])
+  }),
+)
+
+interface FarStore extends AsyncDisposable {
+  readonly store: Store
+  readonly proxy: CuttingProxy
+}
+
+/** A store that reaches its server through a wire that can break. */
+async function farStore(hand: Hand): Promise<FarStore> {
+  const proxy = await cuttingProxy(hand.url)
+  const pool = newPool(proxy.url)
+  const store = await postgres({ pool, schema: hand.schema.name, listen: false })({ clock: systemClock })
+  return {
+    store,
+    proxy,
+    async [Symbol.asyncDispose]() {
+      await store.close()
+      await pool.end()
+      await proxy[Symbol.asyncDispose]()
+    },
+  }
+}
+
+async function claimed(store: Store, hand: Hand, settlements: readonly Settlement[]): Promise<SettleRequest[]> {
+  for (const { as } of settlements) await hand.enqueue('mail', as)
+  const jobs = await store.claim({ queues: ['mail'], max: 10, leaseMs: hour, worker: 'w' })
+  return settlements.map((settlement, i) => {
+    const { id, fence } = jobs[i] as ClaimedJob
+    return { id, fence, settlement, retryDelayMs: 0 }
+  })
+}
+
+async function landUnheard(
+  { store, proxy }: FarStore,
+  requests: readonly SettleRequest[],
+  says: string,
+  token: string,
+  moment: 'before' | 'after' = 'after',
+): Promise<void> {
+  const cut = proxy.cut(says, moment, { stays: true })
+  await rejects(store.settle(requests, token), 'STORE_UNAVAILABLE')
+  await cut
+  proxy.mend()
+}
+
+function stateOf(answer: SettleAnswer): unknown {
+  return typeof answer === 'object' && 'state' in answer ? answer.state : answer
+}

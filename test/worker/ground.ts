@@ -1,11 +1,12 @@
 // Where workers of several processes meet: one store, reached by its URL, in a database that also holds a table of the
 // application's own.
+import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import pg from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
-import { jobsFile } from '../sqlite/jobs-file.ts'
 import { testDatabase } from '../support/postgres.ts'
+import { scratchDirectory } from '../support/scratch.ts'
 
 export interface Ground extends AsyncDisposable {
   readonly url: string
@@ -18,41 +19,42 @@ export interface Ground extends AsyncDisposable {
 export type MakeGround = () => Promise<Ground>
 
 export async function sqliteGround(): Promise<Ground> {
-  const file = await jobsFile()
-  return {
-    url: file.url,
-    open: () => file.open(),
-    async query(text) {
-      using db = new DatabaseSync(file.path, { timeout: 10_000 })
-      return db.prepare(text).all()
-    },
-    [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+  const scratch = await scratchDirectory()
+  const path = join(scratch.path, 'jobs.db')
+  const query = async (text: string) => {
+    using db = new DatabaseSync(path, { timeout: 10_000 })
+    return db.prepare(text).all()
   }
+  return groundOn(`sqlite:${path}`, query, scratch)
 }
 
 export async function postgresGround(): Promise<Ground> {
   const database = await testDatabase()
-  const { url } = database
+  const query = async (text: string) => {
+    const client = new pg.Client({ connectionString: database.url })
+    await client.connect()
+    try {
+      return (await client.query(text)).rows
+    } finally {
+      await client.end()
+    }
+  }
+  return groundOn(database.url, query, database)
+}
+
+function groundOn(url: string, query: Ground['query'], below: AsyncDisposable): Ground {
   const clients: Holdfast[] = []
   return {
     url,
+    query,
     async open() {
-      const client = await open(url)
+      const client = await open(url, { logger: false })
       clients.push(client)
       return client
     },
-    async query(text) {
-      const client = new pg.Client({ connectionString: url })
-      await client.connect()
-      try {
-        return (await client.query(text)).rows
-      } finally {
-        await client.end()
-      }
-    },
     async [Symbol.asyncDispose]() {
-      await Promise.all(clients.map((client) => client.close()))
-      await database[Symbol.asyncDispose]()
+      await Promise.all(clients.map((client) => client.close({ grace: 0 })))
+      await below[Symbol.asyncDispose]()
     },
   }
 }

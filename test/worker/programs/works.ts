@@ -45,7 +45,8 @@ const { lease, concurrency, grace = '20s', busyTimeout }: WorksOptions = JSON.pa
 const told = Promise.withResolvers<void>()
 const quiet: readonly EventName[] = ['claim.ended', 'settle.ended', 'sweep.ended', 'job.started']
 
-const holdfast = await open(busyTimeout ? sqlite({ path: url.slice('sqlite:'.length), busyTimeout }) : url)
+const store = busyTimeout ? sqlite({ path: url.slice('sqlite:'.length), busyTimeout }) : url
+const holdfast = await open(store, { logger: false })
 holdfast.onAll((event, facts) => {
   if (!quiet.includes(event)) say({ event, ...idOf(facts), at: machineMs() } satisfies Said)
 })

@@ -13,6 +13,7 @@ export class Outage {
   readonly #events: Events
   readonly #timers: Timers
   #since: number | null = null
+  #answeredAt = Number.NEGATIVE_INFINITY
   #error: Error | null = null
 
   constructor(by: string, events: Events, timers: Timers) {
@@ -29,20 +30,23 @@ export class Outage {
   /** Asks until it is answered. What is no outage is thrown; so is the outage itself once the signal has aborted. */
   async survive<T>(ask: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     for (let tries = 0; ; tries++) {
+      const askedAt = this.#timers.now()
       try {
         const answer = await ask()
         this.up()
         return answer
       } catch (error) {
         if (!isOutage(error)) throw error
-        this.down(error)
+        this.down(error, askedAt)
         if (signal?.aborted) throw error
         await pause(this.#timers, pauseAfter(tries), signal)
       }
     }
   }
 
-  down(error: Error): void {
+  /** It did not answer what it was asked then. It may have answered others since: then it is not away. */
+  down(error: Error, askedAt: number): void {
+    if (askedAt < this.#answeredAt) return
     this.#error = error
     if (this.#since !== null) return
     this.#since = this.#timers.now()
@@ -50,8 +54,10 @@ export class Outage {
   }
 
   up(): void {
+    const now = this.#timers.now()
+    this.#answeredAt = now
     if (this.#since === null) return
-    const awayMs = this.#timers.now() - this.#since
+    const awayMs = now - this.#since
     this.#since = null
     this.#error = null
     this.#events.emit('store.up', { by: this.#by, awayMs })

@@ -111,6 +111,41 @@ export function handlerTests(makeGround: MakeGround): void {
     await recount(holdfast)
   })
 
+  test('a handler that unwinds has no time left once its worker is told a second time to stop at once', async () => {
+    await using ground = await makeGround()
+    const holdfast = await ground.open()
+    const aborted = Promise.withResolvers<void>()
+    const worker = holdfast.work('tasks', ({ signal }) => {
+      signal.addEventListener('abort', () => aborted.resolve())
+      return new Promise(() => {})
+    })
+    const started = next(holdfast, 'job.started')
+    const { id } = await holdfast.queue('tasks').enqueue(1)
+    await started
+    const stopped = worker.stop({ grace: 0 })
+    await aborted.promise
+    const askedAt = performance.now()
+    await worker.stop({ grace: 0 })
+    await stopped
+    assert.ok(performance.now() - askedAt < 2_000, 'unwinding takes 5 s')
+    const { state, attempts } = await readJob(holdfast, id)
+    assert.deepEqual([state, attempts], ['ready', 0])
+  })
+
+  test('a cancelled handler that throws what nobody may look at leaves a cancelled job', async () => {
+    await using ground = await makeGround()
+    const holdfast = await ground.open()
+    const worker = holdfast.work('tasks', ({ signal }) => {
+      return new Promise((_, reject) => signal.addEventListener('abort', () => reject(opaque())))
+    })
+    const started = next(holdfast, 'job.started')
+    const { id } = await holdfast.queue('tasks').enqueue(1)
+    await started
+    await holdfast.cancel(id)
+    await assert.rejects(holdfast.result(id), { code: 'JOB_CANCELLED' })
+    assert.equal(worker.health().ok, true)
+  })
+
   describe('a handler that ignores its signal after a timeout', () => {
     test('is left behind: its place is free, its job has failed, and what it returns is thrown away', async () => {
       await using ground = await makeGround()

@@ -1,20 +1,27 @@
 // The server goes away under a worker that runs jobs, and comes back.
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { after, before, test } from 'node:test'
 import { open } from '../../src/open.ts'
 import { recount } from '../conformance/world.ts'
 import { machineMs } from '../sqlite/process.ts'
-import { startServer } from '../support/postgres.ts'
+import { type Server, startServer } from '../support/postgres.ts'
 import { endingsOf, enqueue, idsOf, jobsOf } from './processes.ts'
 import { WorkerProcess } from './worker-process.ts'
 
 /** A worker asks again less and less often, every few seconds at the least. */
 const backMs = 10_000
 
+let server: Server
+
+before(async () => {
+  server = await startServer()
+})
+after(() => server[Symbol.asyncDispose]())
+
 test('jobs that end while the server is away are settled once it is back, each once; that it was away is told once', async (t) => {
-  await using server = await startServer()
-  await using holdfast = await open(server.url())
-  await using worker = await WorkerProcess.start(server.url(), 'worker', { lease: '30s', concurrency: 5 })
+  const url = `${server.url()}?schema=away`
+  await using holdfast = await open(url)
+  await using worker = await WorkerProcess.start(url, 'worker', { lease: '30s', concurrency: 5 })
   const running = await enqueue(holdfast, 5, { do: 'waitToBeTold' })
   await worker.until(() => worker.began.length === running.length)
   const waiting = await enqueue(holdfast, 10, { do: 'work' }) // durable, and so are the claims before it
@@ -37,13 +44,13 @@ test('jobs that end while the server is away are settled once it is back, each o
 })
 
 test('a server that crashes under load again and again has every job done once', async (t) => {
-  await using server = await startServer()
-  await using holdfast = await open(server.url())
-  await using worker = await WorkerProcess.start(server.url(), 'worker', { lease: '2s', concurrency: 10 })
+  const url = `${server.url()}?schema=crashes`
+  await using holdfast = await open(url)
+  await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 10 })
   const crashes = 3
-  const ids = await enqueue(holdfast, 600, { do: 'work', ms: 10 })
+  const ids = await enqueue(holdfast, 300, { do: 'work', ms: 10 })
   for (let crash = 1; crash <= crashes; crash++) {
-    await worker.happened('job.done', crash * 100)
+    await worker.happened('job.done', crash * 60)
     await server.stop('immediate')
     await worker.happened('store.down', crash)
     await server.start()

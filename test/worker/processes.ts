@@ -140,19 +140,15 @@ export function processTests(makeGround: MakeGround): void {
     await using ground = await makeGround()
     const holdfast = await ground.open()
     await using stack = new AsyncDisposableStack()
-    const generation = async (no: number): Promise<WorkerProcess[]> => {
-      const names = [1, 2, 3].map((place) => `worker-${no}-${place}`)
-      const started = await Promise.all(names.map((name) => start(ground, name)))
-      for (const worker of started) stack.use(worker)
-      return started
-    }
-    const old = await generation(1)
+    const replace = async (name: string) => stack.use(await start(ground, name))
+    const old = await Promise.all([1, 2, 3].map((place) => replace(`old-${place}`)))
     const load = new Load(holdfast)
-    const young = await generation(2)
+    const young: WorkerProcess[] = []
     for (const worker of old) {
       const before = load.ids.length
       await worker.until(() => worker.events('job.done').length > 20)
       worker.kill('SIGTERM')
+      young.push(await replace(`young-${young.length + 1}`))
       assert.equal(await worker.ended, 'SIGTERM')
       assert.ok(load.ids.length > before, 'jobs were enqueued meanwhile')
     }

@@ -14,6 +14,12 @@ export interface Ground extends AsyncDisposable {
   open(): Promise<Holdfast>
   /** The application's own connection. */
   query(text: string): Promise<Record<string, unknown>[]>
+  /** Stops it (SIGSTOP) where it keeps nobody else from writing for good. */
+  suspend(process: Suspended): Promise<void>
+}
+
+interface Suspended {
+  kill(signal: NodeJS.Signals): void
 }
 
 export type MakeGround = () => Promise<Ground>
@@ -25,7 +31,20 @@ export async function sqliteGround(): Promise<Ground> {
     using db = new DatabaseSync(path, { timeout: 10_000 })
     return db.prepare(text).all()
   }
-  return groundOn(`sqlite:${path}`, query, scratch)
+  // Whoever is stopped while it writes to the file keeps it, and no one else can write until it goes on.
+  const suspend = async (process: Suspended) => {
+    for (;;) {
+      process.kill('SIGSTOP')
+      try {
+        using db = new DatabaseSync(path, { timeout: 500 })
+        db.exec('begin immediate; rollback')
+        return
+      } catch {
+        process.kill('SIGCONT')
+      }
+    }
+  }
+  return groundOn(`sqlite:${path}`, { query, suspend }, scratch)
 }
 
 export async function postgresGround(): Promise<Ground> {
@@ -39,14 +58,15 @@ export async function postgresGround(): Promise<Ground> {
       await client.end()
     }
   }
-  return groundOn(database.url, query, database)
+  const suspend = async (process: Suspended) => process.kill('SIGSTOP') // the server lets go of what it held
+  return groundOn(database.url, { query, suspend }, database)
 }
 
-function groundOn(url: string, query: Ground['query'], below: AsyncDisposable): Ground {
+function groundOn(url: string, hands: Pick<Ground, 'query' | 'suspend'>, below: AsyncDisposable): Ground {
   const clients: Holdfast[] = []
   return {
     url,
-    query,
+    ...hands,
     async open() {
       const client = await open(url, { logger: false })
       clients.push(client)

@@ -73,7 +73,7 @@ export function processTests(makeGround: MakeGround): void {
       await using stopped = await start(ground, 'stopped')
       const ids = await enqueue(holdfast, 6, { do: 'waitToBeTold', effects: true })
       await stopped.until(() => stopped.began.length === ids.length)
-      stopped.kill('SIGSTOP')
+      await ground.suspend(stopped)
       await using other = await start(ground, 'other')
       other.tell()
       await other.happened('job.done', ids.length)

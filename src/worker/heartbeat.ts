@@ -103,15 +103,13 @@ export class Heartbeat {
     if (runs.length === 0) return
     try {
       const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))
-      const answers = await this.#desk.renew(requests)
-      this.#desk.outage.up()
+      const answers = await this.#desk.outage.ask(() => this.#desk.renew(requests))
       this.lastBeatAt = new Date()
       runs.forEach((run, i) => {
         this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)
       })
     } catch (error) {
       if (!isOutage(error)) return this.#desk.fail(error)
-      this.#desk.outage.down(error, askedAt)
       this.#desk.events.emit('heartbeat.failed', { worker: this.#desk.worker, jobs: runs.length, error })
       const soon = this.#desk.timers.now() + Math.min(retryMaxMs, this.#leaseMs / 10)
       this.#nextBeatAt = Math.min(this.#nextBeatAt, soon)

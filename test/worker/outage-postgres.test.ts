@@ -47,8 +47,8 @@ test('a server that crashes under load again and again has every job done once',
   const url = `${server.url()}?schema=crashes`
   await using holdfast = await open(url)
   await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 10 })
-  const crashes = 3
-  const ids = await enqueue(holdfast, 300, { do: 'work', ms: 10 })
+  const crashes = 2
+  const ids = await enqueue(holdfast, 200, { do: 'work', ms: 10 })
   for (let crash = 1; crash <= crashes; crash++) {
     await worker.happened('job.done', crash * 60)
     await server.stop('immediate')
@@ -60,5 +60,30 @@ test('a server that crashes under load again and again has every job done once',
   t.diagnostic(`${worker.began.length} runs for ${ids.length} jobs, ${worker.events('lease.lost').length} leases lost`)
   assert.deepEqual(idsOf(worker.events('job.done')), ids.toSorted(), 'each was settled once')
   assert.deepEqual([worker.events('store.down').length, worker.events('store.up').length], [crashes, crashes])
+  await recount(holdfast)
+})
+
+test('a worker that is asked to end while the server is away ends; what it could not settle is done again by another', async (t) => {
+  const url = `${server.url()}?schema=ends`
+  await using holdfast = await open(url)
+  await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 5 })
+  const ids = await enqueue(holdfast, 5, { do: 'waitToBeTold' })
+  await worker.until(() => worker.began.length === ids.length)
+  await server.stop('immediate')
+  worker.tell()
+  await worker.happened('store.down', 1)
+  worker.kill('SIGTERM')
+  await worker.happened('worker.stopping', 1)
+  worker.kill('SIGTERM')
+  const askedAt = machineMs()
+  assert.equal(await worker.ended, 'SIGTERM')
+  const tookMs = machineMs() - askedAt
+  t.diagnostic(`ended ${tookMs.toFixed()} ms after the second signal`)
+  assert.ok(tookMs < backMs)
+  await server.start()
+  await using other = await WorkerProcess.start(url, 'other', { lease: '2s', concurrency: 5 })
+  other.tell()
+  await other.happened('job.done', ids.length)
+  assert.deepEqual(idsOf(other.events('job.done')), ids.toSorted())
   await recount(holdfast)
 })

@@ -21,6 +21,21 @@ test('who asked before the store came back and is refused late does not say agai
   assert.deepEqual(told, ['store.down', 'store.up'])
 })
 
+test('a store that says nothing for ten seconds is away until it answers', async (t) => {
+  t.mock.timers.enable({ apis: ['setInterval'] })
+  const { told, outage } = setup()
+  const answer = Promise.withResolvers<string>()
+  const asked = outage.survive(() => answer.promise)
+  t.mock.timers.tick(9_999)
+  assert.deepEqual(told, [])
+  t.mock.timers.tick(1)
+  assert.match(String(outage.error), /not answered for 10 s/)
+  answer.resolve('at last')
+  assert.equal(await asked, 'at last')
+  assert.equal(outage.error, null)
+  assert.deepEqual(told, ['store.down', 'store.up'])
+})
+
 function setup() {
   const events = new Events()
   const told: string[] = []

@@ -63,6 +63,7 @@ import { kvWeight, settleWeight, weightMax } from './weight.ts'
 import type { Gate, GateOptions } from './worker/gate.ts'
 import { type GateInfo, Gates } from './worker/gates.ts'
 import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
+import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
 import { type MakeLoop, type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
 export interface QueueInfo extends Readonly<Record<JobState, number>> {
@@ -408,6 +409,14 @@ export class Holdfast {
     this.#closing ??= this.#close(stopped)
     for (const stop of stopped) stop.catch(() => undefined) // its worker failed, and said so
     return this.#closing
+  }
+
+  /**
+   * Closes when the process is asked to end (SIGTERM, SIGINT), and then lets it end by that signal; a second signal hurries.
+   * Answers how to stop listening.
+   */
+  closeOnSignals(options: SignalOptions = {}): () => void {
+    return closeOnSignals((stop) => this.close(stop), options)
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -163,7 +163,7 @@ export class Worker {
   async stop(options: StopOptions = {}): Promise<void> {
     checkOptions(options, 'stop options', ['grace'])
     const graceMs = toMs(options.grace ?? defaults.stopGraceMs, 'grace')
-    if (this.#halt.signal.aborted && graceMs === 0) this.#isHurried = true
+    if (this.#halt.signal.aborted && graceMs === 0) this.#hurry()
     this.#endGraceBy(this.#desk.timers.now() + graceMs)
     this.#halt.abort()
     await this.finished
@@ -266,6 +266,12 @@ export class Worker {
     this.#failure ??= { error }
     this.#endGraceBy(Number.NEGATIVE_INFINITY)
     this.#halt.abort()
+  }
+
+  #hurry(): void {
+    this.#isHurried = true
+    for (const run of [...this.#runs]) run.hurry()
+    this.#settlements.drain(drainHurriedMs)
   }
 
   #endGraceBy(at: number): void {

@@ -86,11 +86,14 @@ test('--print needs no store, takes the schema from its URL too, and answers in 
 test('a schema from the future is refused with SCHEMA_AHEAD', async () => {
   await using world = await setup()
   await world.holdfast('migrate')
-  await world.query('update holdfast.meta set schema = 1000')
+  await world.query('update holdfast.meta set schema = 1000, min_client = 999')
   for (const command of ['migrate', 'queues']) {
     const { code, stderr } = await world.holdfast(command)
     assert.equal(code, 1)
-    assert.match(stderr, /^holdfast: The database has schema 1000; .* Upgrade .*\(SCHEMA_AHEAD\)\n$/)
+    assert.match(
+      stderr,
+      /^holdfast: The database has schema 1000, for clients that know 999 or later; .* Upgrade .*\(SCHEMA_AHEAD\)\n$/,
+    )
   }
 })
 

@@ -168,6 +168,7 @@ lease (
 meta (
   only_row boolean not null default true,
   schema integer not null,
+  min_client integer not null,
   system_identifier text
 );
 overdue (
@@ -340,6 +341,7 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
@@ -355,6 +357,7 @@ function last_change() returns bigint sql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile;
+function miss_lane() returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -402,6 +405,7 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function quoted_schema() returns text sql stable;
+function raise_sequences() returns void sql volatile;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

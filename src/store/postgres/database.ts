@@ -12,7 +12,7 @@ import type { Pool, PoolClient, QueryResult } from 'pg'
 import { type Clock, systemClock } from '../../clock.ts'
 import { HoldfastError, isHoldfastError, type Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
-import type { Schema } from './migrations.ts'
+import type { Schema } from './schema.ts'
 
 /** A row as text, column by column, whatever types the application has registered with the driver. */
 export type Row = readonly (string | null)[]

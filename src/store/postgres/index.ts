@@ -27,16 +27,18 @@ import type {
   SweepRequest,
 } from '../store.ts'
 import { alter, purge } from './alter.ts'
-import { Claims, heal, systemIdentifier } from './claim.ts'
+import { Claims } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database, patiently } from './database.ts'
 import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue.ts'
+import { heal } from './heal.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
-import { migrate, requireSchema, Schema } from './migrations.ts'
+import { migrate, requireSchema } from './migrate.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
+import { Schema } from './schema.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
 import { Turnstile } from './turnstile.ts'
@@ -144,9 +146,7 @@ class PostgresStore implements Store {
   async start(): Promise<void> {
     await this.#withClient((client) => migrate(client, this.#db.schema))
     await this.#db.learnIsolation()
-    const [row] = await this.#db.query('select system_identifier from holdfast.meta', [])
-    const here = await systemIdentifier(this.#db)
-    if (here !== null && row?.[0] !== here) await heal(this.#db)
+    await heal(this.#db)
   }
 
   async #withClient(work: (client: PoolClient) => Promise<unknown>): Promise<void> {

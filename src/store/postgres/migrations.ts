@@ -1,14 +1,9 @@
-// The schema, as numbered steps forward. Landed steps are never edited. In their text `holdfast.` stands for the schema's
-// name, and LANE_LOCKS, TOKEN_LOCKS and SWEEP_LOCKS for three numbers of its own, so that schemas in one database do not
-// share advisory locks.
+// The schema, as numbered steps forward. Landed steps are never edited. `schema.ts` says how their text is read.
 //
-// Any number of processes may start at once: the first to get the lock migrates, the rest find nothing left to do. Where
-// the schema is up to date nothing is written, so a role that may not create tables can open it.
+// Who may work on it. Each step says which clients can work beside it: those that know at least the schema `minClient`. It
+// is recorded with the version, so that an older client finds out by itself whether a newer schema is still one for it.
+// What that allows a step to do stands in docs/guides/upgrading.md.
 
-import { createHash } from 'node:crypto'
-import type { ClientBase } from 'pg'
-import { show } from '../../duration.ts'
-import { HoldfastError } from '../../errors.ts'
 import { tables } from './migrations/0001-tables.ts'
 import { claim } from './migrations/0002-claim.ts'
 import { enqueue } from './migrations/0003-enqueue.ts'
@@ -19,133 +14,67 @@ import { alter } from './migrations/0007-alter.ts'
 import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
+import type { Schema } from './schema.ts'
 
-const migrations: readonly string[] = [
-  tables,
-  claim,
-  enqueue,
-  settle,
-  obey,
-  sweep,
-  alter,
-  cancelRequested,
-  progress,
-  watch,
+export interface Step {
+  readonly sql: string
+  /** The oldest schema whose clients can work beside this one; unless given, the same as before it. */
+  readonly minClient?: number
+}
+
+export const steps: readonly Step[] = [
+  { sql: tables },
+  { sql: claim },
+  { sql: enqueue },
+  { sql: settle },
+  { sql: obey },
+  { sql: sweep },
+  { sql: alter },
+  { sql: cancelRequested },
+  { sql: progress },
+  { sql: watch, minClient: 10 },
 ]
 
-/** A schema's name, and how SQL written for `holdfast` is read in it. */
-export class Schema {
-  readonly name: string
-  readonly quoted: string
-  readonly #texts = new Map<string, string>()
+/** How long a step waits for a table, and everybody who comes later behind it. */
+export const lockMaxMs = 100
 
-  constructor(name: string) {
-    if (typeof name !== 'string' || !/^[^'\\$\0]+$/.test(name) || Buffer.byteLength(name) > 63) {
-      throw new HoldfastError(
-        'INVALID_OPTION',
-        `A schema name is 1 to 63 bytes without quotes, backslashes and dollar signs; got ${show(name)}.`,
-        { option: 'schema', value: name },
-      )
-    }
-    this.name = name
-    this.quoted = `"${name.replaceAll('"', '""')}"`
-  }
-
-  sql(text: string): string {
-    let known = this.#texts.get(text)
-    if (known === undefined) {
-      known = this.#render(text)
-      this.#texts.set(text, known)
-    }
-    return known
-  }
-
-  #render(text: string): string {
-    return text.replace(/\bholdfast\.|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) =>
-      found === 'holdfast.' ? `${this.quoted}.` : String(lockNumber(found, this.name)),
-    )
-  }
+/** What a database administrator would run by hand: a new schema, or the steps from an installed version on. */
+export function migrationScript(schema: Schema, from = 0): string {
+  if (from > 0)
+    return steps
+      .slice(from)
+      .map((_, i) => stepScript(schema, from + i))
+      .join('\n')
+  const texts = steps.map(({ sql }, i) => `-- ${i + 1} of ${steps.length}\n${schema.sql(sql).trim()}`)
+  const record = schema.sql(recordFirst(steps))
+  return `begin;\ncreate schema if not exists ${schema.quoted};\n\n${texts.join('\n\n')}\n\n${record};\ncommit;\n`
 }
 
-function lockNumber(kind: string, schema: string): number {
-  return createHash('sha256').update(`holdfast ${kind} ${schema}`).digest().readInt32BE(0)
+/** Ends with an error, and changes nothing, where the schema is at another version or a table is not to be had at once. */
+function stepScript(schema: Schema, found: number): string {
+  return schema.sql(`-- from ${found} to ${found + 1} of ${steps.length}
+begin;
+select pg_advisory_xact_lock(SCHEMA_LOCKS, 0);
+do $check$ begin
+  if (select schema from holdfast.meta) <> ${found} then
+    raise exception 'this is for a schema at version ${found}';
+  end if;
+end $check$;
+set local lock_timeout = ${lockMaxMs};
+${steps[found]?.sql.trim()}
+${record(steps, found + 1)};
+commit;
+`)
 }
 
-/** Everything a database administrator would run by hand. */
-export function migrationScript(schema: Schema): string {
-  const steps = migrations.map((step, i) => `-- ${i + 1} of ${migrations.length}\n${schema.sql(step).trim()}`)
-  const record = schema.sql(recordVersion(0))
-  return `begin;\ncreate schema if not exists ${schema.quoted};\n\n${steps.join('\n\n')}\n\n${record};\ncommit;\n`
+export function recordFirst(upTo: readonly Step[]): string {
+  return `insert into holdfast.meta (schema, min_client) values (${upTo.length}, ${minClientOf(upTo)})`
 }
 
-function recordVersion(found: number): string {
-  if (found === 0) return `insert into holdfast.meta (schema) values (${migrations.length})`
-  return `update holdfast.meta set schema = ${migrations.length}`
+export function record(all: readonly Step[], version: number): string {
+  return `update holdfast.meta set schema = ${version}, min_client = ${minClientOf(all.slice(0, version))}`
 }
 
-/** Brings the schema up to this version; answers from which. */
-export async function migrate(client: ClientBase, schema: Schema): Promise<{ from: number; to: number }> {
-  const to = migrations.length
-  const from = await schemaVersion(client, schema)
-  if (from > to) throw ahead(from)
-  if (from === to) return { from, to }
-  await client.query('begin isolation level read committed')
-  try {
-    await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
-    const found = await schemaVersion(client, schema)
-    if (found > to) throw ahead(found)
-    if (found === 0) await client.query(`create schema if not exists ${schema.quoted}`)
-    for (const step of migrations.slice(found)) await client.query(schema.sql(step))
-    if (found < to) await client.query(schema.sql(recordVersion(found)))
-    await client.query('commit')
-    return { from: found, to }
-  } catch (error) {
-    await client.query('rollback').catch(() => undefined) // the connection is gone, and with it the transaction
-    throw mayNot(error) ? notAllowed(schema, from, error) : error
-  }
-}
-
-/** For who may not migrate. */
-export async function requireSchema(client: ClientBase, schema: Schema): Promise<void> {
-  const found = await schemaVersion(client, schema)
-  if (found > migrations.length) throw ahead(found)
-  if (found === migrations.length) return
-  throw new HoldfastError(
-    'STORE_UNAVAILABLE',
-    `Schema ${schema.name} is at version ${found}, and ${migrations.length} is needed. Run "holdfast migrate" first, or open it once without readOnly.`,
-    { schema: schema.name, found, known: migrations.length },
-  )
-}
-
-async function schemaVersion(client: ClientBase, schema: Schema): Promise<number> {
-  // Not to_regclass: right after waiting for the lock it may still answer from before.
-  const { rows } = await client.query(
-    `select count(*)::text as found from pg_class c join pg_namespace n on n.oid = c.relnamespace
-      where n.nspname = $1 and c.relname = 'meta'`,
-    [schema.name],
-  )
-  if (rows[0].found === '0') return 0
-  const meta = await client.query(schema.sql('select schema::text as schema from holdfast.meta'))
-  return Number(meta.rows[0]?.schema ?? 0)
-}
-
-function ahead(found: number): HoldfastError {
-  return new HoldfastError(
-    'SCHEMA_AHEAD',
-    `The database has schema ${found}; this Holdfast knows up to ${migrations.length}. Upgrade the holdfast package.`,
-    { found, known: migrations.length },
-  )
-}
-
-function mayNot(error: unknown): boolean {
-  return (error as { code?: unknown }).code === '42501'
-}
-
-function notAllowed(schema: Schema, found: number, cause: unknown): HoldfastError {
-  return new HoldfastError(
-    'STORE_UNAVAILABLE',
-    `Schema ${schema.name} is at version ${found}, version ${migrations.length} is needed, and this role may not create it. Have the output of "holdfast migrate --print" run by a role that may.`,
-    { schema: schema.name, found, known: migrations.length },
-    { cause },
-  )
+function minClientOf(upTo: readonly Step[]): number {
+  return upTo.findLast(({ minClient }) => minClient !== undefined)?.minClient ?? upTo.length
 }

@@ -73,9 +73,9 @@ function resultOf(settlement: Settlement): string | null {
 async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
   const { columns, order } = holdColumns(requests)
-  await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
-  const answers = await desk.lanes.withLanes(() =>
-    desk.db.transact(
+  const answers = await desk.lanes.withLanes(async () => {
+    await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
+    return desk.db.transact(
       async (tx) => {
         const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
         const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
@@ -92,8 +92,8 @@ async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], toke
         return answered
       },
       flushOf(token, 'in turn'),
-    ),
-  )
+    )
+  })
   desk.announce(ready)
   return answers
 }

@@ -17,6 +17,8 @@ import { type PostgresHome, postgresHome } from './postgres-home.ts'
 import { runOk } from './shell.ts'
 
 export interface ServerOptions {
+  /** Binaries of another version; see `postgres-versions.ts`. */
+  readonly native?: string
   readonly settings?: Readonly<Record<string, string>>
 }
 
@@ -41,8 +43,8 @@ const defaults = {
   max_prepared_transactions: '20',
 }
 
-export async function startServer({ settings = {} }: ServerOptions = {}): Promise<Server> {
-  const home = await postgresHome()
+export async function startServer({ native, settings = {} }: ServerOptions = {}): Promise<Server> {
+  const home = await postgresHome(native)
   try {
     await initialise(home)
     const server = new OwnServer(home, { ...defaults, ...settings, port: String(await freePort()) })

@@ -22,6 +22,11 @@ export function needs(name: keyof typeof systemNeeds): string | false {
   return false
 }
 
+/** For tests that need nothing but time. */
+export function onlySystem(why: string): string | false {
+  return process.env['HOLDFAST_TEST_SYSTEM'] === '1' ? false : `${why}; npm run test:system runs it`
+}
+
 export function isInstalled({ command }: SystemNeed): boolean {
   return (process.env['PATH'] ?? '').split(delimiter).some((directory) => isExecutable(join(directory, command)))
 }

@@ -49,10 +49,13 @@ begin
 end $holdfast$;
 
 -- A client remembers the numbers of lanes. One that was made just before a standby took over, or after the backup that was
--- restored, is not there any more: the client forgets what it knows and starts over.
+-- restored, is not there any more: the client forgets what it knows and starts over. A caller's own snapshot may simply be
+-- older than the lane.
 create function holdfast.miss_lane() returns void language plpgsql as $holdfast$
 begin
-  raise exception 'the database was set back behind a lane that this client knew; start over' using errcode = 'HF006';
+  if current_setting('transaction_isolation') = 'read committed' then
+    raise exception 'the database was set back behind a lane that this client knew; start over' using errcode = 'HF006';
+  end if;
 end $holdfast$;
 
 -- Of lanes and attempts there is one for all, or one for each.

@@ -14,6 +14,7 @@ const takesLong = [
   /\badd\s+column\b[^,;]*\bdefault\s+(?!null|true|false|'|-?\d|\$\$)/i,
   /\badd\s+column\b(?![^,;]*\bdefault\b)[^,;]*\bnot\s+null\b/i,
   /\b(vacuum full|cluster|reindex)\b/i,
+  /\balter\s+table\s+holdfast_(?!meta|queue|claim|lease|shelf)\w+\s+add\b/i, // a strict table is read through
 ]
 const takesAway = [/\bdrop\s+(table|column|function|type|sequence|view)\b/i, /\brename\b/i]
 
@@ -37,7 +38,8 @@ test('what would take long or take away is seen', () => {
     'alter table holdfast.job alter column headers set not null',
     'alter table holdfast.job add constraint few check (attempts < 9)',
     'alter table holdfast.job add column made_at timestamptz default clock_timestamp()',
-    'alter table holdfast_job add column origin text not null',
+    'alter table holdfast_lease add column origin text not null',
+    'alter table holdfast_job add column origin text',
     'create index job_origin on holdfast.job (origin)',
     'drop function holdfast.claim(uuid)',
     'alter table holdfast.job rename column ord to turn',

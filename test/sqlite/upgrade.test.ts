@@ -37,7 +37,7 @@ describe('two versions on one file', () => {
       { ...db.prepare('select schema, min_client from holdfast_meta').get() },
       {
         schema: steps.length + 1,
-        min_client: steps.length,
+        min_client: steps.findLast(({ minClient }) => minClient !== undefined)?.minClient,
       },
     )
     const holdfast = await file.open()

@@ -1,5 +1,6 @@
-// The next version of Holdfast, as a copy of this one with one more step of each schema: a column in the busiest table, and
-// on PostgreSQL functions that are replaced, and one that only the next version calls. Older clients have room beside it.
+// The next version of Holdfast, as a copy of this one with one more step of each schema: a column in a busy table (on SQLite
+// a small one), and on PostgreSQL functions that are replaced, and one that only the next version calls. Older clients have
+// room beside it.
 //
 //   await using next = await nextVersion()
 //   const { open } = await import(next.path('open.ts'))
@@ -18,6 +19,8 @@ const newClaim = claim
 
 const nextSql = [columnSql, claim.replaceAll('create function', 'create or replace function'), newClaim].join('\n')
 
+const nextSqlite = `alter table holdfast_lease add column origin text not null default 'unknown';`
+
 export const nextSteps: readonly Step[] = [...steps, { sql: nextSql }]
 
 export interface NextVersion extends AsyncDisposable {
@@ -29,22 +32,16 @@ export async function nextVersion(): Promise<NextVersion> {
   const scratch = await scratchDirectory(join(root, 'test/.tmp')) // where it finds its dependencies
   const path = (module: string) => join(scratch.path, 'src', module)
   await cp(join(root, 'src'), join(scratch.path, 'src'), { recursive: true })
-  const edit = async (module: string, from: string, to: string) => {
-    const text = await readFile(path(module), 'utf8')
-    if (text.split(from).length !== 2) throw new Error(`${module} has this once: ${from}`)
-    await writeFile(
-      path(module),
-      text.replace(from, () => to),
-    )
-  }
-  await writeFile(path('next.json'), JSON.stringify(nextSql))
-  const addStep = `  { sql: next },\n]\n`
-  const readNext = `import next from '../../next.json' with { type: 'json' }\n`
-  await edit('store/postgres/migrations.ts', `minClient: 10 },\n]\n`, `minClient: 10 },\n${addStep}`)
-  await edit('store/postgres/migrations.ts', `import { tables }`, `${readNext}import { tables }`)
-  await edit('store/postgres/claim.ts', 'select * from holdfast.claim(', 'select * from holdfast.claim_2(')
-  const lastStep = `    minClient: 3,\n  },\n]\n`
-  const nextStep = "{ sql: `alter table holdfast_job add column origin text not null default 'unknown'` },"
-  await edit('store/sqlite/migrations.ts', lastStep, lastStep.replace(']\n', `  ${nextStep}\n]\n`))
+  const edit = async (module: string, change: (text: string) => string) =>
+    writeFile(path(module), change(await readFile(path(module), 'utf8')))
+  await edit('store/postgres/migrations.ts', (text) => withStep(text, nextSql))
+  await edit('store/postgres/claim.ts', (text) => text.replace('from holdfast.claim(', 'from holdfast.claim_2('))
+  await edit('store/sqlite/migrations.ts', (text) => withStep(text, nextSqlite))
   return { path, [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose]() }
+}
+
+/** At the end of the list. */
+function withStep(text: string, sql: string): string {
+  const end = text.indexOf('\n]\n', text.indexOf('export const steps'))
+  return `${text.slice(0, end)}\n  { sql: ${JSON.stringify(sql)} },${text.slice(end)}`
 }

@@ -75,6 +75,6 @@ export function record(all: readonly Step[], version: number): string {
   return `update holdfast.meta set schema = ${version}, min_client = ${minClientOf(all.slice(0, version))}`
 }
 
-function minClientOf(upTo: readonly Step[]): number {
+export function minClientOf(upTo: readonly Step[]): number {
   return upTo.findLast(({ minClient }) => minClient !== undefined)?.minClient ?? upTo.length
 }

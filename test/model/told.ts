@@ -28,12 +28,9 @@ export class Told {
       return null
     }
     await this.#store.watch() // goes on
-    for (const [id, states] of statesOf(records)) {
+    for (const [id, states] of statesOf(records.filter(isNamedOnce))) {
       const told = this.#states.get(id) ?? 'nothing'
-      // An id that is used again names several jobs, and what was deleted may have been an older one.
-      const isOfAnother = told === 'deleted' && givenIds.includes(id)
-      if (!states.includes(told) && !isOfAnother)
-        return `job ${id} is ${states.join(' or ')}, and ${told} was told of it last`
+      if (!states.includes(told)) return `job ${id} is ${states.join(' or ')}, and ${told} was told of it last`
     }
     return null
   }
@@ -56,12 +53,13 @@ export class Told {
   }
 }
 
-/** Of each id the state of the job that lives; else of those that have ended, because clocks may be set back. */
+/** Of each id the state of the job, or of several that had it. */
 function statesOf(records: readonly JobRecord[]): Map<string, string[]> {
-  const ended = Map.groupBy(records, ({ id }) => id)
-  const live = Map.groupBy(
-    records.filter(({ finishedAt }) => finishedAt === null),
-    ({ id }) => id,
-  )
-  return new Map([...ended, ...live].map(([id, named]) => [id, named.map(({ state }) => state)]))
+  const named = Map.groupBy(records, ({ id }) => id)
+  return new Map([...named].map(([id, jobs]) => [id, jobs.map(({ state }) => state)]))
+}
+
+/** An id that is used again names several jobs, of which some are gone: what was told last may be of any of them. */
+function isNamedOnce({ id }: JobRecord): boolean {
+  return !givenIds.includes(id)
 }

@@ -10,6 +10,7 @@ import { postgresBench } from './postgres.ts'
 import { clearProgress } from './progress.ts'
 import { type Section, sectionData, sectionText } from './report.ts'
 import { sqliteBench } from './sqlite.ts'
+import { workerBench } from './worker.ts'
 
 export interface BenchOptions {
   /** Where files may be made; removed at the end. */
@@ -24,7 +25,7 @@ export interface BenchOptions {
 
 export type Bench = (options: BenchOptions) => AsyncIterable<Section>
 
-const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench, postgres: postgresBench }
+const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench, postgres: postgresBench, worker: workerBench }
 
 const usage = `npm run bench -- <name> [--quick] [--only text] [--jobs n] [--rounds n] [--json file] [--dir path]
 Names: ${Object.keys(benches).join(', ')}`

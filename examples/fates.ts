@@ -22,7 +22,7 @@ async function main(): Promise<void> {
   if (!(scale > 0 && scale <= 10)) throw new Error('--scale is a number above 0, at most 10.')
 
   listenForSignals()
-  await using holdfast = await open(`sqlite:${file}`)
+  await using holdfast = await open(`sqlite:${file}`, { logger: false })
   const { run, isNew } = await currentRun(holdfast, scale)
   greet(await progressOf(holdfast, run), isNew, file)
   const startedAt = performance.now()

@@ -28,12 +28,14 @@ export interface HoldfastEvents {
   'job.done': RunFacts & { readonly outcome: string | null; readonly warning: string | null }
   /** The attempt failed, and another comes at `runAt`. */
   'job.retrying': RunFacts & { readonly error: JobError; readonly ending: FailedEnding; readonly runAt: Date | null }
-  'job.dead': RunFacts & { readonly error: JobError; readonly ending: FailedEnding }
+  'job.dead': RunFacts & { readonly error: JobError; readonly ending: FailedEnding | 'expired' }
   'job.snoozed': RunFacts & { readonly runAt: Date | null }
   'job.released': RunFacts & { readonly reason: string }
   'job.cancelled': RunFacts
   /** The job is no longer this worker's: its lease ran out or it was taken away. What it brings is thrown away. */
   'lease.lost': JobFacts & { readonly during: 'run' | 'settle' }
+  /** The lease of a worker ran out, here or elsewhere, and a sweep here took the job back; `state` is what became of it. */
+  'lease.expired': JobFacts & { readonly startedAt: Date; readonly state: JobState }
   /** A settlement that failed for another reason than a lost lease; `state` where the store says what became of the job. */
   'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
   /** A handler ignored its signal and was left behind. `abandoned` of them run on in this worker. */

@@ -14,7 +14,8 @@ export interface Command {
   readonly examples: readonly string[]
   /** Whether it may make a store that is not there yet. One that only looks, or changes what is there, may not. */
   mayCreate?(operands: readonly string[]): boolean
-  run(call: Call): Promise<Answer>
+  /** Null: everything was told on the way. */
+  run(call: Call): Promise<Answer | null>
 }
 
 export interface Option {
@@ -32,6 +33,8 @@ export interface Call {
   readonly operands: readonly string[]
   readonly options: Options
   readonly terminal: Terminal
+  /** One line at once, for a command that goes on; with `--json` the data. */
+  readonly tell: (data: unknown, text: string) => void
 }
 
 export interface Answer {

@@ -26,10 +26,11 @@ import { LazyStore } from './store.ts'
 import { sweep } from './sweep.ts'
 import { Terminal } from './terminal.ts'
 import { wake } from './wake.ts'
+import { watch } from './watch.ts'
 
 const commands: readonly Command[] = [
   ...[queues, jobs, job, enqueue, pause, resume, cancel, requeue, wake, reschedule, reprioritise, deleteJob, purge],
-  ...[sweep, gate, kv, migrate],
+  ...[watch, sweep, gate, kv, migrate],
 ]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.
@@ -63,8 +64,15 @@ async function dispatch(args: readonly string[], isJson: boolean): Promise<numbe
   const url = (values['store'] as string | undefined) ?? process.env['HOLDFAST_STORE']
   const terminal = new Terminal(process.stdout, Date.now())
   await using store = new LazyStore(url, { mayCreate: command.mayCreate?.(operands) ?? false })
-  const answer = await command.run({ url, open: () => store.open(), operands, options: new Options(values), terminal })
-  return printAnswer(answer, isJson)
+  const answer = await command.run({
+    url,
+    open: () => store.open(),
+    operands,
+    options: new Options(values),
+    terminal,
+    tell: (data, text) => console.log(isJson ? JSON.stringify(data) : text),
+  })
+  return answer === null ? 0 : printAnswer(answer, isJson)
 }
 
 /** The command's name may stand behind options, so a first look reads the options of all commands and minds nothing. */

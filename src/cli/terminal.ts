@@ -2,7 +2,7 @@
 // nothing from a payload or an error message that a terminal would obey.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
-import type { JobState } from '../job/record.ts'
+import type { ChangedState } from '../store/store.ts'
 
 type Style = Parameters<typeof styleText>[0]
 
@@ -11,7 +11,7 @@ export interface Column {
   readonly align?: 'right'
 }
 
-const stateStyles: Readonly<Record<JobState, Style>> = {
+const stateStyles: Readonly<Record<ChangedState, Style>> = {
   held: 'magenta',
   scheduled: 'blue',
   ready: 'reset',
@@ -19,6 +19,7 @@ const stateStyles: Readonly<Record<JobState, Style>> = {
   done: 'green',
   dead: 'red',
   cancelled: 'yellow',
+  deleted: 'dim',
 }
 
 export class Terminal {
@@ -35,7 +36,7 @@ export class Terminal {
     return styleText(style, text, { stream: this.#stream })
   }
 
-  state(state: JobState): string {
+  state(state: ChangedState): string {
     return this.paint(stateStyles[state], state)
   }
 

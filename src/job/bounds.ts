@@ -25,6 +25,14 @@ export const bounds = {
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,
+  /** How long changes are told after somebody last watched, and how long they are kept. */
+  watchMs: 120_000,
+  /** The most jobs whose changes are kept. */
+  changesKept: 1_000_000,
+  /** The most jobs that a watch may name. */
+  watchedIds: 1_000,
+  /** It lists transactions in progress, as many as there may be connections. */
+  cursorLength: 64 * 1024,
 } as const
 
 export const defaults = {

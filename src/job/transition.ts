@@ -92,10 +92,14 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
 /** A lease ran out and nobody settled it: the worker is gone. The attempt counts, and the cap holds here too. */
 export function expired(core: JobCore, worker: string): Verdict {
   const { attempts, freed } = core
-  const error = { name: 'LeaseExpired', message: `The lease of worker ${worker} expired before it settled the job.` }
+  const error = expiredError(worker)
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending: 'expired', error }
   if (attempts >= core.maxAttempts) return { to: 'dead', attempts, ending: 'expired', error }
   return { to: 'ready', front: true, attempts, freed, ending: 'expired', error }
+}
+
+export function expiredError(worker: string): JobError {
+  return { name: 'LeaseExpired', message: `The lease of worker ${worker} expired before it settled the job.` }
 }
 
 /** Release and snooze cost nothing, so they share a cap; a requested cancel ends the job instead. */

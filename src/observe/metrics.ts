@@ -74,6 +74,7 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
     instruments.run_duration_seconds.observe({ queue }, event.durationMs / 1_000)
   }
   const countDone = runEnded('done')
+  const countDead = runEnded('dead')
   const countOutcome = (event: HoldfastEvents['job.done']) => {
     const queue = queueOf(event)
     const known = outcomes.get(queue) ?? new Bounded(outcomesMax)
@@ -95,7 +96,10 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
       if (event.outcome !== null || event.warning !== null) countOutcome(event)
     },
     'job.retrying': runEnded('retrying'),
-    'job.dead': runEnded('dead'),
+    'job.dead': (event) => {
+      if (event.ending !== 'expired') countDead(event)
+      else instruments.jobs_total.inc({ queue: queueOf(event), outcome: 'dead' }) // the worker that ran it is gone
+    },
     'job.snoozed': runEnded('snoozed'),
     'job.released': runEnded('released'),
     'job.cancelled': runEnded('cancelled'),
@@ -105,9 +109,7 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
       instruments.leases_lost_total.inc({ queue: queueOf(event), during: event.during })
     },
     'settle.failed': (event) => {
-      workers.runEnded(event)
-      const failedInstead = event.state !== null && event.state !== 'dead' // a death is told by itself
-      if (failedInstead) instruments.jobs_total.inc({ queue: queueOf(event), outcome: 'retrying' })
+      if (event.state === null) workers.runEnded(event) // else what became of it is told by itself
       instruments.settle_failures_total.inc({ queue: queueOf(event) })
     },
     'handler.abandoned': (event) => instruments.handlers_abandoned_total.inc({ queue: queueOf(event) }),

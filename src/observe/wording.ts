@@ -87,6 +87,14 @@ export const wording: Wording = {
       return ofJob(event, message, 'lost leases', { during: event.during })
     },
   },
+  'lease.expired': {
+    level: 'warn',
+    say: (event) => {
+      const { worker, startedAt, state } = event
+      const message = `Worker ${worker} has gone silent: the lease of ${theJob(event, 'job')}, attempt ${tries(event)}, ran out; the job is ${state} now.`
+      return ofJob(event, message, 'expired leases', { startedAt, state })
+    },
+  },
   'settle.failed': {
     level: 'error',
     say: (event) => {
@@ -189,7 +197,12 @@ export function sayMore(kind: string, held: number): LogLine {
   return { message: `… and ${held} more ${kind} in the last second`, facts: { kind, held }, kind: null }
 }
 
-const failed = { failed: 'failed', timeout: 'took too long', crashed: 'took its thread with it' } as const
+const failed = {
+  failed: 'failed',
+  timeout: 'took too long',
+  crashed: 'took its thread with it',
+  expired: 'was never heard of again',
+} as const
 
 function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts): LogLine {
   return { message, facts: { ...jobFacts(event), ...facts }, kind: `${plural} in queue ${event.queue}` }

@@ -2,8 +2,9 @@
 // changes nothing; who may reach it is for whoever mounts it to decide.
 
 import { HoldfastError, isHoldfastError } from '../errors.ts'
-import type { Holdfast, JobsFilter } from '../holdfast.ts'
+import type { Holdfast } from '../holdfast.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
+import type { JobsFilter } from '../requests.ts'
 
 export interface HandlerOptions {
   /** Where it is mounted, such as `/holdfast`; the root unless given. */

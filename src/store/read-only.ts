@@ -1,7 +1,7 @@
 // A store that is only looked at: dashboards, reports, replicas. Reads pass; whatever would change something is refused.
 
 import { HoldfastError } from '../errors.ts'
-import type { HoldName, JobsQuery, KvScanQuery, Store, Subscriber } from './store.ts'
+import type { ChangesQuery, HoldName, JobsQuery, KvScanQuery, Store, Subscriber } from './store.ts'
 
 export class ReadOnlyStore implements Store {
   readonly claimsFollowEnqueues = false
@@ -29,6 +29,7 @@ export class ReadOnlyStore implements Store {
   purge = () => refused('purge')
   pause = () => refused('pause or resume')
   kvWrite = () => refused('write a key')
+  watch = () => refused('watch, because who watches has to tell the writers so')
 
   job(id: string) {
     return this.#store.job(id)
@@ -52,6 +53,10 @@ export class ReadOnlyStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return this.#store.kvScan(query)
+  }
+
+  changes(query: ChangesQuery) {
+    return this.#store.changes(query)
   }
 
   cancelRequested(holds: readonly HoldName[]) {

@@ -63,6 +63,21 @@ export function sqlRefused(text: string, why: string): Refused {
   return refuse('INVALID_OPTION', `SQL effect "${shown}": ${why}.`, { option: 'effects.sql' })
 }
 
+/** Of a watch. */
+export function unknownCursor(): Refused {
+  return refuse('INVALID_OPTION', 'after is the `cursor` of a change that was watched here; this is none.', {
+    option: 'after',
+  })
+}
+
+export function changesGone(): Refused {
+  return refuse(
+    'INVALID_OPTION',
+    'The changes after this cursor are no longer kept. Start a new watch without after, and read anew how things stand.',
+    { option: 'after' },
+  )
+}
+
 export function unknownMark(): Refused {
   return refuse('INVALID_OPTION', 'after is the `next` of an earlier page; this is none.', { option: 'after' })
 }

@@ -52,6 +52,12 @@
 //
 // 9. Counts are part of the transactions that change them: stats equals a recount at every commit and never counts rows.
 //
+// 10. While somebody watches, every transaction that changes the state of jobs tells so, in the same transaction: what was
+//    rolled back was never told. Nobody watching, nothing is written. `watch` switches it on for `bounds.watchMs` and
+//    answers where the changes of that moment stand; `changes` reads on from there, each at least once and those of one
+//    job in their order, also of transactions that commit late. Changes are kept for `bounds.watchMs`, and not more than
+//    some number of them: a mark whose changes are gone, or were not told throughout, is refused.
+//
 // Retention, `onDead` and (later) limits are kept in the store by `define`, because a sweep in a process that never saw
 // the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
 
@@ -113,6 +119,11 @@ export interface Store {
   kvGet(key: string): Promise<KvEntry | null>
   kvWrite(writes: readonly KvWrite[]): Promise<KvAnswer[]>
   kvScan(query: KvScanQuery): Promise<KvPage>
+
+  /** Changes are told from now on; answers the mark of this moment. To be called again before `bounds.watchMs` are over. */
+  watch(): Promise<string>
+  /** Refuses a mark that is none, or whose changes are no longer kept. */
+  changes(query: ChangesQuery): Promise<ChangesPage>
 
   /** Answers how to stop. */
   subscribe(subscriber: Subscriber): () => void
@@ -207,6 +218,8 @@ export interface SweepRequest {
 export interface SweepReport {
   /** Expired leases that were taken back, whatever became of the job. */
   readonly rescued: number
+  /** Whose they were, and what became of the jobs. */
+  readonly lapsed: readonly LapsedHold[]
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number
@@ -217,6 +230,17 @@ export interface SweepReport {
   readonly nextDueAt: number | null
   /** The store's time, to measure `nextDueAt` by. */
   readonly now: number
+}
+
+/** A hold whose time ran out: its worker is gone, or hangs. */
+export interface LapsedHold {
+  readonly id: string
+  readonly queue: string
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly worker: string
+  readonly startedAt: number
+  readonly state: JobState
 }
 
 export interface CancelRequest {
@@ -294,6 +318,32 @@ export interface QueueStats {
   readonly counts: Readonly<Record<JobState, number>>
   /** How long the longest-waiting ready job has been ready. */
   readonly oldestWaitingMs: number | null
+}
+
+export type ChangedState = JobState | 'deleted'
+
+export interface ChangesQuery {
+  /** A mark: what `watch`, a page or a change said. */
+  readonly after: string
+  readonly queue: string | null
+  readonly states: readonly ChangedState[] | null
+  readonly ids: readonly string[] | null
+}
+
+export interface Change {
+  readonly id: string
+  readonly queue: string
+  readonly state: ChangedState
+  readonly at: number
+  /** The mark behind this change. */
+  readonly mark: string
+}
+
+export interface ChangesPage {
+  readonly changes: readonly Change[]
+  /** The mark behind all that was looked at. */
+  readonly next: string
+  readonly more: boolean
 }
 
 export interface KvEntry {

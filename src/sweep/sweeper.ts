@@ -9,7 +9,8 @@
 import { systemTimers, type Timers } from '../clock.ts'
 import { isDisabled } from '../disabled.ts'
 import { Events } from '../events.ts'
-import type { Store, SweepReport } from '../store/store.ts'
+import { expiredError } from '../job/transition.ts'
+import type { LapsedHold, Store, SweepReport } from '../store/store.ts'
 
 export interface SweepTotals {
   readonly rescued: number
@@ -90,11 +91,20 @@ export class Sweeper {
     const report = await this.#store.sweep({ max: chunkMax })
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
+    for (const hold of report.lapsed) this.#tellLapsed(hold, report.now)
     if (this.#events.hears('sweep.ended')) {
       const { rescued, promoted, overdue, pruned } = report
       const durationMs = this.#timers.now() - startedAt
       this.#events.emit('sweep.ended', { rescued, promoted, overdue, pruned, durationMs })
     }
     return report
+  }
+
+  /** A job that took its worker with it may die here, where no worker is left to tell of it. */
+  #tellLapsed({ startedAt, state, ...job }: LapsedHold, now: number): void {
+    this.#events.emit('lease.expired', { ...job, startedAt: new Date(startedAt), state })
+    if (state !== 'dead') return
+    const error = expiredError(job.worker)
+    this.#events.emit('job.dead', { ...job, durationMs: now - startedAt, error, ending: 'expired' })
   }
 }

@@ -6,10 +6,10 @@
 // through an outage, and its fence keeps it from doing harm where another worker was faster.
 
 import type { Timers } from '../clock.ts'
-import { HoldfastError, isRefused } from '../errors.ts'
+import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import type { HoldName, RenewAnswer, RenewRequest } from '../store/store.ts'
-import { isOutage, type Outage } from './outage.ts'
+import { isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 
 export interface HeartbeatDesk {
@@ -94,6 +94,7 @@ export class Heartbeat {
     const [answer] = await this.#desk.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
     this.#heed(run, answer as RenewAnswer, askedAt, leaseMs)
     if (answer === 'lost') throw lost(run)
+    if (isRefused(answer)) throw toError(answer)
   }
 
   async #beat(): Promise<void> {
@@ -103,7 +104,11 @@ export class Heartbeat {
     if (runs.length === 0) return
     try {
       const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))
-      const answers = await this.#desk.outage.ask(() => this.#desk.renew(requests))
+      const answers = await this.#desk.outage.ask(async () => {
+        const answers = await this.#desk.renew(requests)
+        requireAnswers(answers)
+        return answers
+      })
       this.lastBeatAt = new Date()
       runs.forEach((run, i) => {
         this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)

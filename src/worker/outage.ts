@@ -2,7 +2,7 @@
 // that it is back.
 
 import { pause, type Timers } from '../clock.ts'
-import { HoldfastError, isHoldfastError } from '../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 
 const pauseMinMs = 50
@@ -83,6 +83,16 @@ export class Outage {
 
 export function isOutage(error: unknown): error is Error {
   return isHoldfastError(error, 'STORE_UNAVAILABLE')
+}
+
+/** A store that is away may say so to each request in its own place. */
+export function isAway(answer: unknown): answer is Refused {
+  return isRefused(answer) && answer.refused === 'STORE_UNAVAILABLE'
+}
+
+export function requireAnswers(answers: readonly unknown[]): void {
+  const away = answers.find(isAway)
+  if (away) throw toError(away)
 }
 
 function silent(): HoldfastError {

@@ -18,13 +18,11 @@ import type { AnyDefinition } from '../definition.ts'
 import { type Duration, toMs } from '../duration.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events, RunFacts } from '../events.ts'
-import { bounds } from '../job/bounds.ts'
 import { jobError } from '../job/error.ts'
-import { checkNumber, checkText } from '../job/names.ts'
 import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
-import { Job, type JobDesk } from './job.ts'
+import { checkProgress, extendRule, Job, type JobDesk } from './job.ts'
 import {
   type Abort,
   type AbortKind,
@@ -180,8 +178,7 @@ export class Run implements JobDesk, Ground {
   }
 
   progress(value: number, message: string | null): void {
-    checkNumber(value, 'progress', 0, 1)
-    if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
+    checkProgress(value, message)
     if (this.state !== 'running') return
     const { events, worker } = this.#desk
     this.#desk.progress(this, value, message)
@@ -196,7 +193,7 @@ export class Run implements JobDesk, Ground {
   }
 
   async extend(duration: Duration): Promise<void> {
-    const ms = toMs(duration, 'extend', { min: 1, max: bounds.leaseMaxMs })
+    const ms = toMs(duration, 'extend', extendRule)
     if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
     const until = this.#desk.now() + ms
     this.#deadlineAt = Math.max(this.#deadlineAt, until)

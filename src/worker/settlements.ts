@@ -8,8 +8,7 @@ import type { Timers } from '../clock.ts'
 import type { Events } from '../events.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
 import { settleWeight, weightMax } from '../weight.ts'
-import type { Outage } from './outage.ts'
-import { isOutage } from './outage.ts'
+import { isAway, isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 
 interface Kept {
@@ -61,23 +60,38 @@ export class Settlements {
   }
 
   async #flush(group: readonly Kept[]): Promise<void> {
-    const requests = group.map(({ request }) => request)
-    const token = randomUUID()
     const startedAt = this.#desk.timers.now()
+    const answers = new Map<Kept, SettleAnswer>()
     try {
-      const answers = await this.#desk.outage.survive(() => this.#desk.settle(requests, token), this.#over.signal)
-      this.#count -= group.length
-      const durationMs = this.#desk.timers.now() - startedAt
-      this.#desk.events.emit('settle.ended', { worker: this.#desk.worker, settled: group.length, durationMs })
-      for (let i = 0; i < group.length; i++) group[i]?.run.answered(answers[i] as SettleAnswer)
+      await this.#ask(group, answers)
     } catch (error) {
       if (!isOutage(error) && group.length > 1) {
         for (const kept of group) await this.#flush([kept]) // whatever it is, its neighbours are not to suffer
         return
       }
-      this.#count -= group.length
-      for (const { run } of group) run.gaveUp(error as Error)
+      for (const kept of group) if (!answers.has(kept)) kept.run.gaveUp(error as Error)
     }
+    this.#count -= group.length
+    const durationMs = this.#desk.timers.now() - startedAt
+    if (this.#desk.events.hears('settle.ended'))
+      this.#desk.events.emit('settle.ended', { worker: this.#desk.worker, settled: answers.size, durationMs })
+    for (const [{ run }, answer] of answers) run.answered(answer)
+  }
+
+  /** Asks until each has its answer. A store that is away may say so to each request, or to all of them by rejecting. */
+  async #ask(group: readonly Kept[], answers: Map<Kept, SettleAnswer>): Promise<void> {
+    const token = randomUUID()
+    const ask = async () => {
+      const asked = answers.size === 0 ? group : group.filter((kept) => !answers.has(kept))
+      const requests = asked.map(({ request }) => request)
+      const heard = await this.#desk.settle(requests, token)
+      asked.forEach((kept, i) => {
+        const answer = heard[i] as SettleAnswer
+        if (!isAway(answer)) answers.set(kept, answer)
+      })
+      requireAnswers(heard)
+    }
+    await this.#desk.outage.survive(ask, this.#over.signal)
   }
 
   #take(): readonly Kept[] {

@@ -3,8 +3,10 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
 import test from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { stripVTControlCharacters } from 'node:util'
 import { open } from '../../src/index.ts'
 import { manifest, root } from '../support/checkout.ts'
@@ -31,7 +33,7 @@ test('help lists every command, and each command explains itself', async () => {
       'reschedule',
       'reprioritise',
     ],
-    ...['delete', 'purge', 'sweep', 'gate', 'kv', 'migrate'],
+    ...['delete', 'purge', 'watch', 'sweep', 'gate', 'kv', 'migrate'],
   ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
@@ -353,6 +355,29 @@ test('a reader that has read enough is no error', async () => {
   const stderr = text(child.stderr)
   const code = await new Promise((resolve) => child.once('close', resolve))
   assert.deepEqual([code, await stderr], [0, ''])
+})
+
+test('watch prints a line for every change, as many as asked for or until it is interrupted', async () => {
+  await using world = await setup()
+  await using client = await open(world.url)
+  let isOver = false
+  const enqueuing = (async () => {
+    while (!isOver) await Promise.all([client.queue('mail').enqueue(1), client.queue('post').enqueue(1), sleep(20)])
+  })()
+  const { code, stdout } = await world.holdfast('watch', '--queue', 'mail', '--limit', '2')
+  assert.equal(code, 0)
+  assert.match(stdout, /^(\d{4}-[\d:.T-]+Z {2}[0-9a-f-]{36} {2}ready {2}mail\n){2}$/)
+
+  const child = spawn(process.execPath, [bin, 'watch', '--json', '--state', 'ready'], world.spawnOptions)
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
+  for await (const line of createInterface(child.stdout)) {
+    assert.deepEqual(Object.keys(JSON.parse(line)), ['id', 'queue', 'state', 'at', 'cursor'])
+    child.kill('SIGINT')
+    isOver = true
+  }
+  assert.equal(await ended, 0)
+  await enqueuing
+  assert.equal((await world.holdfast('watch', '--state', 'asleep')).code, 1)
 })
 
 async function setup(extra: NodeJS.ProcessEnv = {}) {

@@ -27,9 +27,10 @@ export function enqueueTests(inWorld: InWorld): void {
             worker: null,
             startedAt: null,
             expiresAt: null,
+            progress: null,
             cancelRequested: false,
           },
-          ...{ finishedAt: null, result: null, error: null, history: [] },
+          ...{ finishedAt: null, progress: null, result: null, error: null, history: [] },
         })
       }),
     )

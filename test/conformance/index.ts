@@ -39,6 +39,7 @@ import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
 import { toldOfCancelTests } from './told-of-cancels.ts'
 import { waitingTests } from './waiting.ts'
+import { watchTests } from './watch.ts'
 import { workTests } from './work.ts'
 import { workEndingTests } from './work-endings.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
@@ -66,7 +67,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
     rescueTests,
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests],
+  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests],
 ]
 

@@ -32,7 +32,7 @@ conformance({
   async open() {
     const clock = new VirtualClock()
     const schema = `test ${schemas++}`
-    const client = (options = {}) => open(postgres({ pool, schema }), { clock, ...options })
+    const client = (options = {}) => open(postgres({ pool, schema }), { clock, logger: false, ...options })
     const store = () => postgres({ pool, schema })({ clock })
     const sql = postgresHand(pool, schema)
     const overwrite: Overwrite = async (part, id, text) => {

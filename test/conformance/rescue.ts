@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { claimOne, claimOrder, hour, minute, readJob, stateOf } from './expect.ts'
+import { claimOne, claimOrder, heard, hour, minute, readJob, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function rescueTests(inWorld: InWorld): void {
@@ -23,6 +23,30 @@ export function rescueTests(inWorld: InWorld): void {
         assert.deepEqual(attempt, { attempt: 1, worker: 'crashed', startedAt, endedAt, ending: 'expired' })
         assert.deepEqual([error?.name, error?.message.includes('crashed')], ['LeaseExpired', true])
         assert.equal((await claimOne(other, 'mail')).job.attempt, 2)
+      }),
+    )
+
+    test(
+      'who sweeps is told whose lease ran out, and of a job that dies of it',
+      inWorld(async ({ holdfast, another, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })
+        const other = await another()
+        const [expired, dead] = [heard(other, 'lease.expired', 2), heard(other, 'job.dead')]
+        const startedAt = new Date(clock.now())
+        for (const worker of ['first', 'second']) {
+          await claimOne(holdfast, 'mail', { lease: '1s', worker })
+          await clock.advance(minute)
+          await other.sweep()
+        }
+        const job = { id, queue: 'mail', maxAttempts: 2 }
+        const second = { ...job, attempt: 2, worker: 'second' }
+        assert.deepEqual(await expired, [
+          { ...job, attempt: 1, worker: 'first', startedAt, state: 'ready' },
+          { ...second, startedAt: new Date(startedAt.getTime() + minute), state: 'dead' },
+        ])
+        const [{ error, ...death } = assert.fail()] = await dead
+        assert.deepEqual(death, { ...second, durationMs: minute, ending: 'expired' })
+        assert.match(error.message, /worker second/)
       }),
     )
 

@@ -62,6 +62,7 @@ export const postgresDialect: Dialect = {
     key: (schema, key) => `${schema}.kv where key = '${key}'`,
     ready: (schema) => `${schema}.job`,
     ended: (schema, id) => `${schema}.ended where id = '${id}'`,
+    changes: (schema) => `${schema}.change`,
   },
 }
 

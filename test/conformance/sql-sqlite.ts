@@ -79,6 +79,7 @@ export const sqliteDialect: Dialect = {
     key: (_, key) => `holdfast_kv where key = '${key}'`,
     ready: () => 'holdfast_ready',
     ended: (_, id) => `holdfast_ended e join holdfast_job j on j.seq = e.seq where j.id = '${id}'`,
+    changes: () => 'holdfast_change',
   },
 }
 

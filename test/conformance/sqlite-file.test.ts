@@ -18,7 +18,7 @@ conformance({
     const scratch = await scratchDirectory()
     const clock = new VirtualClock()
     const path = join(scratch.path, 'jobs.db')
-    const client = (options = {}) => open(`sqlite:${path}`, { clock, ...options })
+    const client = (options = {}) => open(`sqlite:${path}`, { clock, logger: false, ...options })
     const store = () => sqlite({ path })({ clock })
     const overwrite: Overwrite = async (part, id, text) => {
       const db = new DatabaseSync(path, { timeout: 10_000 })

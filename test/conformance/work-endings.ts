@@ -216,6 +216,26 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
+      'while workers finish what they run, their handlers may still use the client that is being closed',
+      inWorld(async ({ holdfast, another }) => {
+        const { promise: end, resolve: letEnd } = Promise.withResolvers<void>()
+        await holdfast.queue('mail').enqueue(1)
+        const started = heard(holdfast, 'job.started')
+        holdfast.work('mail', async () => {
+          await end
+          await holdfast.queue('next').enqueue(2)
+        })
+        await started
+        const closed = holdfast.close()
+        letEnd()
+        await closed
+        const { ready, done } = await (await another()).stats()
+        assert.deepEqual([ready, done], [1, 1])
+        await rejects(holdfast.queue('next').enqueue(3), 'CLOSED')
+      }),
+    )
+
+    test(
       'a handler that ignores its signal is left behind; with too many of them nothing more is taken, and health says why',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<string>('mail', { timeout: '30ms', attempts: 1 })

@@ -37,11 +37,12 @@ export interface Dialect {
   readonly failing: Readonly<Record<string, FailingSql>>
   /** Values of every kind, the types of the columns they go to, and what is read there again. */
   readonly values: readonly KeptValue[]
-  /** Where the store keeps a key, jobs that are ready, and a job that has ended: what stands behind `from`. */
+  /** Where the store keeps a key, jobs that are ready, a job that has ended, and changes: what stands behind `from`. */
   readonly from: {
     key(schema: string, key: string): string
     ready(schema: string): string
     ended(schema: string, id: string): string
+    changes(schema: string): string
   }
 }
 

@@ -235,7 +235,8 @@ function sweepCall(max: number): Call {
         [id, claimOf(fence ?? ''), dedupKey ?? ''].some((name) => busy.has(name))
       return toReport(model, yield* model.sweepInParts(max, oracle, leaves))
     },
-    agrees: (expected, { more, ...report }, model, busy) => {
+    agrees: (expected, { more, lapsed, ...report }, model, busy) => {
+      if (lapsed.length !== report.rescued) return false
       const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
       const isFull = [report.rescued, report.overdue, report.promoted, report.pruned].some((count) => count >= max)
       if (busy === undefined) return isDeepStrictEqual(report, expected) && (more ? isFull : !isLeft)

@@ -421,7 +421,7 @@ export class Model {
 
   // Sweep: rescue, cancel what is overdue, promote, prune; each at most `max`
 
-  sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now'> {
+  sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now' | 'lapsed'> {
     return toEnd(this.sweepInParts(max, oracle))
   }
 
@@ -430,7 +430,7 @@ export class Model {
     max: number,
     oracle: Oracle,
     leaves: (job: ModelJob) => boolean = () => false,
-  ): Generator<void, Omit<SweepReport, 'more' | 'now'>> {
+  ): Generator<void, Omit<SweepReport, 'more' | 'now' | 'lapsed'>> {
     const { now } = this.state
     const lapsed = this.lapsed()
       .filter((job) => !leaves(job))

@@ -90,7 +90,7 @@ test('without a logger stderr shows what somebody should act upon, one line each
     events.emit('worker.failed', { worker: 'w1', error })
     events.emit('settle.failed', { ...run, error, state: 'scheduled' })
     events.emit('handler.abandoned', { ...run, reason: 'timeout', abandoned: 2 })
-    events.emit('job.retrying', { ...dead, runAt: null })
+    events.emit('job.retrying', { ...dead, ending: 'failed', runAt: null })
     events.emit('job.log', { ...run, message: 'of a handler', facts: {} })
     events.emit('worker.started', { worker: 'w1', queues: null, concurrency: 1 })
   })

@@ -55,7 +55,7 @@ test('every run that ends is counted, by how', async () => {
   events.emit('settle.failed', { ...job, error: new Error('x'), state: 'scheduled' })
   assert.deepEqual(await world.samples('holdfast_jobs_total'), [
     'holdfast_jobs_total{queue="mail",outcome="done"} 2',
-    'holdfast_jobs_total{queue="mail",outcome="retrying"} 2',
+    'holdfast_jobs_total{queue="mail",outcome="retrying"} 1',
     'holdfast_jobs_total{queue="mail",outcome="dead"} 1',
     'holdfast_jobs_total{queue="mail",outcome="snoozed"} 1',
     'holdfast_jobs_total{queue="mail",outcome="released"} 1',

@@ -1,3 +1,12 @@
+change (
+  no bigint not null generated always as identity,
+  xid xid8 not null,
+  at bigint not null,
+  queue integer not null,
+  jobs integer not null,
+  state text not null,
+  ids uuid[] not null
+) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
 dedup (
   queue integer not null,
   key text collate "C" not null,
@@ -197,13 +206,26 @@ tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+watch_log (
+  no bigint not null generated always as identity,
+  era uuid not null,
+  since xid8,
+  at bigint not null,
+  ended xid8 not null,
+  low xid8 not null,
+  told bigint not null
+);
 
+sequence change_no_seq start 1 increment 1;
 sequence lane_cursor_no_seq start 1 increment 1;
 sequence lane_no start 2 increment 2;
 sequence lease_no_seq start 1 increment 1;
 sequence number start 1 increment 1;
 sequence queue_no_seq start 1 increment 1;
+sequence watch_log_no_seq start 1 increment 1;
+sequence watched_until start 0 increment 1;
 
+holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
@@ -219,7 +241,9 @@ holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
 holdfast.progress progress_pkey PRIMARY KEY (lane, xid, ord);
 holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
+holdfast.watch_log watch_log_pkey PRIMARY KEY (no);
 
+CREATE INDEX change_xid ON holdfast.change USING btree (xid);
 CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
 CREATE INDEX ended_id ON ONLY holdfast.ended USING btree (id);
 CREATE INDEX ended_list ON ONLY holdfast.ended USING btree (queue, state, finished_at, seq);
@@ -237,6 +261,7 @@ CREATE INDEX lease_token ON holdfast.lease USING btree (token);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
+CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
@@ -251,8 +276,14 @@ CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, 
 CREATE UNIQUE INDEX progress_pkey ON holdfast.progress USING btree (lane, xid, ord);
 CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
+CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
+function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -266,10 +297,10 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
-function delete_ended(p_id uuid) returns bigint plpgsql volatile
+function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan;
-function delete_waiting(p_ids uuid[]) returns bigint plpgsql volatile
+function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
@@ -311,6 +342,7 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
   set jit=off;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
+function is_watched(p_now bigint) returns boolean sql volatile;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
@@ -319,6 +351,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set plan_cache_mode=force_generic_plan;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile;
 function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile;
+function last_change() returns bigint sql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile;
@@ -330,12 +363,14 @@ function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before
 function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan;
+function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function now_ms(p_now bigint) returns bigint sql volatile;
+function open_era(p_now bigint) returns void plpgsql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
@@ -352,12 +387,17 @@ function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsq
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function prune_changes(p_now bigint) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off;
 function prune_progress(p_max integer) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
-function purge(p_queue text, p_state text, p_max integer) returns bigint plpgsql volatile
+function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
@@ -377,8 +417,12 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set enable_nestloop=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function tell(p_queue integer, p_state text, p_ids uuid[], p_now bigint) returns void plpgsql volatile;
 function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
+function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;
+function watch_number() returns bigint plpgsql volatile;

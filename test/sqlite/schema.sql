@@ -1,3 +1,12 @@
+CREATE TABLE holdfast_change ( -- what was told while somebody watched, one row for jobs that came to one state together
+  no integer primary key,
+  at integer not null,
+  queue text not null,
+  state text not null,
+  told integer not null, -- jobs in this row and those before it
+  ids text not null -- JSON
+) strict;
+
 CREATE TABLE holdfast_claim (
   no integer primary key,
   token text not null,
@@ -85,7 +94,9 @@ CREATE TABLE holdfast_lease (
 CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
-  next integer not null -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
+  next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
+  watched_until integer not null default 0, -- changes are told before this time
+  changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
 , cancels integer not null default 0) strict;
 
 CREATE TABLE holdfast_overdue ( -- jobs never claimed yet that must start before a time

@@ -49,8 +49,8 @@ class Alteration {
     switch (request.as) {
       case 'delete':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
-        await this.#tx.query('select holdfast.delete_waiting($1)', [`{${id}}`])
-        await this.#tx.query('select holdfast.delete_ended($1)', [id])
+        await this.#tx.query('select holdfast.delete_waiting($1, $2)', [`{${id}}`, this.#tx.now])
+        await this.#tx.query('select holdfast.delete_ended($1, $2)', [id, this.#tx.now])
         return { state: job.state }
       case 'wake':
         return this.#wake(id, job, request.data)
@@ -68,7 +68,7 @@ class Alteration {
     if (!ended) return []
     const state = ended[0] as JobState
     if (as !== 'delete') return [cannotAlter(id, state, as)]
-    const [row] = await this.#tx.query('select holdfast.delete_ended($1)', [id])
+    const [row] = await this.#tx.query('select holdfast.delete_ended($1, $2)', [id, this.#tx.now])
     return row?.[0] === '0' ? [] : [{ state }] // gone: somebody has requeued it meanwhile
   }
 
@@ -112,7 +112,7 @@ export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promis
     for (let count = 1; count > 0; deleted += count) {
       count = await desk.db.transact(async (tx) => {
         await tx.readClock()
-        const [row] = await tx.query('select holdfast.purge($1, $2, $3)', [queue, state, chunkMax])
+        const [row] = await tx.query('select holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
         return Number(row?.[0])
       })
     }

@@ -8,6 +8,7 @@ import type {
   AlterRequest,
   CancelRequest,
   Capabilities,
+  ChangesQuery,
   ClaimRequest,
   EnqueueAnswer,
   EnqueueRequest,
@@ -40,6 +41,7 @@ import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
 import { Turnstile } from './turnstile.ts'
 import { Wakes } from './wake.ts'
+import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
   /** Your own pool, which stays yours to end; or a URL for one of the store's own. */
@@ -253,6 +255,14 @@ class PostgresStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return kvScan(this.#db, query)
+  }
+
+  watch() {
+    return watch(this.#db)
+  }
+
+  changes(query: ChangesQuery) {
+    return readChanges(this.#db, query)
   }
 
   subscribe(subscriber: Subscriber): () => void {

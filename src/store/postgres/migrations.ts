@@ -18,8 +18,20 @@ import { sweep } from './migrations/0006-sweep.ts'
 import { alter } from './migrations/0007-alter.ts'
 import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
+import { watch } from './migrations/0010-watch.ts'
 
-const migrations: readonly string[] = [tables, claim, enqueue, settle, obey, sweep, alter, cancelRequested, progress]
+const migrations: readonly string[] = [
+  tables,
+  claim,
+  enqueue,
+  settle,
+  obey,
+  sweep,
+  alter,
+  cancelRequested,
+  progress,
+  watch,
+]
 
 /** A schema's name, and how SQL written for `holdfast` is read in it. */
 export class Schema {

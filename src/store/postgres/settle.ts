@@ -11,7 +11,7 @@ import type { Attempt, EffectSet, JobState, NewJob, SqlEffect } from '../../job/
 import { decodeCancel, encodeError, encodePast } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
-import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
+import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
 import { optionalTexts } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
 import { addCarefully, addPlain, type Desk, isPlain } from './enqueue.ts'
@@ -195,11 +195,13 @@ export class Clerk {
   }
 
   /** A lease ran out: the sweep settles in the place of a worker that is gone. */
-  async rescue(job: HeldJob): Promise<void> {
+  async rescue(job: HeldJob): Promise<LapsedHold> {
     const verdict = expired(core(job), job.worker)
     const effects = requestedEffects(job, verdict)
     if (effects.every(cannotFail)) await this.#gather({ job, verdict, result: null, effects })
     else await this.#landAnyway(job, verdict)
+    const { id, queue, attempt, maxAttempts, worker, startedAt } = job
+    return { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
   }
 
   async write(): Promise<void> {

@@ -4,7 +4,7 @@
 
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
-import type { SweepReport, SweepRequest } from '../store.ts'
+import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import type { Lanes } from './lanes.ts'
@@ -87,16 +87,16 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   const from = fromOf(now)
   const clerk = new Clerk(tx, lanes)
   let overdue = await cancelOverdue(tx, max)
-  const rescued = await rescueExpired(tx, lanes, clerk, { max, from })
+  const lapsed = await rescueExpired(tx, lanes, clerk, { max, from })
   // What a rescue enqueued (the effects of a requested cancel) may be too late already.
-  if (rescued > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
+  if (lapsed.length > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
   const promoted = await promoteDue(tx, clerk, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
   const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])
-  const counts = { rescued, promoted, overdue, pruned: Number(pruned?.[0]) }
+  const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
   const more = Object.values(counts).some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  return { report: { ...counts, more, nextDueAt, now }, ready: clerk.becameReady }
+  return { report: { ...counts, lapsed, more, nextDueAt, now }, ready: clerk.becameReady }
 }
 
 interface Range {
@@ -104,12 +104,13 @@ interface Range {
   readonly from: number
 }
 
-async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max, from }: Range): Promise<number> {
+async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max, from }: Range): Promise<LapsedHold[]> {
   const held = (await tx.query('select * from holdfast.expired($1, $2, $3)', [max, tx.now, from])).map(toHeld)
   requireLanes(lanes, held)
-  for (const job of held) if (clerk.takes(job)) await clerk.rescue(job)
+  const lapsed: LapsedHold[] = []
+  for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
   await clerk.write()
-  return held.length
+  return lapsed
 }
 
 async function promoteDue(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {

@@ -54,17 +54,18 @@ function wake(tx: Transaction, job: FoundRow, data: string | null): AlterAnswer 
   return { state: moveWaiting(tx, tx.queueByNo(job.queue), job, { runAt: tx.now, priority: job.priority }) }
 }
 
-interface EndedRow extends Pick<IdleRow, 'seq' | 'queue' | 'dedup_key' | 'idempotency_key'> {
+interface EndedRow extends Pick<IdleRow, 'seq' | 'id' | 'queue' | 'dedup_key' | 'idempotency_key'> {
   readonly state: EndState
 }
 
-const selectEnded = `select j.seq, j.queue, j.dedup_key, j.idempotency_key, s.state
+const selectEnded = `select j.seq, j.id, j.queue, j.dedup_key, j.idempotency_key, s.state
   from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf`
 
 function deleteAll(tx: Transaction, job: FoundRow): AlterAnswer {
   if (job.state === 'running') return cannotAlter(job.id, job.state, 'delete')
   if (isWaiting(job)) deleteWaiting(tx, tx.queueByNo(job.queue), job)
   for (const row of tx.db.all<EndedRow>(`${selectEnded} where j.id = ?`, job.id)) deleteEnded(tx, row)
+  tx.tell(tx.queueByNo(job.queue), 'deleted', job.id)
   return { state: job.state }
 }
 
@@ -99,7 +100,10 @@ export function purgeChunk(
         queue.no,
         left,
       )
-      for (const job of jobs) deleteWaiting(tx, queue, job)
+      for (const job of jobs) {
+        deleteWaiting(tx, queue, job)
+        tx.tell(queue, 'deleted', job.id)
+      }
       deleted += jobs.length
     } else if (state !== 'held') {
       const rows = tx.db.all<EndedRow>(
@@ -108,7 +112,10 @@ export function purgeChunk(
         state,
         left,
       )
-      for (const row of rows) deleteEnded(tx, row)
+      for (const row of rows) {
+        deleteEnded(tx, row)
+        tx.tell(queue, 'deleted', row.id)
+      }
       deleted += rows.length
     }
   }

@@ -98,6 +98,7 @@ function take(tx: Transaction, queue: QueueRow, max: number, list: List, request
   })
   tx.count(queue, 'ready', -rows.length)
   tx.count(queue, 'running', rows.length)
+  for (const row of rows) tx.tell(queue, 'running', row[3])
   return rows.map((row) => toClaimed(tx, queue, row, token, expiresAt))
 }
 

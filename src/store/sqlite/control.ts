@@ -126,6 +126,7 @@ function revive(tx: Transaction, job: IdleRow): void {
     job.seq,
   )
   listReady(tx, queue, job.priority, ord, job.seq)
+  tx.tell(queue, 'ready', job.id)
   if (job.dedup_scope === 'live') takeDedup(tx, queue, job.dedup_key as string, job.seq, job.id, null)
 }
 

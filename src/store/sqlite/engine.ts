@@ -29,10 +29,11 @@ import { settle } from './settle.ts'
 import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
+import { readChanges, watch } from './watch.ts'
 
-const quick = { claim, renew, progress, sweep }
+const quick = { claim, renew, progress, sweep, watch }
 const durable = { define, pause, enqueue, settle, cancel, requeue, requeueChunk, alter, purgeChunk, kvWrite: applyKv }
-const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, kvGet, kvScan }
+const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, readChanges, kvGet, kvScan }
 const verbs = { ...quick, ...durable, ...read }
 
 export type Verbs = typeof verbs

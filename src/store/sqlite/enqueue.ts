@@ -113,6 +113,7 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
   )
   if (isReady) tx.listNewReady(queue, seq)
   else listScheduled(tx, queue, runAt, seq)
+  tx.tell(queue, isReady ? 'ready' : 'scheduled', job.id)
   if (dedup)
     takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)
   if (idempotency) {

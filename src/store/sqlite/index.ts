@@ -11,6 +11,7 @@ import type {
   CancelAnswer,
   CancelRequest,
   Capabilities,
+  ChangesQuery,
   ClaimedJob,
   ClaimRequest,
   EnqueueAnswer,
@@ -215,6 +216,14 @@ class SqliteStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return this.#one('kvScan', query)
+  }
+
+  watch() {
+    return this.#one('watch', null as never)
+  }
+
+  changes(query: ChangesQuery) {
+    return this.#one('readChanges', query)
   }
 
   subscribe(subscriber: Subscriber): () => void {

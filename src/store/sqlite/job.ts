@@ -105,7 +105,9 @@ export function moveWaiting(
   tx.db.run('update holdfast_job set run_at = ?, ord = ?, priority = ? where seq = ?', at, ord, priority, job.seq)
   if (ord === null) listScheduled(tx, queue, at, job.seq)
   else listReady(tx, queue, priority, ord, job.seq)
-  return ord === null ? 'scheduled' : 'ready'
+  const state = ord === null ? 'scheduled' : 'ready'
+  tx.tell(queue, state, job.id)
+  return state
 }
 
 /** Nobody holds the job any more. */
@@ -165,6 +167,7 @@ export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: W
   )
   if (ord === null) listScheduled(tx, queue, runAt, job.seq)
   else listReady(tx, queue, job.priority, ord, job.seq)
+  tx.tell(queue, ord === null ? 'scheduled' : 'ready', job.id)
 }
 
 export interface End {
@@ -183,6 +186,7 @@ export interface End {
 
 /** The job has ended and is already off its list: kept as long as its queue says, its dedup slot free from now on. */
 export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, attempts, result, error, run }: End): void {
+  tx.tell(queue, state, job.id)
   forgetOverdue(tx, job)
   if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
   const retainMs = state === 'dead' ? queue.retain_dead_ms : queue.retain_done_ms

@@ -18,7 +18,9 @@ export const migrations: readonly string[] = [
   create table holdfast_meta (
     only_row integer primary key check (only_row = 1),
     schema integer not null,
-    next integer not null -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
+    next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
+    watched_until integer not null default 0, -- changes are told before this time
+    changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
   ) strict;
 
   create table holdfast_queue (
@@ -144,6 +146,15 @@ export const migrations: readonly string[] = [
     expires_at integer
   ) strict;
   create index holdfast_kv_expiry on holdfast_kv (expires_at) where expires_at is not null;
+
+  create table holdfast_change ( -- what was told while somebody watched, one row for jobs that came to one state together
+    no integer primary key,
+    at integer not null,
+    queue text not null,
+    state text not null,
+    told integer not null, -- jobs in this row and those before it
+    ids text not null -- JSON
+  ) strict;
 
   insert into holdfast_meta (only_row, schema, next) values (1, 1, 1);
   `,

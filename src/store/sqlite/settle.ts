@@ -7,7 +7,7 @@ import { deathNotice, effectError } from '../../job/death.ts'
 import type { Attempt, EffectSet, Ending, JobError } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
-import type { Enqueued, SettleAnswer, SettleRequest } from '../store.ts'
+import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
@@ -30,8 +30,10 @@ export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
 }
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
-export function rescue(tx: Transaction, held: HeldRow): void {
-  landAnyway(tx, held, expired(core(held), held.worker))
+export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
+  const { state } = landAnyway(tx, held, expired(core(held), held.worker))
+  const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
+  return { id, queue: tx.queueByNo(held.queue).name, attempt, maxAttempts, worker, startedAt, state }
 }
 
 /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
@@ -65,6 +67,7 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effect
   const queue = tx.queueByNo(held.queue)
   if (verdict.to === 'done' && effects.length === 0 && leavesNothing(held) && queue.retain_done_ms !== 0) {
     tx.endPlainly(queue, held.seq, result)
+    tx.tell(queue, 'done', held.id)
     return plainlyDone
   }
   dropLease(tx, queue, held.seq)

@@ -3,26 +3,29 @@
 
 import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
-import type { SweepReport, SweepRequest } from '../store.ts'
+import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listReady, place, removeJob, unlist } from './job.ts'
 import { allHeld, selectHeld } from './renew.ts'
 import { rescue } from './settle.ts'
 import type { QueueRow, Transaction } from './transaction.ts'
+import { pruneChanges } from './watch.ts'
 
 export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   mendCounts(tx)
   shortenLeases(tx)
-  const rescued = rescueExpired(tx, max)
+  const lapsed = rescueExpired(tx, max)
+  const rescued = lapsed.length
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
   const pruned = prune(tx, max)
+  pruneChanges(tx)
   const more = [rescued, overdue, promoted, pruned].some((count) => count >= max)
   let next = nextDueAt(tx)
   if (!more && next !== null && next <= tx.now) {
     dropOrphans(tx)
     next = nextDueAt(tx)
   }
-  return { rescued, promoted, overdue, pruned, more, nextDueAt: next, now: tx.now }
+  return { rescued, lapsed, promoted, overdue, pruned, more, nextDueAt: next, now: tx.now }
 }
 
 /** Counts tell where to look. One that was damaged and tells of nothing where jobs wait would hide them for ever. */
@@ -78,10 +81,11 @@ function shortenLeases(tx: Transaction): void {
 
 const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
-function rescueExpired(tx: Transaction, max: number): number {
-  const rescued = tx.each(allHeld(tx, selectExpired, tx.now, max), (held) => rescue(tx, held))
+function rescueExpired(tx: Transaction, max: number): readonly LapsedHold[] {
+  const lapsed = new Map<string, LapsedHold>()
+  tx.each(allHeld(tx, selectExpired, tx.now, max), (held) => lapsed.set(held.id, rescue(tx, held)))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
-  return rescued
+  return [...lapsed.values()]
 }
 
 function cancelOverdue(tx: Transaction, max: number): number {
@@ -143,6 +147,7 @@ function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   const ord = place(tx, false)
   tx.db.run('update holdfast_job set ord = ?, run_at = ? where seq = ?', ord, tx.now, job.seq)
   listReady(tx, queue, job.priority, ord, job.seq)
+  tx.tell(queue, 'ready', job.id)
 }
 
 function prune(tx: Transaction, max: number): number {

@@ -243,6 +243,9 @@ begin
 
       insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
       values (p_token, v_lane, p_worker, v_now, v_now, v_now + p_lease_ms, xids, ords);
+      if holdfast.is_watched(v_now) then
+        perform holdfast.tell((select l.queue from holdfast.lane l where l.no = v_lane & ~1), 'running', ids, v_now);
+      end if;
       lane := v_lane;
       started_at := v_now;
       expires_at := v_now + p_lease_ms;

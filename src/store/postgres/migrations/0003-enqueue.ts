@@ -71,6 +71,12 @@ begin
       from (select u.lane, case when cardinality(p_lanes) = 1 then cardinality(p_ids) else count(*) end as jobs
               from unnest(p_lanes) u(lane) group by u.lane) c
       join holdfast.lane l on l.no = c.lane;
+    if holdfast.is_watched(v_now) then
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), v_now, l.queue, 'ready', count(*), array_agg(u.id)
+        from unnest(p_ids, p_lanes) u(id, lane) join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
+       group by l.queue;
+    end if;
     return;
   end if;
   with added as (
@@ -80,7 +86,15 @@ begin
       from (select nextval('holdfast.number') as number, coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at, j.*
               from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats)
                      j(id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at)) u
-    returning lane, ready_xid
+    returning id, lane, ready_xid
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), v_now, l.queue, case when a.ready_xid is null then 'scheduled' else 'ready' end, count(*),
+           array_agg(a.id)
+      from added a join holdfast.lane l on l.no = a.lane
+     where holdfast.is_watched(v_now)
+     group by 3, 4
   )
   insert into holdfast.tally (xid, queue, ready, scheduled)
   select pg_current_xact_id(), l.queue, count(a.ready_xid), count(*) - count(a.ready_xid)
@@ -170,6 +184,9 @@ begin
   end if;
   insert into holdfast.tally (xid, queue, ready, scheduled)
   values (pg_current_xact_id(), v_queue, (v_due_at <= p_now)::int, (v_due_at > p_now)::int);
+  if holdfast.is_watched(p_now) then
+    perform holdfast.tell(v_queue, case when v_due_at <= p_now then 'ready' else 'scheduled' end, array[v_id], p_now);
+  end if;
   return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_due_at <= p_now);
 end $holdfast$;
 
@@ -189,6 +206,10 @@ begin
   select pg_current_xact_id(), l.queue, (p_run_at <= p_now)::int - (v_old.ready_xid is not null)::int,
          (p_run_at > p_now)::int - (v_old.ready_xid is null)::int
     from holdfast.lane l where l.no = p_lane;
+  if holdfast.is_watched(p_now) then
+    perform holdfast.tell(l.queue, case when p_run_at <= p_now then 'ready' else 'scheduled' end, array[p_id], p_now)
+       from holdfast.lane l where l.no = p_lane;
+  end if;
 end $holdfast$;
 
 -- The holder of a dedup key takes over payload and time, if it still waits.

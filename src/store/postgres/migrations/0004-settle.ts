@@ -43,6 +43,11 @@ function tellDone(): string {
       insert into holdfast.tally (xid, queue, running, done)
       select pg_current_xact_id(), v_queues[g.i], -count(*), count(*) filter (where v_keep_until[g.i] > v_now)
         from gone g group by v_queues[g.i]
+    ),
+    told as (
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), v_now, v_queues[g.i], 'done', count(*), array_agg(g.id)
+        from gone g where v_watched group by v_queues[g.i]
     )
     select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
@@ -118,6 +123,7 @@ as $holdfast$
 declare
   v_few constant int := 16; -- stretches
   v_now bigint := holdfast.now_ms(p_now);
+  v_watched boolean := holdfast.is_watched(v_now);
   v_workers text[];
   v_started bigint[];
   v_lanes int[];
@@ -162,7 +168,7 @@ begin
     else
       with gone as (
         delete from holdfast.job j where ${ofStretch}
-        returning j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, ${numbered}
+        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, ${numbered}
       ),${dropDone}
     end if;${freeKeys}
   end loop;

@@ -87,7 +87,15 @@ begin
            attempts = t.attempts, freed = t.freed, past = t.past, woken = false
       from turn t
      where j.ctid = t.spot
-    returning j.lane, t.ready
+    returning j.id, j.lane, t.ready
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, l.queue, case when m.ready then 'ready' else 'scheduled' end, count(*),
+           array_agg(m.id)
+      from moved m join holdfast.lane l on l.no = m.lane & ~1
+     where holdfast.is_watched(p_now)
+     group by 3, 4
   )
   insert into holdfast.tally (xid, queue, running, ready, scheduled)
   select pg_current_xact_id(), l.queue, -count(*), count(*) filter (where m.ready), count(*) filter (where not m.ready)
@@ -149,6 +157,11 @@ begin
          select e.ctid as spot from holdfast.overdue e
           where e.start_before = k.start_before and e.seq = k.seq offset 0) s
         where k.start_before is not null))
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, k.queue, k.state, count(*), array_agg(k.id)
+      from known k where holdfast.is_watched(p_now) group by k.queue, k.state
   )
   insert into holdfast.tally (xid, queue, running, ready, scheduled, done, dead, cancelled)
   select pg_current_xact_id(), k.queue, -count(*) filter (where k.was = 'running'),
@@ -215,6 +228,9 @@ begin
       if found then
         delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;
         insert into holdfast.tally (xid, queue, dead, ready) values (pg_current_xact_id(), v_ended.queue, -1, 1);
+        if holdfast.is_watched(p_now) then
+          perform holdfast.tell(v_ended.queue, 'ready', array[v_ended.id], p_now);
+        end if;
       else
         v_held := v_turn.id;
         delete from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.seq = v_ended.seq;

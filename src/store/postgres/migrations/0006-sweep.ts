@@ -30,7 +30,7 @@ begin
     moved as (
       update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, run_at = p_now
         from turn t where j.ctid = t.spot
-      returning j.lane
+      returning j.id, j.lane
     ),
     sums as materialized (
       select l.queue, count(*) as n
@@ -38,6 +38,12 @@ begin
     ),
     counted as (
       insert into holdfast.tally (xid, queue, scheduled, ready) select pg_current_xact_id(), s.queue, -s.n, s.n from sums s
+    ),
+    told as (
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), p_now, l.queue, 'ready', count(*), array_agg(m.id)
+        from moved m cross join lateral (select * from holdfast.lane where no = m.lane offset 0) l
+       where holdfast.is_watched(p_now) group by l.queue
     )
     select q.name, s.n from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
 end $holdfast$;
@@ -110,6 +116,7 @@ begin
   delete from holdfast.flush f
    where f.ctid = any (array(
      select ctid from holdfast.flush where at >= p_from - 3600000 and at <= p_now - 3600000 limit 10 * p_max));
+  perform holdfast.prune_changes(p_now);
   return v_jobs + v_kv + v_dedup;
 end $holdfast$;
 
@@ -304,6 +311,8 @@ begin
   delete from holdfast.lane_cursor;
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);
+  delete from holdfast.watch_log; -- whoever watches begins anew
+  delete from holdfast.change;
   update holdfast.meta set system_identifier = p_system_identifier;
 end $holdfast$;
 

@@ -3,7 +3,7 @@
 
 export const alter = `
 -- Waiting jobs, their rows and lanes locked, are gone, and their keys are free.
-create function holdfast.delete_waiting(p_ids uuid[]) returns bigint
+create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
   v_deleted bigint;
@@ -27,13 +27,18 @@ begin
   counted as (
     insert into holdfast.tally (xid, queue, ready, scheduled)
     select pg_current_xact_id(), k.queue, -count(k.ready_xid), count(k.ready_xid) - count(*) from known k group by k.queue
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
+      from known k where holdfast.is_watched(p_now) group by k.queue
   )
   select count(*) into v_deleted from known;
   return v_deleted;
 end $holdfast$;
 
 -- Everything that has ended under this id; says how many that were.
-create function holdfast.delete_ended(p_id uuid) returns bigint
+create function holdfast.delete_ended(p_id uuid, p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_deleted bigint;
@@ -53,13 +58,18 @@ begin
     select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
            -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
       from gone g group by g.queue
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
+      from gone g where holdfast.is_watched(p_now) group by g.queue
   )
   select count(*) into v_deleted from gone;
   return v_deleted;
 end $holdfast$;
 
 -- One bounded step: up to so many jobs of a queue that are in one state.
-create function holdfast.purge(p_queue text, p_state text, p_max int) returns bigint
+create function holdfast.purge(p_queue text, p_state text, p_max int, p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
   v_all int[];
@@ -78,7 +88,7 @@ begin
        where j.lane = any (v_all) and (j.ready_xid is null) = (p_state = 'scheduled')
          and (p_state = 'scheduled' or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
        limit p_max for update skip locked);
-    return holdfast.delete_waiting(v_ids);
+    return holdfast.delete_waiting(v_ids, p_now);
   end if;
   with oldest as materialized (
     select e.finished_at, e.seq from holdfast.ended e
@@ -87,7 +97,7 @@ begin
   gone as (
     delete from holdfast.ended e using oldest s
      where e.queue = v_queue and e.state = p_state and e.finished_at = s.finished_at and e.seq = s.seq
-    returning e.seq, e.dedup_key, e.idempotency_key
+    returning e.id, e.seq, e.dedup_key, e.idempotency_key
   ),
   freed as (
     delete from holdfast.dedup d using gone g where d.queue = v_queue and d.key = g.dedup_key and d.seq = g.seq
@@ -101,6 +111,11 @@ begin
     select pg_current_xact_id(), v_queue, case when p_state = 'done' then -c.n else 0 end,
            case when p_state = 'dead' then -c.n else 0 end, case when p_state = 'cancelled' then -c.n else 0 end
       from (select count(*) as n from gone) c where c.n > 0
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, v_queue, 'deleted', count(*), array_agg(g.id)
+      from gone g where holdfast.is_watched(p_now) having count(*) > 0
   )
   select count(*) into v_deleted from gone;
   return v_deleted;

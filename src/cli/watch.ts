@@ -1,0 +1,40 @@
+import type { ChangedState } from '../store/store.ts'
+import { type Command, given } from './command.ts'
+
+export const watch: Command = {
+  name: 'watch',
+  operands: '',
+  says: 'prints a line for every change of a job from now on, whoever makes it, until interrupted',
+  options: {
+    queue: { value: 'name', says: 'only jobs of this queue' },
+    state: {
+      value: 'state',
+      says: 'only changes to it: scheduled, ready, running, done, dead, cancelled or deleted; may be repeated',
+      multiple: true,
+    },
+    after: { value: 'cursor', says: 'go on behind this change, as --json told it' },
+    limit: { value: 'n', says: 'end after so many' },
+  },
+  examples: ['holdfast watch --queue welcome', 'holdfast watch --state dead --state cancelled --json'],
+
+  async run({ open, options, terminal, tell }) {
+    const interrupted = new AbortController()
+    process.once('SIGINT', () => interrupted.abort()).once('SIGTERM', () => interrupted.abort())
+    const states = options.texts('state') as readonly ChangedState[]
+    let left = options.number('limit') ?? Number.POSITIVE_INFINITY
+    const changes = (await open()).watch(
+      given({
+        queue: options.text('queue'),
+        states: states.length > 0 ? states : undefined,
+        after: options.text('after'),
+        signal: interrupted.signal,
+      }),
+    )
+    for await (const change of changes) {
+      const { id, queue, state, at } = change
+      tell(change, `${at.toISOString()}  ${id}  ${terminal.state(state)}  ${queue}`)
+      if (--left <= 0) break
+    }
+    return null
+  },
+}

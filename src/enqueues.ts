@@ -1,0 +1,114 @@
+// Jobs on their way to the store: grouped with what meets them, or as part of a caller's own transaction. The store knows a
+// queue's settings before it knows its first job.
+
+import type { AnyDefinition } from './definition.ts'
+import { HoldfastError, isRefused, toError } from './errors.ts'
+import type { Events } from './events.ts'
+import { Group } from './group.ts'
+import type { NewJob } from './job/record.ts'
+import type { EnqueueAnswer, Enqueued, EnqueueRequest, Store } from './store/store.ts'
+import type { Sweeper } from './sweep/sweeper.ts'
+import type { Waiters } from './waiters.ts'
+import { weightMax, weightOf } from './weight.ts'
+
+/** What this needs of the client. */
+export interface EnqueuesDesk {
+  readonly store: Store
+  readonly events: Events
+  readonly waiters: Waiters
+  readonly sweeper: Sweeper
+}
+
+interface Defined {
+  readonly settings: AnyDefinition['settings']
+  readonly text: string
+  readonly stored: Promise<void>
+}
+
+export class Enqueues {
+  readonly #desk: EnqueuesDesk
+  readonly #group: Group<EnqueueRequest, EnqueueAnswer>
+  readonly #defined = new Map<string, Defined>()
+
+  constructor(desk: EnqueuesDesk) {
+    this.#desk = desk
+    this.#group = new Group({ flush: (r) => this.#flush(r), weigh: (r) => weightOf(r.jobs), weightMax })
+  }
+
+  async enqueue(definition: AnyDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {
+    if (tx !== undefined && !this.#desk.store.capabilities.callerTransaction) {
+      throw new HoldfastError('UNSUPPORTED', 'This store cannot enqueue in your own transaction; leave out tx.', {
+        capability: 'callerTransaction',
+      })
+    }
+    if (!this.takesAtOnce(tx)) await this.define(definition)
+    const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
+    if (isRefused(answer)) throw toError(answer)
+    for (const { delayMs } of jobs) if (delayMs > 0) this.#desk.sweeper.expect(delayMs)
+    if (tx === undefined && this.#desk.events.hears('job.enqueued')) this.#tell(definition.name, answer)
+    return answer
+  }
+
+  /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
+  takesAtOnce(tx: unknown): boolean {
+    const { capabilities, enqueueAtOnce } = this.#desk.store
+    return tx !== undefined && capabilities.callerTransaction && enqueueAtOnce !== undefined
+  }
+
+  /** Makes sure that the store knows what this definition asks of it, once per definition. */
+  define({ settings }: AnyDefinition): Promise<void> | undefined {
+    if (settings === null) return undefined
+    const known = this.#defined.get(settings.name)
+    if (known?.settings === settings) return known.stored
+    const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
+    const stored = known?.text === text ? known.stored : this.#desk.store.define([settings])
+    this.#defined.set(settings.name, { settings, text, stored })
+    stored.catch(() => this.#defined.delete(settings.name))
+    return stored
+  }
+
+  #enqueueIn(
+    tx: unknown,
+    request: EnqueueRequest,
+    { settings }: AnyDefinition,
+  ): EnqueueAnswer | Promise<EnqueueAnswer> {
+    const isAtOnce = this.takesAtOnce(tx)
+    if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
+      throw new HoldfastError('INVALID_OPTION', 'tx is your open transaction: anything with query(text, values).', {
+        option: 'tx',
+      })
+    }
+    if (request.jobs.some(({ dedup }) => dedup?.replace)) {
+      throw new HoldfastError(
+        'UNSUPPORTED',
+        'dedup.replace cannot be part of your own transaction: it would keep the queue from being claimed until you commit. Leave out tx or replace.',
+        { option: 'dedup.replace' },
+      )
+    }
+    const store = this.#desk.store as Required<Store>
+    return isAtOnce ? store.enqueueAtOnce(tx, request, settings) : store.enqueueIn(tx, request)
+  }
+
+  /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
+  async #flush(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
+    const { store, waiters } = this.#desk
+    const answered = store.enqueue(requests)
+    if (waiters.size === 0 || !store.claimsFollowEnqueues) return answered
+    const due = new Map<string, number>()
+    for (const { jobs } of requests) {
+      for (const { queue, delayMs, runAt } of jobs)
+        if (delayMs === 0 && runAt === null) due.set(queue, (due.get(queue) ?? 0) + 1)
+    }
+    const early = [...due].map(([queue, count]) => [queue, waiters.wakeEarly(queue, count)] as const)
+    try {
+      return await answered
+    } finally {
+      for (const [queue, woken] of early) waiters.forgetEarly(queue, woken)
+    }
+  }
+
+  /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
+  #tell(queue: string, enqueued: readonly Enqueued[]): void {
+    for (const { id, status } of enqueued) this.#desk.events.emit('job.enqueued', { id, queue, status })
+  }
+}

@@ -1,0 +1,121 @@
+// Watch. What is told and how it is found is in `migrations/0010-watch.ts`.
+//
+// A mark is an era and a window: the snapshot it begins behind, a number for it, and one for snapshots taken later (0: none);
+// and where a page was cut short, the snapshot the window ends with, the last row seen and how many of its jobs (0: all).
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { HoldfastError, toError } from '../../errors.ts'
+import { bounds } from '../../job/bounds.ts'
+import { changesGone, unknownCursor } from '../refusals.ts'
+import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store.ts'
+import { list, parseList, texts } from './columns.ts'
+import type { Database, Row, Value } from './database.ts'
+
+/** How long a new watch waits for transactions that began before anybody watched. */
+const exactMaxMs = 2_000
+const lookMs = 20
+const rowsMax = 250
+
+export async function watch(db: Database): Promise<string> {
+  await db.query('select holdfast.open_era($1)', [db.now])
+  await db.query('select holdfast.watch($1, $2)', [bounds.watchMs, db.now])
+  const [number] = await db.query('select holdfast.watch_number()', [])
+  for (const began = performance.now(); ; await sleep(lookMs)) {
+    const [mark] = await db.query('select * from holdfast.watch_mark()', [])
+    const [era, from, isExact] = mark as Row
+    const isLate = performance.now() - began > exactMaxMs
+    if (isExact === 't' || isLate) return toMark({ era, from, fromNo: number?.[0], ahead: '0' } as Window, null)
+  }
+}
+
+interface Window {
+  readonly era: string
+  readonly from: string
+  readonly fromNo: string
+  readonly ahead: string
+}
+
+/** Inside a window: up to where it goes, and what of it was seen. */
+interface Inside extends Seen {
+  readonly until: string
+}
+
+interface Seen {
+  readonly no: number
+  readonly seen: number
+}
+
+export async function readChanges(db: Database, { after, queue, states, ids }: ChangesQuery): Promise<ChangesPage> {
+  const mark = parseMark(after)
+  if (!mark) throw toError(unknownCursor())
+  const { window, inside } = mark
+  const rows = await select(db, [
+    ...[window.era, window.from, window.fromNo],
+    ...[inside?.until ?? null, window.ahead, inside ? lastWholeRow(inside) : 0],
+    ...[queue, states && texts(states), ids && list(ids), rowsMax, db.now],
+  ])
+  const [head, ...told] = rows
+  const [until, untilNo, ahead] = head as readonly [string, string, string | null]
+  const wanted = ids && new Set(ids)
+  const markAt = (at: Seen) => toMark(window, { until, ...at })
+  const changes = told.flatMap((row) => toChanges(row, Number(row[3]) === inside?.no ? inside.seen : 0, markAt))
+  const more = told.length === rowsMax
+  const next = more
+    ? markAt({ no: Number(told.at(-1)?.[3]), seen: 0 })
+    : toMark({ era: window.era, from: until, fromNo: untilNo, ahead: ahead ?? '0' }, null)
+  return {
+    changes: wanted ? changes.filter(({ id }) => wanted.has(id)) : changes,
+    next,
+    more: more || inside !== null, // behind a window comes the next
+  }
+}
+
+async function select(db: Database, values: readonly Value[]): Promise<Row[]> {
+  try {
+    return await db.query('select * from holdfast.changes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)', values)
+  } catch (error) {
+    const code = (error as { code?: unknown }).code
+    if (code === 'HF005') throw toError(changesGone())
+    if (error instanceof HoldfastError && String(error.facts['code']).startsWith('22')) throw toError(unknownCursor())
+    throw error
+  }
+}
+
+function toChanges(row: Row, seen: number, markAt: (at: Seen) => string): Change[] {
+  const [, , , no, at, queue, state, ids] = row as string[]
+  const all = parseList(ids as string)
+  return all.slice(seen).map((id, i) => {
+    const count = seen + i + 1
+    return {
+      id,
+      queue: queue as string,
+      state: state as ChangedState,
+      at: Number(at),
+      mark: markAt({ no: Number(no), seen: count < all.length ? count : 0 }),
+    }
+  })
+}
+
+function lastWholeRow({ no, seen }: Seen): number {
+  return seen > 0 ? no - 1 : no
+}
+
+function toMark({ era, from, fromNo, ahead }: Window, inside: Inside | null): string {
+  const window = [era, from, fromNo, ahead]
+  return (inside ? [...window, inside.until, inside.no, inside.seen] : window).join('.')
+}
+
+const snapshot = String.raw`\d{1,20}:\d{1,20}:[\d,]*`
+const number = String.raw`\d{1,15}`
+const form = new RegExp(
+  `^([0-9a-f-]{36})\\.(${snapshot})\\.(${number})\\.(${number})(?:\\.(${snapshot})\\.(${number})\\.(\\d{1,9}))?$`,
+)
+
+function parseMark(text: string): { readonly window: Window; readonly inside: Inside | null } | null {
+  const [, era, from, fromNo, ahead, until, no, seen] = form.exec(text) ?? []
+  if (era === undefined) return null
+  return {
+    window: { era, from, fromNo, ahead } as Window,
+    inside: until === undefined ? null : { until, no: Number(no), seen: Number(seen) },
+  }
+}

@@ -1,0 +1,127 @@
+// Changes, told while somebody watches. Whether somebody does is one time in `holdfast_meta`, which a transaction reads when
+// it has something to tell. SQLite has one writer at a time, so whoever writes after `watch` has committed sees that time,
+// and numbers rise in the order of commits: a mark is the number of the last change seen, and how many of its jobs.
+//
+// Where nobody watched for a while changes were not told. So a watch that begins anew raises the lowest mark that is
+// good, as pruning does; and until one begins none is.
+
+import type { Refused } from '../../errors.ts'
+import { bounds } from '../../job/bounds.ts'
+import { changesGone, unknownCursor } from '../refusals.ts'
+import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store.ts'
+import type { Transaction } from './transaction.ts'
+
+export interface Told {
+  readonly queue: string
+  readonly state: ChangedState
+  readonly id: string
+}
+
+export function watch(tx: Transaction): string {
+  const last = tx.nextNumber()
+  if (!isWatched(tx)) tx.bare.run('update holdfast_meta set changes_low = ?', last)
+  tx.bare.run('update holdfast_meta set watched_until = ?', tx.now + bounds.watchMs)
+  return toMark(last, 0)
+}
+
+export function isWatched(tx: Transaction): boolean {
+  const select = 'select 1 from holdfast_meta where watched_until > ?'
+  return tx.bare.get(select, tx.now) !== undefined
+}
+
+/** Neighbours that came to the same state are one row; the order stays. */
+export function writeChanges(tx: Transaction, told: readonly Told[]): void {
+  if (told.length === 0) return
+  const select = 'select told from holdfast_change order by no desc limit 1'
+  let sum = tx.db.get<{ told: number }>(select)?.told ?? 0
+  for (let from = 0; from < told.length; ) {
+    const { queue, state } = told[from] as Told
+    let to = from + 1
+    while (told[to]?.queue === queue && told[to]?.state === state) to++
+    sum += to - from
+    const ids = JSON.stringify(told.slice(from, to).map(({ id }) => id))
+    const insert = 'insert into holdfast_change (no, at, queue, state, ids, told) values (?, ?, ?, ?, ?, ?)'
+    tx.db.run(insert, tx.nextNumber(), tx.now, queue, state, ids, sum)
+    from = to
+  }
+}
+
+interface ChangeRow {
+  readonly no: number
+  readonly at: number
+  readonly queue: string
+  readonly state: ChangedState
+  readonly ids: string
+}
+
+const rowsMax = 250
+
+export function readChanges(tx: Transaction, { after, queue, states, ids }: ChangesQuery): ChangesPage | Refused {
+  const mark = parseMark(after)
+  const meta = tx.db.get<{ next: number; low: number }>('select next, changes_low as low from holdfast_meta')
+  if (!mark || !meta || mark.no >= meta.next) return unknownCursor()
+  const isGone = mark.no < meta.low || (mark.no === meta.low && mark.seen > 0)
+  if (isGone || !isWatched(tx)) return changesGone()
+  const rows = tx.db.all<ChangeRow>(
+    `select no, at, queue, state, ids from holdfast_change
+      where no >= ?1 and (?2 is null or queue = ?2) and (?3 is null or state in (select value from json_each(?3)))
+      order by no limit +?4`,
+    mark.seen > 0 ? mark.no : mark.no + 1,
+    queue,
+    states && JSON.stringify(states),
+    rowsMax,
+  )
+  const wanted = ids && new Set(ids)
+  const changes = rows.flatMap((row) => toChanges(row, row.no === mark.no ? mark.seen : 0))
+  const more = rows.length === rowsMax
+  const last = more ? (rows.at(-1)?.no as number) : Math.max(mark.no, lastNumber(tx))
+  return {
+    changes: wanted ? changes.filter(({ id }) => wanted.has(id)) : changes,
+    next: toMark(last, 0),
+    more,
+  }
+}
+
+function lastNumber(tx: Transaction): number {
+  return tx.db.get<{ no: number }>('select no from holdfast_change order by no desc limit 1')?.no ?? 0
+}
+
+function toChanges({ no, at, queue, state, ids }: ChangeRow, seen: number): Change[] {
+  const all = JSON.parse(ids) as string[]
+  return all.slice(seen).map((id, i) => {
+    const count = seen + i + 1
+    return { id, queue, state, at, mark: toMark(no, count < all.length ? count : 0) }
+  })
+}
+
+/** `seen` jobs of change `no` have been seen; 0: all of them. */
+function toMark(no: number, seen: number): string {
+  return `${no.toString(36)}.${seen.toString(36)}`
+}
+
+function parseMark(text: string): { readonly no: number; readonly seen: number } | undefined {
+  const [, no = '', seen = ''] = /^([0-9a-z]{1,10})\.([0-9a-z]{1,6})$/.exec(text) ?? []
+  return no === '' ? undefined : { no: Number.parseInt(no, 36), seen: Number.parseInt(seen, 36) }
+}
+
+const pruneMax = 1_000
+
+interface Age {
+  readonly no: number
+  readonly at: number
+  readonly told: number
+}
+
+/** The oldest, where their time is over or there are too many. */
+export function pruneChanges(tx: Transaction): void {
+  const newest = tx.db.get<{ told: number }>('select told from holdfast_change order by no desc limit 1')
+  if (!newest) return
+  let last: Age | undefined
+  for (const row of tx.db.all<Age>('select no, at, told from holdfast_change order by no limit +?', pruneMax)) {
+    if (row.at > tx.now - bounds.watchMs && row.told > newest.told - bounds.changesKept) break
+    last = row
+  }
+  if (!last) return
+  tx.db.run('delete from holdfast_change where no <= ?', last.no)
+  tx.db.run('update holdfast_meta set changes_low = max(changes_low, ?)', last.no)
+}

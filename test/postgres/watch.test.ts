@@ -1,0 +1,225 @@
+// What a watch sees where transactions begin, change jobs and commit in any order.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { JobChange, Watch, WatchFilter } from '../../src/watch.ts'
+import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+
+useDatabase()
+
+const inProgress: Rule = { from: 'c.xid = any (v_open) and c.no > p_after', to: 'false' }
+async function lateCommit(hand: Hand): Promise<string[]> {
+  await using watch = await begun(hand)
+  const early = await hand.begin()
+  await early.enqueue('early', 1)
+  await hand.enqueue('meanwhile', 1)
+  const seen = await next(watch, 1)
+  await early.commit()
+  await hand.enqueue('last', 1)
+  return [...seen, ...(await nextUntil(watch, 'last'))].map(({ queue }) => queue)
+}
+
+test(
+  'a transaction that commits late is seen late, and is not lost behind what was seen before',
+  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), ['meanwhile', 'early', 'last'])),
+)
+
+test(
+  'without a look at transactions that were in progress it is lost',
+  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), ['meanwhile', 'last']), { without: [inProgress] }),
+)
+
+test(
+  'a repeatable read transaction that began before anybody watched tells what it changes afterwards',
+  inHand(async (hand) => {
+    const old = await hand.begin('begin isolation level repeatable read')
+    await old.run('select count(*) from holdfast.job')
+    await using watch = await begun(hand)
+    await old.enqueue('old', 1)
+    await old.commit()
+    assert.deepEqual(
+      (await next(watch, 1)).map(({ queue }) => queue),
+      ['old'],
+    )
+  }),
+)
+
+test(
+  'a watch begins when whoever changed something before anybody watched has ended',
+  inHand(async (hand) => {
+    const before = await hand.begin()
+    await before.enqueue('before', 1)
+    const watch = hand.holdfast.watch()
+    const first = await Promise.race([watch.begun.then(() => 'begun'), sleep(200).then(() => 'waits')])
+    assert.equal(first, 'waits')
+    await before.commit()
+    await watch.begun
+    await hand.enqueue('after', 1)
+    assert.deepEqual(
+      (await next(watch, 1)).map(({ queue }) => queue),
+      ['after'],
+    )
+    await watch.return()
+  }),
+)
+
+test(
+  'a transaction that stays open keeps nobody from watching for long, and others are seen',
+  inHand(async (hand) => {
+    const open = await hand.begin()
+    await open.enqueue('open', 1)
+    await using watch = await begun(hand)
+    await hand.enqueue('after', 1)
+    assert.deepEqual(
+      (await next(watch, 1)).map(({ queue }) => queue),
+      ['after'],
+    )
+    await open.commit()
+  }),
+)
+
+test(
+  'of transactions that commit in any order, with savepoints and rollbacks, each change is seen once, and in its turn',
+  inHand(async (hand) => {
+    await using watch = await begun(hand)
+    const committed: string[] = []
+    const produce = async (_: unknown, producer: number) => {
+      const tx = await hand.begin()
+      for (let round = 0; round < 15; round++) {
+        if (round > 0) await tx.run('begin')
+        const ids = [await tx.enqueue('mail', round)]
+        await tx.run('savepoint one')
+        await tx.enqueue('mail', 'undone')
+        await tx.run('rollback to savepoint one')
+        ids.push(await tx.enqueue('mail', 'again'))
+        await sleep(Math.random() * 20)
+        const isUndone = (round * 7 + producer) % 10 < 3
+        await (isUndone ? tx.rollback() : tx.commit())
+        if (!isUndone) committed.push(...ids)
+      }
+    }
+    const drain = async () => {
+      for (let left = 200; left > 0; left--) {
+        const leases = await hand.holdfast.claim(['mail'], { max: 1 + (left % 20) })
+        await Promise.all(leases.map((lease) => lease.done()))
+        await sleep(Math.random() * 10)
+      }
+    }
+    const seen = readOn(hand, watch.cursor as string, 'last')
+    await Promise.all([...Array.from({ length: 12 }, produce), drain(), drain()])
+    for (const lease of await hand.holdfast.claim(['mail'], { max: 1_000 })) await lease.done()
+    await hand.enqueue('last', 1)
+    const states = Object.groupBy(await seen, ({ id }) => id)
+    const told = committed.map((id) => states[id]?.map(({ state }) => state).join(' '))
+    assert.deepEqual(new Set(told), new Set(['ready running done']))
+    assert.equal(Object.keys(states).length, committed.length + 1, 'and nothing of what was rolled back')
+  }),
+)
+
+/** Until a change of that queue; after every few changes a new watch goes on from the cursor. */
+async function readOn(hand: Hand, from: string, queue: string): Promise<JobChange[]> {
+  const changes: JobChange[] = []
+  for (let after = from; changes.at(-1)?.queue !== queue; after = changes.at(-1)?.cursor as string) {
+    await using watch = hand.holdfast.watch({ after })
+    for (let left = 1 + (changes.length % 10); left > 0 && changes.at(-1)?.queue !== queue; left--) {
+      changes.push(...(await next(watch, 1)))
+    }
+  }
+  return changes
+}
+
+test(
+  'what a watcher left behind is read in pages, none of it twice',
+  inHand(async (hand) => {
+    await using watch = await begun(hand)
+    const late = await hand.begin()
+    await late.enqueue('late', 1)
+    await hand.enqueue('mail', 0)
+    assert.equal((await next(watch, 1)).length, 1)
+    await late.commit()
+    await hand.rows(`select holdfast.tell($1, 'ready', array[gen_random_uuid()], 0) from generate_series(1, 699)`, [
+      await queueNo(hand),
+    ])
+    const seen = await next(watch, 700)
+    assert.equal(new Set(seen.map(({ id }) => id)).size, 700)
+  }),
+)
+
+test(
+  'a server that crashed has forgotten what it told: a watch says so',
+  inHand(async (hand) => {
+    await using watch = await begun(hand)
+    await hand.enqueue('mail', 1)
+    const [change] = await next(watch, 1)
+    await hand.rows('truncate holdfast.change, holdfast.watch_log') // what becomes of unlogged tables
+    for (const lost of [watch, hand.holdfast.watch({ after: change?.cursor as string })]) {
+      await assert.rejects(lost.next(), { code: 'INVALID_OPTION', message: /no longer kept/ })
+    }
+  }),
+)
+
+test(
+  'neither looking nor pruning walks over what an old snapshot keeps',
+  inHand(async (hand) => {
+    await using watch = await begun(hand)
+    const old = await hand.begin('begin isolation level repeatable read')
+    await old.run('select count(*) from holdfast.change')
+    const client = await hand.connect()
+    const blocks = async (call: string): Promise<number> => {
+      const { rows } = await client.query(hand.schema.sql(`explain (analyze, buffers, format json) ${call}`))
+      const plan = rows[0]['QUERY PLAN'][0].Plan
+      return plan['Shared Hit Blocks'] + plan['Shared Read Blocks']
+    }
+    const look = async (watching: Watch) => {
+      const [era, from, no, ahead] = (watching.cursor as string).split('.')
+      return blocks(
+        `select * from holdfast.changes('${era}', '${from}', ${no}, null, ${ahead}, 0, null, null, null, 250, null)`,
+      )
+    }
+    const prune = (laterMs: number) => blocks(`select holdfast.prune_changes(holdfast.now_ms(null) + ${laterMs})`)
+    await hand.enqueue('mail', 1)
+    const few = await look(watch)
+    await hand.rows(
+      `insert into holdfast.change (xid, at, queue, state, jobs, ids)
+       select pg_current_xact_id(), 0, q.no, 'ready', 1, array[gen_random_uuid()]
+         from holdfast.queue q, generate_series(1, 20000)`,
+    )
+    for (const laterMs of [11_000, 140_000]) await prune(laterMs)
+    assert.deepEqual(await hand.rows('select no from holdfast.change'), [])
+    await using fresh = await begun(hand)
+    await hand.enqueue('mail', 2)
+    const many = await look(fresh)
+    assert.ok(many < few + 50, `${few} blocks, then ${many}`)
+    await prune(11_000) // begins at the beginning, once
+    const pruned = await prune(22_000)
+    assert.ok(pruned < 100, `${pruned} blocks to prune nothing`)
+    await old.rollback()
+  }),
+)
+
+async function queueNo(hand: Hand): Promise<number> {
+  const [row] = await hand.rows(`select no from holdfast.queue where name = 'mail'`)
+  return row?.['no'] as number
+}
+
+async function begun(hand: Hand, filter: WatchFilter = {}): Promise<Watch> {
+  const watch = hand.holdfast.watch(filter)
+  await watch.begun
+  return watch
+}
+
+async function next(watch: Watch, count: number): Promise<JobChange[]> {
+  const changes: JobChange[] = []
+  while (changes.length < count) {
+    const { value, done } = await watch.next()
+    if (done) assert.fail('the watch ended')
+    changes.push(value)
+  }
+  return changes
+}
+
+async function nextUntil(watch: Watch, queue: string): Promise<JobChange[]> {
+  const changes: JobChange[] = []
+  while (changes.at(-1)?.queue !== queue) changes.push(...(await next(watch, 1)))
+  return changes
+}

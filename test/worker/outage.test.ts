@@ -83,37 +83,3 @@ test('several who ask tell of one outage together', async () => {
   await both
   assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 100'])
 })
-
-test('who asked before the store came back and is refused late does not tell of another outage', async () => {
-  const { timers, told, outage } = setup()
-  const late = Promise.withResolvers<string>()
-  let lateAsked = 0
-  const slow = outage.survive(() => (++lateAsked === 1 ? late.promise : Promise.resolve('answer')))
-  timers.advance(10, () => {})
-  let asked = 0
-  const quick = outage.survive(() => (++asked === 1 ? Promise.reject(away) : Promise.resolve('answer')))
-  await settle()
-  timers.advance(100, () => {})
-  assert.equal(await quick, 'answer')
-  timers.advance(10, () => {})
-  late.reject(away)
-  await settle()
-  timers.advance(100, () => {})
-  assert.equal(await slow, 'answer')
-  assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 100'])
-})
-
-test('a store that says nothing for ten seconds is away until it answers', async (t) => {
-  t.mock.timers.enable({ apis: ['setInterval'] })
-  const { told, outage } = setup()
-  const answer = Promise.withResolvers<string>()
-  const asked = outage.survive(() => answer.promise)
-  t.mock.timers.tick(9_999)
-  assert.deepEqual(told, [])
-  t.mock.timers.tick(1)
-  assert.match(String(outage.error), /not answered for 10 s/)
-  answer.resolve('at last')
-  assert.equal(await asked, 'at last')
-  assert.equal(outage.error, null)
-  assert.deepEqual(told, ['w1 down: The store has not answered for 10 s.', 'w1 up after 0'])
-})

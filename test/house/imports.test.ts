@@ -17,6 +17,7 @@ const layers: readonly Layer[] = [
       ...[
         'definition.ts',
         'prepare.ts',
+        'sql-statement.ts',
         'effects.ts',
         'permanent.ts',
         'job-info.ts',

@@ -4,13 +4,11 @@ import { HoldfastError } from './errors.ts'
 import { checkOptions } from './job/names.ts'
 import type { SqlEffect } from './job/record.ts'
 
+/** Written out, or as given by `toSQL()` of Drizzle, by `compile()` of Kysely, and by `toSQL()` of Knex or its `toNative()`. */
 export type SqlStatement =
   | { readonly text: string; readonly values?: readonly unknown[] }
-  /** `toSQL()` of Drizzle. */
   | { readonly sql: string; readonly params: readonly unknown[] }
-  /** `compile()` of Kysely. */
   | { readonly sql: string; readonly parameters: readonly unknown[] }
-  /** `toSQL()` of Knex, or its `toNative()`. */
   | { readonly sql: string; readonly bindings: readonly unknown[] }
 
 export function toSqlEffect(statement: SqlStatement): SqlEffect {

@@ -113,6 +113,7 @@ export class Worker {
   #places = 0
   #abandoned = 0
   #onIdle: (() => void) | null = null
+  #onNothingHeld: (() => void) | null = null
 
   constructor(desk: WorkerDesk, plan: Plan, makeLoop: MakeLoop = (loopDesk, halt) => claimLoop(plan, loopDesk, halt)) {
     this.#desk = desk
@@ -254,7 +255,15 @@ export class Worker {
       for (const run of [...this.#runs]) run.abort('shutdown', error)
       await this.#idle()
     }
-    await this.#settlements.drain(this.#isHurried ? drainHurriedMs : drainMs)
+    await this.#settlements.drain(this.#isHurried ? drainHurriedMs : drainMs, this.#nothingHeld())
+  }
+
+  /** What ended may still have its result checked or its effects prepared before it is settled. */
+  #nothingHeld(): Promise<void> {
+    if (this.#runs.size === 0) return Promise.resolve()
+    return new Promise((resolve) => {
+      this.#onNothingHeld = resolve
+    })
   }
 
   #end(): void {
@@ -366,6 +375,7 @@ export class Worker {
       left: (run) => this.#left(run),
       ended: (run) => {
         this.#runs.delete(run)
+        if (this.#runs.size === 0) this.#onNothingHeld?.()
         this.#awaited.get(run)?.()
         this.#awaited.delete(run)
         this.#loop.ended(run.claimed)

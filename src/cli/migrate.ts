@@ -20,7 +20,7 @@ export const migrate: Command = {
   examples: [
     'holdfast migrate --store postgres://admin@db.example/app',
     'holdfast migrate --print --schema jobs > holdfast.sql',
-    'holdfast migrate --print --from 10 > upgrade.sql',
+    'holdfast migrate --print --from 11 > upgrade.sql',
   ],
   mayCreate: () => true,
 

@@ -5,7 +5,7 @@ import { steps as postgresSteps } from '../../src/store/postgres/migrations.ts'
 import { steps as sqliteSteps } from '../../src/store/sqlite/migrations.ts'
 
 /** Up to here nothing was released. */
-const first = { postgres: 10, sqlite: 3 }
+const first = { postgres: 11, sqlite: 3 }
 
 const takesLong = [
   /\balter\s+(column\s+)?\w+\s+(set\s+data\s+)?type\b/i,

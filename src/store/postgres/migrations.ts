@@ -14,6 +14,7 @@ import { alter } from './migrations/0007-alter.ts'
 import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
+import { enqueueSql } from './migrations/0011-enqueue-sql.ts'
 import type { Schema } from './schema.ts'
 
 export interface Step {
@@ -32,7 +33,8 @@ export const steps: readonly Step[] = [
   { sql: alter },
   { sql: cancelRequested },
   { sql: progress },
-  { sql: watch, minClient: 10 },
+  { sql: watch },
+  { sql: enqueueSql, minClient: 11 },
 ]
 
 /** How long a step waits for a table, and everybody who comes later behind it. */

@@ -1,5 +1,6 @@
-// A schema of a database, by name. In the text of statements `holdfast.` stands for it, and LANE_LOCKS, TOKEN_LOCKS,
-// SWEEP_LOCKS and SCHEMA_LOCKS for numbers of its own, so that schemas in one database do not share advisory locks.
+// A schema of a database, by name. In the text of statements `holdfast.` stands for it, LANE_LOCKS, TOKEN_LOCKS, SWEEP_LOCKS
+// and SCHEMA_LOCKS for numbers of its own, so that schemas in one database do not share advisory locks, and WAKE_CHANNEL for
+// the channel that its wake-ups are sent on.
 
 import { createHash } from 'node:crypto'
 import { show } from '../../duration.ts'
@@ -9,6 +10,8 @@ import { HoldfastError } from '../../errors.ts'
 export class Schema {
   readonly name: string
   readonly quoted: string
+  /** For LISTEN and NOTIFY. */
+  readonly channel: string
   readonly #texts = new Map<string, string>()
 
   constructor(name: string) {
@@ -21,6 +24,10 @@ export class Schema {
     }
     this.name = name
     this.quoted = `"${name.replaceAll('"', '""')}"`
+    this.channel = Buffer.from(`holdfast ${name}`)
+      .subarray(0, 63)
+      .toString()
+      .replace(/\ufffd$/, '') // no half character
   }
 
   sql(text: string): string {
@@ -33,9 +40,10 @@ export class Schema {
   }
 
   #render(text: string): string {
-    return text.replace(/\bholdfast\.|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) =>
-      found === 'holdfast.' ? `${this.quoted}.` : String(lockNumber(found, this.name)),
-    )
+    return text.replace(/\bholdfast\.|\bWAKE_CHANNEL\b|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) => {
+      if (found === 'holdfast.') return `${this.quoted}.`
+      return found === 'WAKE_CHANNEL' ? `'${this.channel}'` : String(lockNumber(found, this.name))
+    })
   }
 }
 

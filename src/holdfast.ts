@@ -18,7 +18,7 @@ import { type AnyListener, type EventName, Events, type Listener } from './event
 import { Group } from './group.ts'
 import { bounds } from './job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkQueueName, checkTime } from './job/names.ts'
-import type { JobState } from './job/record.ts'
+import type { JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
@@ -40,9 +40,15 @@ import {
   toWanted,
 } from './requests.ts'
 import { Results } from './results.ts'
+import { Firing } from './schedule/firing.ts'
+import type { ScheduleInfo } from './schedule/info.ts'
+import type { ScheduleOptions } from './schedule/options.ts'
+import { ScheduleLoop } from './schedule/schedule-loop.ts'
+import { Schedules } from './schedule/schedules.ts'
 import type {
   AlterRequest,
   Capabilities,
+  Enqueued,
   KvAnswer,
   KvWrite,
   ProgressAnswer,
@@ -109,6 +115,9 @@ export class Holdfast {
   readonly #results: Results
   readonly #watches: Watches
   readonly #gates: Gates
+  readonly #schedules: Schedules
+  readonly #firing: Firing
+  readonly #scheduleLoop: ScheduleLoop
   #closing: Promise<void> | null = null
 
   constructor(store: Store, { timers = systemTimers, events = new Events(), logger }: HoldfastParts = {}) {
@@ -139,6 +148,15 @@ export class Holdfast {
       write: (write) => this.#calls.run(() => this.#kvWrites.add(write)),
     })
     this.#gates = new Gates({ kv: this.kv, events: this.#events })
+    const schedulesDesk = {
+      ...{ store, events },
+      define: (definition: AnyDefinition) => this.#enqueues.define(definition),
+      enqueue: (job: NewJob) => this.#enqueues.enqueueOne(job),
+      expect: (delayMs: number) => this.#sweeper.expect(delayMs),
+    }
+    this.#schedules = new Schedules(schedulesDesk)
+    this.#firing = new Firing(schedulesDesk, this.#schedules)
+    this.#scheduleLoop = new ScheduleLoop(this.#firing, timers)
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),
@@ -390,9 +408,50 @@ export class Holdfast {
     return this.#gates.list()
   }
 
-  /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
+  /**
+   * A job for every slot of a cron expression, enqueued once by whichever process is there. Declared again it stays as it
+   * is; declared differently it changes from now on. It needs a worker somewhere, or somebody who sweeps.
+   */
+  async schedule<Payload = unknown>(name: string, options: ScheduleOptions<Payload>): Promise<ScheduleInfo> {
+    const info = await this.#run(() => this.#schedules.declare(name, options as ScheduleOptions))
+    this.#scheduleLoop.hint()
+    return info
+  }
+
+  /** Answers whether there was such a schedule. Jobs of earlier slots stay. */
+  unschedule(name: string): Promise<boolean> {
+    return this.#run(() => this.#schedules.remove(name))
+  }
+
+  /** Every schedule of the store, by name, and how it stands. */
+  schedules(): Promise<ScheduleInfo[]> {
+    return this.#calls.look(() => this.#schedules.list())
+  }
+
+  /** No slot fires until it is resumed; those that pass meanwhile never do. Answers whether it was this call that paused it. */
+  pauseSchedule(name: string): Promise<boolean> {
+    return this.#run(() => this.#schedules.pause(name))
+  }
+
+  resumeSchedule(name: string): Promise<boolean> {
+    return this.#run(() => this.#schedules.resume(name))
+  }
+
+  /** Enqueues the schedule's job at once, beside those of its slots; also while it is paused. */
+  runScheduleNow(name: string): Promise<Enqueued> {
+    return this.#run(() => this.#schedules.runNow(name))
+  }
+
+  /**
+   * Takes back expired leases, promotes what is due, prunes what retention is done with, fires schedules. Safe anywhere, any
+   * time.
+   */
   sweep(): Promise<SweepTotals> {
-    return this.#run(() => this.#sweeper.sweep())
+    return this.#run(async () => {
+      const swept = await this.#sweeper.sweep()
+      const { fired, skipped } = await this.#firing.fireDue()
+      return { ...swept, fired, skipped }
+    })
   }
 
   /**
@@ -416,6 +475,7 @@ export class Holdfast {
     this.#calls.refuse()
     this.#watches.close() // and watch
     await this.#sweeps.idle()
+    await this.#scheduleLoop.idle()
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
@@ -444,6 +504,7 @@ export class Holdfast {
       timers: this.#timers,
       waiters: this.#waiters,
       sweeps: this.#sweeps,
+      schedules: this.#scheduleLoop,
       define: (definition) => this.#enqueues.define(definition),
       settling: (requests) => {
         for (const { settlement } of requests) if ('delayMs' in settlement) this.#sweeper.expect(settlement.delayMs)

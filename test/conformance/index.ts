@@ -33,6 +33,7 @@ import { resultTests } from './result.ts'
 import { retentionTests } from './retention.ts'
 import { retryTests } from './retry.ts'
 import { sameMomentTests } from './same-moment.ts'
+import { scheduleTests } from './schedules.ts'
 import { schedulingTests } from './scheduling.ts'
 import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
@@ -45,7 +46,7 @@ import { workEndingTests } from './work-endings.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
-  ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
+  ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests, scheduleTests],
   ...[
     claimTests,
     claimOrderTests,

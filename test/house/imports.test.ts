@@ -49,6 +49,7 @@ const reserved: Readonly<Record<string, readonly string[]>> = {
   'node:sqlite': ['store/sqlite/'],
   pg: ['store/postgres/'],
   '@slatedb/uniffi': ['store/slatedb/'],
+  croner: ['schedule/'],
   hono: ['server/'],
   'prom-client': ['observe/'],
   '@opentelemetry/api': ['observe/'],

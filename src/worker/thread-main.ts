@@ -7,6 +7,7 @@ import { prepareEffects } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
 import type { EffectSet } from '../job/record.ts'
 import { isPermanent } from '../permanent.ts'
+import { RetryLater } from '../retry-later.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from './fate.ts'
 import { Job, type JobDesk } from './job.ts'
@@ -119,6 +120,7 @@ async function toSent(thrown: unknown): Promise<SentError> {
     ...{ name: String(name), message: String(message), stack: String(stack) },
     ...(typeof code === 'string' && { code }),
     ...(typeof reason === 'string' && { reason }),
+    ...(thrown instanceof RetryLater && { delayMs: thrown.delayMs }),
     ...(isPermanent(thrown) && { isPermanent: true, effects: await preparedOf(thrown.effects) }),
   }
 }

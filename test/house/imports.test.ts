@@ -18,6 +18,7 @@ const layers: readonly Layer[] = [
         'prepare.ts',
         'effects.ts',
         'permanent.ts',
+        'retry-later.ts',
         'job-info.ts',
         'queue.ts',
         'lease.ts',

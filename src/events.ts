@@ -73,6 +73,17 @@ export interface HoldfastEvents {
   /** The code of this process says something else than what was stored; that counts from now on. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }
+  /** It was this process's turn to look for rows that were left behind. */
+  'reaper.ran': {
+    readonly reaper: string
+    readonly found: number
+    readonly revived: number
+    readonly duplicates: number
+    readonly failed: number
+    readonly durationMs: number
+  }
+  /** The search failed or took too long, or a row could not be enqueued. It looks again at the next turn. */
+  'reaper.failed': { readonly reaper: string; readonly error: Error }
 }
 
 export type EventName = keyof HoldfastEvents

@@ -10,7 +10,9 @@ import {
   defineQueue,
   isDefinition,
   type QueueDefinition,
+  toDefinition,
 } from './definition.ts'
+import { isDisabled } from './disabled.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { Enqueues } from './enqueues.ts'
 import { isRefused, toError } from './errors.ts'
@@ -61,6 +63,8 @@ import type {
   SettleRequest,
   Store,
 } from './store/store.ts'
+import { Reaper } from './sweep/reaper.ts'
+import { type ReaperOptions, type Revival, toReaperPlan } from './sweep/reaper-options.ts'
 import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
@@ -102,6 +106,7 @@ export class Holdfast {
   readonly #waiters: Waiters
   readonly #claims: Claims
   readonly #workers = new Set<Worker>()
+  readonly #reapers = new Set<Reaper>()
   readonly #cancelListeners = new Set<(ids: readonly string[] | null) => void>()
   readonly #unsubscribe: () => void
   readonly #calls = new Calls(() => this.#watches.hint())
@@ -443,6 +448,23 @@ export class Holdfast {
   }
 
   /**
+   * Looks, every so often and by turns with all processes that do the same, for rows of your own tables that were left
+   * behind, and enqueues a job for each that has none. It runs until it is stopped.
+   */
+  reaper<Row>(name: string, options: ReaperOptions<Row>): Reaper {
+    if (this.#closing) throw closedError()
+    const desk = {
+      ...{ kv: this.kv, events: this.#events, timers: this.#timers },
+      time: () => this.#calls.look(() => this.#store.time()),
+      enqueue: ({ queue, payload, ...rest }: Revival) => this.queue(toDefinition(queue)).enqueue(payload, rest),
+      stopped: (each: Reaper) => void this.#reapers.delete(each),
+    }
+    const reaper = new Reaper(desk, name, toReaperPlan(options as ReaperOptions))
+    this.#reapers.add(reaper)
+    return isDisabled('reap') ? reaper : reaper.start()
+  }
+
+  /**
    * Takes back expired leases, promotes what is due, prunes what retention is done with, fires schedules. Safe anywhere, any
    * time.
    */
@@ -459,7 +481,7 @@ export class Holdfast {
    * with a shorter grace, it hurries.
    */
   close(options: StopOptions = {}): Promise<void> {
-    const stopped = [...this.#workers].map((worker) => worker.stop(options))
+    const stopped = [...this.#workers, ...this.#reapers].map((each) => each.stop(options))
     this.#closing ??= this.#close(stopped)
     for (const stop of stopped) stop.catch(() => undefined) // its worker failed, and said so
     return this.#closing

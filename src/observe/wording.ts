@@ -223,6 +223,27 @@ export const wording: Wording = {
       kind: `failures of schedule ${schedule}`,
     }),
   },
+  // Work was lost somewhere, so whoever is not asked for more should hear of it.
+  'reaper.ran': {
+    level: 'warn',
+    say: ({ reaper, found, revived, duplicates, failed, durationMs }) => {
+      if (revived === 0) return null
+      const message = `Reaper ${reaper} found ${count(found, 'row')} left behind and revived ${revived}.`
+      return {
+        message,
+        facts: { reaper, found, revived, duplicates, failed, durationMs },
+        kind: `runs of reaper ${reaper}`,
+      }
+    },
+  },
+  'reaper.failed': {
+    level: 'error',
+    say: ({ reaper, error }) => ({
+      message: `Reaper ${reaper} failed, and looks again at its next turn: ${saying(error)}`,
+      facts: { reaper, error: errorFacts(error) },
+      kind: `failures of reaper ${reaper}`,
+    }),
+  },
 }
 
 export function sayMore(kind: string, held: number): LogLine {

@@ -26,6 +26,7 @@ import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
 import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
+import { reaperTests } from './reaper.ts'
 import { requeueTests } from './requeue.ts'
 import { requeueAllTests } from './requeue-all.ts'
 import { rescueTests } from './rescue.ts'
@@ -69,7 +70,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests],
-  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests],
+  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

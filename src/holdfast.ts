@@ -72,8 +72,9 @@ import { type Watch, Watches, type WatchFilter } from './watch.ts'
 import { kvWeight, settleWeight, weightMax } from './weight.ts'
 import type { Gate, GateOptions } from './worker/gate.ts'
 import { type GateInfo, Gates } from './worker/gates.ts'
-import { type Handler, type HandlerModule, type Pair, toPlan, type WorkOptions } from './worker/options.ts'
-import { type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
+import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
+import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
+import { type MakeLoop, type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
 export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly name: string
@@ -94,6 +95,15 @@ export interface HoldfastParts {
   /** Where log lines go; stderr unless given, and nowhere when it is `false`. */
   readonly logger?: Logger | false | undefined
 }
+
+/** What `holdfast/testing` needs of a client and nobody else is to have. */
+export interface Backstage {
+  readonly store: Store
+  /** A worker that looks for work in its own way, and draws what is random from elsewhere. */
+  hire(plan: Plan, ways: { readonly makeLoop: MakeLoop; readonly random: () => number }): Worker
+}
+
+export let backstageOf: (holdfast: Holdfast) => Backstage
 
 export class Holdfast {
   readonly kv: Kv
@@ -238,20 +248,15 @@ export class Holdfast {
     handler: Handler<Payload, Result> | HandlerModule,
     options?: WorkOptions,
   ): Worker
-  work<const Queues extends readonly (string | AnyDefinition)[]>(
-    pairs: readonly [...{ [I in keyof Queues]: Pair<Queues[I]> }],
+  work<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
+    pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
     options?: WorkOptions,
   ): Worker
   work(first: unknown, second?: unknown, third?: WorkOptions): Worker {
-    if (this.#closing) throw closedError()
     const [pairs, options] = Array.isArray(first)
       ? [first as readonly (readonly unknown[])[], second as WorkOptions | undefined]
       : [[[first, second]], third]
-    const worker = new Worker(this.#workerDesk(), toPlan(pairs, options ?? {}))
-    this.#workers.add(worker)
-    const forget = () => this.#workers.delete(worker)
-    worker.finished.then(forget, forget)
-    return worker
+    return this.#hire(toPlan(pairs, options ?? {}), this.#workerDesk())
   }
 
   /** Tells what happens in this process; answers how to stop. */
@@ -487,6 +492,14 @@ export class Holdfast {
     return this.#closing
   }
 
+  /**
+   * Closes when the process is asked to end (SIGTERM, SIGINT), and then lets it end by that signal; a second signal hurries.
+   * Answers how to stop listening.
+   */
+  closeOnSignals(options: SignalOptions = {}): () => void {
+    return closeOnSignals((stop) => this.close(stop), options)
+  }
+
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
   }
@@ -517,6 +530,22 @@ export class Holdfast {
     const answered = this.#settles.add(request)
     if (this.#results.size > 0) answered.then(() => this.#results.hint(request.id)).catch(() => undefined)
     return answered
+  }
+
+  static {
+    backstageOf = (holdfast) => ({
+      store: holdfast.#store,
+      hire: (plan, { makeLoop, random }) => holdfast.#hire(plan, { ...holdfast.#workerDesk(), random }, makeLoop),
+    })
+  }
+
+  #hire(plan: Plan, desk: WorkerDesk, makeLoop?: MakeLoop): Worker {
+    if (this.#closing) throw closedError()
+    const worker = new Worker(desk, plan, makeLoop)
+    this.#workers.add(worker)
+    const forget = () => this.#workers.delete(worker)
+    worker.finished.then(forget, forget)
+    return worker
   }
 
   #workerDesk(): WorkerDesk {

@@ -82,5 +82,6 @@ export {
   resource,
 } from './worker/resource.ts'
 export type { ResourceOptions } from './worker/resource-options.ts'
+export type { SignalOptions } from './worker/signals.ts'
 export type { StagedEffects } from './worker/staged-effects.ts'
 export type { StopOptions, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

@@ -32,10 +32,22 @@ export interface ClaimLoopDesk {
   start(jobs: readonly ClaimedJob[]): void
 }
 
+/** What looks for work in a worker. Once it has returned, the worker winds down. */
+export interface WorkerLoop {
+  readonly lastClaimAt: Date | null
+  run(): Promise<void>
+  /** A job of this queue has left its place. */
+  left(queue: string): void
+  /** Nothing is to be done for it any more. */
+  ended(queue: string): void
+  /** A handler that was left behind has ended after all. */
+  returned(queue: string): void
+}
+
 /** How long it sleeps without looking, whatever wake-ups say. */
 const backstopMs = 1_000
 
-export class ClaimLoop {
+export class ClaimLoop implements WorkerLoop {
   readonly #desk: ClaimLoopDesk
   readonly #turns: Turns
   readonly #halt: AbortSignal
@@ -55,7 +67,7 @@ export class ClaimLoop {
     try {
       while (!this.#halt.aborted) {
         if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
-        else if (this.#desk.room() <= 0) await this.#room()
+        else if (this.#desk.room() <= 0) await this.#untilRoom()
         else await this.#look(timers.now())
       }
     } catch (error) {
@@ -65,8 +77,21 @@ export class ClaimLoop {
     }
   }
 
-  /** A job of this queue has left its place. Told once for all that ended in the same moment. */
-  roomMade(queue: string): void {
+  left(queue: string): void {
+    this.#turns.ended(queue)
+    this.#roomMade(queue)
+  }
+
+  ended(queue: string): void {
+    this.#roomMade(queue)
+  }
+
+  returned(queue: string): void {
+    this.#roomMade(queue)
+  }
+
+  /** Told once for all that ended in the same moment. */
+  #roomMade(queue: string): void {
     const wake = this.#wakeForRoom
     if (wake) {
       this.#wakeForRoom = null
@@ -110,7 +135,7 @@ export class ClaimLoop {
     for (const queue of queues) this.#turns.woken(queue)
   }
 
-  #room(): Promise<void> {
+  #untilRoom(): Promise<void> {
     return new Promise((resolve) => {
       const done = () => {
         this.#halt.removeEventListener('abort', done)

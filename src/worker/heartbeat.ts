@@ -36,7 +36,9 @@ export class Heartbeat {
   #nextBeatAt = Number.POSITIVE_INFINITY
   #nextCheckAt = Number.POSITIVE_INFINITY
   #beating: Promise<void> | null = null
-  #checking = false
+  #isChecking = false
+  /** It was asked for while a check was under way, which may have looked too early. */
+  #checksAgain = false
   lastBeatAt: Date | null = null
 
   constructor(desk: HeartbeatDesk, runs: ReadonlySet<Run>, leaseMs: number) {
@@ -80,11 +82,10 @@ export class Heartbeat {
   check(ids: readonly string[] | null): void {
     const runs = [...this.#runs].filter((run) => run.state === 'running' && run.abortKind === null)
     const asked = ids === null ? runs : runs.filter(({ claimed }) => ids.includes(claimed.id))
-    if (asked.length === 0 || (this.#checking && ids === null)) return
-    this.#checking = true
-    this.#check(asked).finally(() => {
-      this.#checking = false
-    })
+    if (asked.length === 0) return
+    if (ids !== null) this.#check(asked)
+    else if (this.#isChecking) this.#checksAgain = true
+    else this.#checkAll(asked)
   }
 
   /** Holds this run for so long from now. */
@@ -103,16 +104,17 @@ export class Heartbeat {
     if (runs.length === 0) return
     try {
       const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))
-      const answers = await this.#desk.renew(requests)
-      requireAnswers(answers)
-      this.#desk.outage.up()
+      const answers = await this.#desk.outage.ask(async () => {
+        const answers = await this.#desk.renew(requests)
+        requireAnswers(answers)
+        return answers
+      })
       this.lastBeatAt = new Date()
       runs.forEach((run, i) => {
         this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)
       })
     } catch (error) {
       if (!isOutage(error)) return this.#desk.fail(error)
-      this.#desk.outage.down(error)
       this.#desk.events.emit('heartbeat.failed', { worker: this.#desk.worker, jobs: runs.length, error })
       const soon = this.#desk.timers.now() + Math.min(retryMaxMs, this.#leaseMs / 10)
       this.#nextBeatAt = Math.min(this.#nextBeatAt, soon)
@@ -128,6 +130,15 @@ export class Heartbeat {
       run.leaseUntil = askedAt + leaseMs
       if (answer.cancelRequested) run.abort('cancelled', cancelled(run))
     }
+  }
+
+  async #checkAll(runs: readonly Run[]): Promise<void> {
+    this.#isChecking = true
+    await this.#check(runs)
+    this.#isChecking = false
+    const again = this.#checksAgain
+    this.#checksAgain = false
+    if (again) this.check(null)
   }
 
   async #check(runs: readonly Run[]): Promise<void> {

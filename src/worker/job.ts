@@ -1,6 +1,8 @@
 // A job as its handler sees it.
 
-import type { Duration } from '../duration.ts'
+import type { Duration, DurationRule } from '../duration.ts'
+import { bounds } from '../job/bounds.ts'
+import { checkNumber, checkText } from '../job/names.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import {
@@ -24,6 +26,14 @@ export interface JobDesk {
   progress(value: number, message: string | null): void
   log(message: string, facts: Readonly<Record<string, unknown>>): void
   extend(duration: Duration): Promise<void>
+}
+
+/** How long a job may ask for at a time. */
+export const extendRule: DurationRule = { min: 1, max: bounds.leaseMaxMs }
+
+export function checkProgress(value: number, message: string | null): void {
+  checkNumber(value, 'progress', 0, 1)
+  if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
 }
 
 export class Job<Payload = unknown, Result = unknown> {

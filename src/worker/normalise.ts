@@ -35,15 +35,20 @@ export function ofReturned(value: unknown, ground: Ground): Settlement | Promise
   try {
     const settlement = isFate(value) ? ofFate(value, ground) : done(value, ground)
     if (!(settlement instanceof Promise)) return settlement
-    return settlement.catch((error) => ofFailure(error, ground))
+    return settlement.catch((error) => ofThrown(error, ground))
   } catch (error) {
-    return ofFailure(error, ground)
+    return ofThrown(error, ground)
   }
 }
 
+/** Anything can be thrown, also what throws when it is looked at. */
 export function ofThrown(error: unknown, ground: Ground): Settlement | Promise<Settlement> {
-  if (!isGateClosed(error)) return ofFailure(error, ground)
-  return released(error.reason, ground).catch((unclosed) => ofFailure(unclosed, ground))
+  try {
+    if (!isGateClosed(error)) return ofFailure(error, ground)
+    return released(error.reason, ground).catch((unclosed) => ofFailure(unclosed, ground))
+  } catch {
+    return retry(error, ground)
+  }
 }
 
 /** It was aborted and did not finish. Null: there is nothing to settle. */
@@ -132,5 +137,9 @@ function isGateClosed(error: unknown): error is Error & { readonly reason: strin
 }
 
 function isAbortError(error: unknown): boolean {
-  return error instanceof Error && error.name === 'AbortError'
+  try {
+    return error instanceof Error && error.name === 'AbortError'
+  } catch {
+    return false
+  }
 }

@@ -61,13 +61,17 @@ export interface WorkOptions {
   readonly threads?: ThreadsOption
 }
 
-type OutOf<D> = D extends QueueDefinition<infer _In, infer Out, infer _Result, infer _ResultOut> ? Out : unknown
-type ResultOf<D> = D extends QueueDefinition<infer _In, infer _Out, infer Result, infer _ResultOut> ? Result : unknown
+type DefinitionOf<Q> =
+  Q extends Queue<infer In, infer Out, infer Result, infer ResultOut> ? QueueDefinition<In, Out, Result, ResultOut> : Q
+type OutOf<Q> =
+  DefinitionOf<Q> extends QueueDefinition<infer _In, infer Out, infer _Result, infer _ResultOut> ? Out : unknown
+type ResultOf<Q> =
+  DefinitionOf<Q> extends QueueDefinition<infer _In, infer _Out, infer Result, infer _ResultOut> ? Result : unknown
 
 /** A queue with its handler. */
-export type Pair<D = AnyDefinition> = readonly [
-  queue: D,
-  handler: Handler<OutOf<D>, ResultOf<D>> | HandlerModule,
+export type Pair<Q = AnyDefinition> = readonly [
+  queue: Q,
+  handler: Handler<OutOf<Q>, ResultOf<Q>> | HandlerModule,
   options?: QueueWorkOptions,
 ]
 

@@ -2,17 +2,20 @@
 // that it is back.
 
 import { pause, type Timers } from '../clock.ts'
-import { isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 
 const pauseMinMs = 50
 const pauseMaxMs = 5_000
+/** In real time: it is the world that does not answer. */
+const silentMs = 10_000
 
 export class Outage {
   readonly #by: string
   readonly #events: Events
   readonly #timers: Timers
   #since: number | null = null
+  #answeredAt = Number.NEGATIVE_INFINITY
   #error: Error | null = null
 
   constructor(by: string, events: Events, timers: Timers) {
@@ -27,31 +30,51 @@ export class Outage {
   }
 
   /** Asks until it is answered. What is no outage is thrown; so is the outage itself once the signal has aborted. */
-  async survive<T>(ask: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+  async survive<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     for (let tries = 0; ; tries++) {
       try {
-        const answer = await ask()
-        this.up()
-        return answer
+        return await this.ask(call)
       } catch (error) {
-        if (!isOutage(error)) throw error
-        this.down(error)
-        if (signal?.aborted) throw error
+        if (!isOutage(error) || signal?.aborted) throw error
         await pause(this.#timers, pauseAfter(tries), signal)
       }
     }
   }
 
-  down(error: Error): void {
+  /** Asks once. A store that says nothing at all is away, too: a connection may be dead without knowing. */
+  async ask<T>(call: () => Promise<T>): Promise<T> {
+    const askedAt = this.#timers.now()
+    let looks = 0
+    const silence = setInterval(() => {
+      looks += 1 // the first may only say that this process did not get to listen
+      if (looks === 2) this.#down(silent(), askedAt)
+    }, silentMs / 2).unref()
+    try {
+      const answer = await call()
+      this.#up()
+      return answer
+    } catch (error) {
+      if (isOutage(error)) this.#down(error, askedAt)
+      throw error
+    } finally {
+      clearInterval(silence)
+    }
+  }
+
+  /** It did not answer what it was asked then. It may have answered others since: then it is not away. */
+  #down(error: Error, askedAt: number): void {
+    if (askedAt < this.#answeredAt) return
     this.#error = error
     if (this.#since !== null) return
     this.#since = this.#timers.now()
     this.#events.emit('store.down', { by: this.#by, error })
   }
 
-  up(): void {
+  #up(): void {
+    const now = this.#timers.now()
+    this.#answeredAt = now
     if (this.#since === null) return
-    const awayMs = this.#timers.now() - this.#since
+    const awayMs = now - this.#since
     this.#since = null
     this.#error = null
     this.#events.emit('store.up', { by: this.#by, awayMs })
@@ -70,6 +93,10 @@ export function isAway(answer: unknown): answer is Refused {
 export function requireAnswers(answers: readonly unknown[]): void {
   const away = answers.find(isAway)
   if (away) throw toError(away)
+}
+
+function silent(): HoldfastError {
+  return new HoldfastError('STORE_UNAVAILABLE', `The store has not answered for ${silentMs / 1_000} s.`)
 }
 
 /** Doubled each time, and no two workers in step. */

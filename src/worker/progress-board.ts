@@ -1,6 +1,7 @@
 // How far jobs are, as their handlers say. The newest word of each job is kept and sent at most four times a second, in one
 // call for all; a handler that reports every row costs no more than one that reports every minute. It is a courtesy to
-// whoever looks: what cannot be sent is dropped.
+// whoever looks: what cannot be sent is dropped. One call is on its way at a time, so that an older word never lands behind
+// a newer one, and a store that does not answer is not asked again and again.
 
 import type { Timers } from '../clock.ts'
 import type { ProgressRequest } from '../store/store.ts'
@@ -14,6 +15,7 @@ export class ProgressBoard {
   readonly #news = new Map<Run, { readonly progress: number; readonly message: string | null }>()
   #callOff: (() => void) | null = null
   #sentAt = Number.NEGATIVE_INFINITY
+  #isSending = false
 
   constructor(timers: Timers, send: (requests: readonly ProgressRequest[]) => Promise<unknown>) {
     this.#timers = timers
@@ -22,9 +24,7 @@ export class ProgressBoard {
 
   note(run: Run, progress: number, message: string | null): void {
     this.#news.set(run, { progress, message })
-    if (this.#callOff) return
-    const waitMs = Math.max(0, this.#sentAt + everyMs - this.#timers.now())
-    this.#callOff = this.#timers.after(waitMs, () => this.#flush(), { keepsProcess: false })
+    this.#flushSoon()
   }
 
   /** It has ended: nobody asks how far it was. */
@@ -38,18 +38,25 @@ export class ProgressBoard {
     this.#news.clear()
   }
 
-  #flush(): void {
+  #flushSoon(): void {
+    if (this.#callOff || this.#isSending || this.#news.size === 0) return
+    const waitMs = Math.max(0, this.#sentAt + everyMs - this.#timers.now())
+    this.#callOff = this.#timers.after(waitMs, () => this.#flush(), { keepsProcess: false })
+  }
+
+  async #flush(): Promise<void> {
     this.#callOff = null
+    if (this.#news.size === 0) return
     this.#sentAt = this.#timers.now()
-    const requests = [...this.#news].map(
-      ([
-        {
-          claimed: { id, fence },
-        },
-        news,
-      ]) => ({ id, fence, ...news }),
-    )
+    const requests = Array.from(this.#news, ([run, news]) => ({
+      id: run.claimed.id,
+      fence: run.claimed.fence,
+      ...news,
+    }))
     this.#news.clear()
-    if (requests.length > 0) this.#send(requests).catch(() => undefined)
+    this.#isSending = true
+    await this.#send(requests).catch(() => undefined)
+    this.#isSending = false
+    this.#flushSoon()
   }
 }

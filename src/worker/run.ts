@@ -18,13 +18,11 @@ import type { AnyDefinition } from '../definition.ts'
 import { type Duration, toMs } from '../duration.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events, RunFacts } from '../events.ts'
-import { bounds } from '../job/bounds.ts'
 import { jobError } from '../job/error.ts'
-import { checkNumber, checkText } from '../job/names.ts'
 import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
-import { Job, type JobDesk } from './job.ts'
+import { checkProgress, extendRule, Job, type JobDesk } from './job.ts'
 import {
   type Abort,
   type AbortKind,
@@ -75,6 +73,9 @@ export interface RunDesk {
   returned(run: Run): void
 }
 
+/** How long a handler that is ended by force has for it. */
+const killMs = 1_000
+
 export class Run implements JobDesk, Ground {
   readonly claimed: ClaimedJob
   readonly leaseMs: number
@@ -90,6 +91,7 @@ export class Run implements JobDesk, Ground {
   #controller: AbortController | null = null
   #abort: Abort | null = null
   #unwindUntil = Number.POSITIVE_INFINITY
+  #isKilled = false
   #isAbandoned = false
   #endedAt = 0
   #returned: unknown
@@ -150,10 +152,14 @@ export class Run implements JobDesk, Ground {
     if (kind === 'lost')
       this.#desk.events.emit('lease.lost', { ...factsOf(this.claimed, this.#desk.worker), during: 'run' })
     if (this.#controller || this.#service.kill) {
-      this.#unwindUntil = this.#desk.now() + this.#desk.unwindMs
-      this.#desk.lookBy(this.#unwindUntil)
+      this.#unwindBy(this.#desk.now() + this.#desk.unwindMs)
       this.#controller?.abort(error)
     } else this.#leaveBehind(this.#abort)
+  }
+
+  /** No time to unwind: one that was aborted is left behind now. */
+  hurry(): void {
+    if (this.state === 'running' && this.#abort) this.#unwindBy(this.#desk.now())
   }
 
   /** Gives it back unstarted: it came too late for this worker. */
@@ -172,8 +178,7 @@ export class Run implements JobDesk, Ground {
   }
 
   progress(value: number, message: string | null): void {
-    checkNumber(value, 'progress', 0, 1)
-    if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
+    checkProgress(value, message)
     if (this.state !== 'running') return
     const { events, worker } = this.#desk
     this.#desk.progress(this, value, message)
@@ -188,7 +193,7 @@ export class Run implements JobDesk, Ground {
   }
 
   async extend(duration: Duration): Promise<void> {
-    const ms = toMs(duration, 'extend', { min: 1, max: bounds.leaseMaxMs })
+    const ms = toMs(duration, 'extend', extendRule)
     if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
     const until = this.#desk.now() + ms
     this.#deadlineAt = Math.max(this.#deadlineAt, until)
@@ -279,15 +284,21 @@ export class Run implements JobDesk, Ground {
   }
 
   #leaveBehind(abort: Abort): void {
-    if (this.#service.kill && this.#job) {
-      this.#unwindUntil = Number.POSITIVE_INFINITY
-      this.#service.kill(this.#job) // then its call ends, and with it the run
+    if (this.#service.kill && this.#job && !this.#isKilled) {
+      this.#isKilled = true
+      this.#unwindBy(this.#desk.now() + Math.max(killMs, this.#desk.unwindMs))
+      this.#service.kill(this.#job) // then its call ends, and with it the run, unless middleware keeps it
       return
     }
     this.#finish()
     this.#isAbandoned = true
     this.#desk.abandoned(this)
     this.#settleAborted(abort, abort.error)
+  }
+
+  #unwindBy(at: number): void {
+    this.#unwindUntil = at
+    this.#desk.lookBy(at)
   }
 
   // Settling.

@@ -5,9 +5,9 @@ import { parentPort, workerData } from 'node:worker_threads'
 import { type Duration, show } from '../duration.ts'
 import { prepareEffects } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
-import type { EffectSet } from '../job/record.ts'
+import { jobError } from '../job/error.ts'
 import { isPermanent } from '../permanent.ts'
-import { RetryLater } from '../retry-later.ts'
+import { delayAskedBy } from '../retry-later.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from './fate.ts'
 import { Job, type JobDesk } from './job.ts'
@@ -47,7 +47,7 @@ async function ended(desk: ThreadDesk, payload: unknown): Promise<FromHandler> {
     const staged = Job.stagedIn(job)
     return { returned, isFate: isFate(returned), effects: staged && (await prepareEffects(staged.all(), anyStore)) }
   } catch (error) {
-    return { threw: await toSent(error) }
+    return { threw: await toSent(error).catch(toSent) } // where the effects of a death cannot be prepared, that is the error
   }
 }
 
@@ -113,22 +113,18 @@ function toError({ name, message, code }: SentError): Error {
 
 /** Whatever was thrown, as data. */
 async function toSent(thrown: unknown): Promise<SentError> {
-  if (!(thrown instanceof Error)) return { name: 'Error', message: describe(thrown) }
-  const { name, message, stack } = thrown
-  const { code, reason } = thrown as { readonly code?: unknown; readonly reason?: unknown }
-  return {
-    ...{ name: String(name), message: String(message), stack: String(stack) },
-    ...(typeof code === 'string' && { code }),
-    ...(typeof reason === 'string' && { reason }),
-    ...(thrown instanceof RetryLater && { delayMs: thrown.delayMs }),
-    ...(isPermanent(thrown) && { isPermanent: true, effects: await preparedOf(thrown.effects) }),
+  const delayMs = delayAskedBy(thrown)
+  const sent = { name: 'Error', ...jobError(thrown), ...reasonOf(thrown), ...(delayMs !== null && { delayMs }) }
+  if (!isPermanent(thrown)) return sent
+  return { ...sent, isPermanent: true, effects: await prepareEffects(thrown.effects, anyStore) }
+}
+
+/** Of a `GateClosed`. */
+function reasonOf(thrown: unknown): { readonly reason?: string } {
+  try {
+    const { reason } = thrown as { readonly reason?: unknown }
+    return typeof reason === 'string' ? { reason } : {}
+  } catch {
+    return {}
   }
-}
-
-async function preparedOf(effects: Parameters<typeof prepareEffects>[0]): Promise<EffectSet | null> {
-  return prepareEffects(effects, anyStore)
-}
-
-function describe(thrown: unknown): string {
-  return thrown === undefined || thrown === null ? `The handler threw ${thrown}.` : show(thrown)
 }

@@ -3,8 +3,9 @@
 // A claim takes by priority across the queues it names, so a busy queue named beside others may take everything. So a queue
 // that is known to have work is claimed from alone, and if there are several, the one that is furthest behind its share is
 // next: every job taken moves its queue's `pass` by 1 / weight, and the smallest pass leads (stride scheduling). A claim asks
-// for no more than the queue's share of the free places, so that the rest are left for the others. A queue that was empty
-// starts where the others stand: idle time earns no credit.
+// for no more than the queue's share of the free places, so that the rest are left for the others. Nobody is ever behind the
+// line where the last leader stood: neither idle time nor a wait at one's own limit earns credit, and what a queue took
+// while it was alone is no debt to who comes later.
 //
 // A queue is known to have work when jobs became ready in it, or when a claim brought as much as it asked for; until a claim
 // brings less. Jobs that became ready while that claim was on its way count: it may not have seen them. What nobody told of
@@ -37,13 +38,15 @@ interface Standing extends QueueShare {
 }
 
 const surveyEveryMs = 1_000
-/** The most queues that a worker for every queue remembers. */
+/** How many queues a worker for every queue remembers before it forgets those that have nothing to do. */
 const knownMax = 1_000
 
 export class Turns {
   readonly #standings = new Map<string, Standing>()
   readonly #servesAll: boolean
   #surveyAt = Number.NEGATIVE_INFINITY
+  /** The pass of the last leader. */
+  #line = 0
 
   /** Null: every queue there is. */
   constructor(shares: readonly QueueShare[] | null) {
@@ -55,9 +58,9 @@ export class Turns {
   next(free: number, now: number): Turn | Ask | null {
     if (free <= 0) return null
     const open = [...this.#standings.values()].filter(({ running, limit }) => running < limit)
-    const busy = open.filter(({ hasWork }) => hasWork).sort(byPass)
+    const busy = open.filter(({ hasWork }) => hasWork)
     for (const standing of open) standing.woken = false
-    const [leader] = busy
+    const leader = this.#leaderOf(busy)
     if (now >= this.#surveyAt) {
       this.#surveyAt = now + surveyEveryMs
       if (this.#servesAll) return 'ask'
@@ -81,7 +84,7 @@ export class Turns {
     const isFull = jobs.length >= max
     for (const name of queues) {
       const standing = this.#standings.get(name)
-      if (standing) this.#setWork(standing, standing.woken || (isFull && (standing.hasWork || brought.has(standing))))
+      if (standing) standing.hasWork = standing.woken || (isFull && (standing.hasWork || brought.has(standing)))
     }
     if (isSurvey && isFull) this.doubt()
     if (this.#standings.size > knownMax) this.#forgetIdle()
@@ -97,11 +100,16 @@ export class Turns {
     const standing = this.#servesAll ? this.#known(queue) : this.#standings.get(queue)
     if (!standing) return
     standing.woken = true
-    this.#setWork(standing, true)
+    standing.hasWork = true
   }
 
   hasWork(queue: string): boolean {
     return this.#standings.get(queue)?.hasWork ?? false
+  }
+
+  /** How many queues it remembers. */
+  get size(): number {
+    return this.#standings.size
   }
 
   /** There was nothing to do for a while: look everywhere. */
@@ -121,21 +129,20 @@ export class Turns {
   }
 
   #add(queue: QueueShare): Standing {
-    const standing = { ...queue, pass: this.#front(), running: 0, hasWork: false, woken: false }
+    const standing = { ...queue, pass: this.#line, running: 0, hasWork: false, woken: false }
     this.#standings.set(queue.name, standing)
     return standing
   }
 
-  #setWork(standing: Standing, hasWork: boolean): void {
-    if (hasWork && !standing.hasWork) standing.pass = Math.max(standing.pass, this.#front())
-    standing.hasWork = hasWork
-  }
-
-  /** The smallest pass of those that have work. */
-  #front(): number {
-    let front = Number.POSITIVE_INFINITY
-    for (const { pass, hasWork } of this.#standings.values()) if (hasWork && pass < front) front = pass
-    return Number.isFinite(front) ? front : 0
+  /** The one that is furthest behind its share; the first of several. */
+  #leaderOf(busy: readonly Standing[]): Standing | null {
+    let leader: Standing | null = null
+    for (const standing of busy) {
+      standing.pass = Math.max(standing.pass, this.#line)
+      if (leader === null || standing.pass < leader.pass) leader = standing
+    }
+    if (leader) this.#line = leader.pass
+    return leader
   }
 
   #forgetIdle(): void {
@@ -152,6 +159,7 @@ function weightOf(standings: readonly Standing[]): number {
   return standings.reduce((sum, { weight }) => sum + weight, 0)
 }
 
+/** At least one and, whatever a division of fractions makes of it, no more than are free. */
 function share(free: number, weight: number, weights: number): number {
-  return Math.max(1, Math.ceil((free * weight) / weights))
+  return Math.min(free, Math.max(1, Math.ceil((free * weight) / weights)))
 }

@@ -21,7 +21,7 @@ import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import type { Waiters } from '../waiters.ts'
-import { ClaimLoop } from './claim-loop.ts'
+import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from './claim-loop.ts'
 import { Heartbeat } from './heartbeat.ts'
 import type { Job } from './job.ts'
 import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
@@ -85,6 +85,8 @@ const servicesMax = 1_000
 /** How many settlements may wait for their answer before nothing more is claimed; at least as many as run at a time. */
 const unsettledMax = 4_000
 
+export type MakeLoop = (desk: ClaimLoopDesk, halt: AbortSignal) => WorkerLoop
+
 export class Worker {
   readonly name: string
   /** Resolves when the worker has stopped; rejects when it failed for good. */
@@ -92,9 +94,8 @@ export class Worker {
   readonly #desk: WorkerDesk
   readonly #plan: Plan
   readonly #services = new Map<string, Service>()
-  readonly #turns: Turns
   readonly #outage: Outage
-  readonly #loop: ClaimLoop
+  readonly #loop: WorkerLoop
   readonly #heartbeat: Heartbeat
   readonly #settlements: Settlements
   readonly #progress: ProgressBoard
@@ -113,15 +114,13 @@ export class Worker {
   #abandoned = 0
   #onIdle: (() => void) | null = null
 
-  constructor(desk: WorkerDesk, plan: Plan) {
+  constructor(desk: WorkerDesk, plan: Plan, makeLoop: MakeLoop = (loopDesk, halt) => claimLoop(plan, loopDesk, halt)) {
     this.#desk = desk
     this.#plan = plan
     this.name = plan.name
     const { store, events, timers, waiters } = desk
     const worker = plan.name
     for (const [name, queue] of plan.queues) this.#services.set(name, toService(queue, plan.middleware))
-    const shares = [...plan.queues.values()].map(({ definition: { name }, weight, limit }) => ({ name, weight, limit }))
-    this.#turns = new Turns(plan.all ? null : shares)
     this.#outage = new Outage(worker, events, timers)
     const outage = this.#outage
     this.#alarm = new Alarm(timers, () => this.#look())
@@ -144,7 +143,7 @@ export class Worker {
       this.#runs,
       plan.leaseMs,
     )
-    this.#loop = new ClaimLoop(
+    this.#loop = makeLoop(
       {
         ...{ worker, events, timers, outage, waiters },
         leaseMs: plan.leaseMs,
@@ -155,7 +154,6 @@ export class Worker {
         claim: (request) => store.claim(request),
         start: (jobs) => this.#start(jobs),
       },
-      this.#turns,
       this.#halt.signal,
     )
     this.#runDesk = this.#toRunDesk()
@@ -167,7 +165,7 @@ export class Worker {
   async stop(options: StopOptions = {}): Promise<void> {
     checkOptions(options, 'stop options', ['grace'])
     const graceMs = toMs(options.grace ?? defaults.stopGraceMs, 'grace')
-    if (this.#halt.signal.aborted && graceMs === 0) this.#isHurried = true
+    if (this.#halt.signal.aborted && graceMs === 0) this.#hurry()
     this.#endGraceBy(this.#desk.timers.now() + graceMs)
     this.#halt.abort()
     await this.finished
@@ -274,6 +272,12 @@ export class Worker {
     this.#halt.abort()
   }
 
+  #hurry(): void {
+    this.#isHurried = true
+    for (const run of [...this.#runs]) run.hurry()
+    this.#settlements.drain(drainHurriedMs)
+  }
+
   #endGraceBy(at: number): void {
     if (at >= this.#graceEndsAt) return
     this.#graceEndsAt = at
@@ -346,22 +350,20 @@ export class Worker {
       left: (run) => this.#left(run),
       ended: (run) => {
         this.#runs.delete(run)
-        this.#loop.roomMade(run.claimed.queue)
+        this.#loop.ended(run.claimed.queue)
       },
       abandoned: (run) => this.#leftBehind(run),
       returned: (run) => {
         this.#abandoned -= 1
-        this.#loop.roomMade(run.claimed.queue)
+        this.#loop.returned(run.claimed.queue)
       },
     }
   }
 
   #left(run: Run): void {
-    const { queue } = run.claimed
     this.#places -= 1
-    this.#turns.ended(queue)
     this.#progress.forget(run)
-    this.#loop.roomMade(queue)
+    this.#loop.left(run.claimed.queue)
     if (this.#places === 0) this.#onIdle?.()
   }
 
@@ -391,6 +393,11 @@ export class Worker {
     if (this.#desk.sweeps.error) return `The sweep fails: ${this.#desk.sweeps.error.message}`
     return null
   }
+}
+
+function claimLoop(plan: Plan, desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {
+  const shares = [...plan.queues.values()].map(({ definition: { name }, weight, limit }) => ({ name, weight, limit }))
+  return new ClaimLoop(desk, new Turns(plan.all ? null : shares), halt)
 }
 
 function toService({ definition, handler, threads }: ServedQueue, middleware: readonly Middleware[]): Service {

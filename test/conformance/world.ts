@@ -167,7 +167,8 @@ async function stillOpen(holdfast: Holdfast, another: () => Promise<Holdfast>): 
 
 const states: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
-async function recount(holdfast: Holdfast): Promise<void> {
+/** What the store counts is what counting its jobs gives, and every job is in order. */
+export async function recount(holdfast: Holdfast): Promise<void> {
   const counted = new Map<string, Record<string, number>>()
   const zero = () => Object.fromEntries(states.map((state) => [state, 0]))
   const jobs = await allJobs(holdfast)

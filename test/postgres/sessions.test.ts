@@ -1,7 +1,9 @@
 // What becomes of a session or a transaction beside us.
 import assert from 'node:assert/strict'
 import test from 'node:test'
+import { systemClock } from '../../src/clock.ts'
 import { open } from '../../src/open.ts'
+import { Database } from '../../src/store/postgres/database.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, rejects, stateOf } from '../conformance/expect.ts'
 import { inHand, useDatabase } from './hand.ts'
@@ -59,5 +61,30 @@ test(
     await rejects(lease.done(null, { sql: [{ text }] }), 'INVALID_OPTION')
     const shown = await Promise.all(Array.from({ length: 20 }, () => hand.pool.query('show application_name')))
     assert.ok(!shown.some(({ rows }) => rows[0]?.application_name === 'left behind'))
+  }),
+)
+
+test(
+  'a process that stops in the middle of a transaction holds its locks for two seconds, and makes its call again',
+  inHand(async (hand) => {
+    const id = await hand.enqueue('mail', 'a')
+    const database = new Database(hand.pool, hand.schema, systemClock)
+    const stopped = Promise.withResolvers<void>()
+    const goesOn = Promise.withResolvers<void>()
+    let tries = 0
+    const call = database.transactLightly(async (tx) => {
+      tries += 1
+      await tx.query('lock table holdfast.ended, holdfast.lease in access exclusive mode', [])
+      stopped.resolve()
+      await goesOn.promise
+      return tx.query('select 1', [])
+    })
+    await stopped.promise
+    const lease = await claimOne(hand.holdfast, 'mail')
+    await lease.done()
+    assert.equal(await stateOf(hand.holdfast, id), 'done')
+    goesOn.resolve()
+    assert.deepEqual(await call, [['1']])
+    assert.equal(tries, 2)
   }),
 )

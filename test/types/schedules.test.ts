@@ -31,12 +31,9 @@ test('a reaper is given its own rows, and asks for a dedup key', async () => {
   const find = async () => [{ id: 1 }]
   const dedup = { key: 'k' }
   await using _ = holdfast.reaper('a', { every: '1h', find, enqueue: ({ id }) => ({ queue: 'q', payload: id, dedup }) })
+  const byName = ({ name }: { readonly name: string }) => ({ queue: 'q', payload: name, dedup })
   // @ts-expect-error: rows have no name
-  await using _b = holdfast.reaper('b', {
-    every: '1h',
-    find,
-    enqueue: ({ name }) => ({ queue: 'q', payload: name, dedup }),
-  })
+  await using _b = holdfast.reaper('b', { every: '1h', find, enqueue: byName })
   // @ts-expect-error: without a key a row could get two jobs
   await using _c = holdfast.reaper('c', { every: '1h', find: () => [], enqueue: () => ({ queue: 'q' }) })
 })

@@ -22,6 +22,13 @@ export type Value = string | number | boolean | Buffer | null
 const asText = { getTypeParser: () => (text: string) => text }
 const triesMax = 9
 const firstPauseMs = 20
+/**
+ * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
+ * no longer: the server ends its connection, and it makes the call again when it gets to run.
+ */
+const idleMaxMs = 2_000
+
+const begin = `begin isolation level read committed; set local idle_in_transaction_session_timeout = ${idleMaxMs}`
 
 export class Database {
   readonly pool: Pool
@@ -132,7 +139,7 @@ export class Database {
   async #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     const client = await this.checkOut()
     try {
-      await client.query(`begin isolation level read committed${durable ? '' : '; set local synchronous_commit = off'}`)
+      await client.query(durable ? begin : `${begin}; set local synchronous_commit = off`)
       const answer = await work(new Transaction(client, this.schema, this.now))
       await client.query('commit')
       client.release()

@@ -1,0 +1,183 @@
+// Runs jobs in a test by the same code that a worker runs them by: they are decoded, validated, wrapped in middleware, timed
+// and settled with their effects. Only what looks for work differs (`drain-loop.ts`), so that runs come in a known order and
+// a test knows when all is done.
+
+import { AssertionError } from 'node:assert'
+import type { AnyDefinition, QueueDefinition } from '../definition.ts'
+import { isDisabled } from '../disabled.ts'
+import { type Duration, toMs } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import { backstageOf, type Holdfast } from '../holdfast.ts'
+import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
+import type { Queue } from '../queue.ts'
+import type { Gate } from '../worker/gate.ts'
+import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from '../worker/options.ts'
+import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
+import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
+import type { VirtualClock } from './virtual-clock.ts'
+import { nextDue, waitingJobs, whyNothing } from './waiting.ts'
+
+/** What a worker takes and a test may want as well. */
+export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
+  /** While it is closed nothing is run. */
+  readonly gate?: Gate
+}
+
+export interface DrainOptions extends RunOnceOptions {
+  /** The clock that the store runs on. Then time moves on to whatever is due next, until nothing is. */
+  readonly clock?: VirtualClock
+  /** How far the clock may move: for so long, or to this moment, where it stands in the end. */
+  readonly until?: Duration | Date
+  /** The most runs; 10 000 unless given. When there is more to do, `drain` rejects. */
+  readonly maxJobs?: number
+  /** How many jobs run at a time; 1 unless given, so that they run one after the other in the order of claiming. */
+  readonly concurrency?: number
+}
+
+/** How many runs ended in each way, and every one of them. */
+export interface DrainReport extends Readonly<Record<RunOutcome, number>> {
+  /** In the order in which they were claimed. */
+  readonly runs: readonly RunRecord[]
+}
+
+const maxJobsDefault = 10_000
+/** The middle of a backoff's spread: the next attempt comes after the delay itself, in every run of a test. */
+const noJitter = 0.5
+
+/**
+ * Runs everything that is ready in these queues, and what follows from it, until nothing is left to do. Without `clock` jobs
+ * that wait for a time are left waiting.
+ */
+export async function drain<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
+  holdfast: Holdfast,
+  pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
+  options: DrainOptions = {},
+): Promise<DrainReport> {
+  checkOptions(options, 'drain options', [...runOptionNames, 'clock', 'until', 'maxJobs', 'concurrency'])
+  const { clock, until, maxJobs = maxJobsDefault, concurrency = 1, ...runOptions } = options
+  const runsMax = checkInteger(maxJobs, 'maxJobs', 1, Number.MAX_SAFE_INTEGER)
+  const plan = toPlan(pairs as readonly (readonly unknown[])[], { ...runOptions, concurrency, sweep: false })
+  const queues = plan.all ? null : [...plan.queues.keys()]
+  const untilAt = toTime(until, clock)
+  const moreReady = async () => {
+    const { promoted, rescued, fired } = await holdfast.sweep()
+    return promoted + rescued + fired > 0 || (clock !== undefined && (await moveOn(holdfast, clock, queues, untilAt)))
+  }
+  await options.gate?.watch()
+  const runs = await runAll(holdfast, plan, { concurrency, runsMax, moreReady })
+  if (runs.length >= runsMax) await refuseMore(holdfast, queues, runs)
+  return { ...countOutcomes(runs), runs }
+}
+
+/** Runs the one job that a claim takes now, and answers what became of it. Fails where none is ready. */
+export function runOnce<Out, Result>(
+  holdfast: Holdfast,
+  // biome-ignore lint/suspicious/noExplicitAny: what goes in and what is read later do not matter to a handler
+  queue: QueueDefinition<any, Out, Result, any> | Queue<any, Out, Result, any>,
+  handler: Handler<Out, Result> | HandlerModule,
+  options?: RunOnceOptions,
+): Promise<RunRecord<Out, Result>>
+export function runOnce<Payload = unknown, Result = unknown>(
+  holdfast: Holdfast,
+  queue: string,
+  handler: Handler<Payload, Result> | HandlerModule,
+  options?: RunOnceOptions,
+): Promise<RunRecord<Payload, Result>>
+export async function runOnce(
+  holdfast: Holdfast,
+  queue: unknown,
+  handler: unknown,
+  options: RunOnceOptions = {},
+): Promise<RunRecord> {
+  checkOptions(options, 'runOnce options', runOptionNames)
+  const plan = toPlan([[queue, handler]], { ...options, concurrency: 1, sweep: false })
+  await options.gate?.watch()
+  const [run] = await runAll(holdfast, plan, { concurrency: 1, runsMax: 1, moreReady: async () => false })
+  if (run) return run
+  const [name] = plan.queues.keys()
+  if (options.gate && !(await options.gate.state()).open)
+    throw new AssertionError({ message: `Nothing runs: gate ${options.gate.name} is closed.`, stackStartFn: runOnce })
+  const why = name === undefined ? 'no queue has a job that is ready.' : await whyNothing(holdfast, name)
+  const message = `Nothing is ready in ${name === undefined ? 'any queue' : `queue ${name}`}: ${why}`
+  throw new AssertionError({ message, stackStartFn: runOnce })
+}
+
+const runOptionNames: readonly (keyof RunOnceOptions)[] = ['lease', 'middleware', 'unwind', 'gate', 'threads']
+
+async function runAll(
+  holdfast: Holdfast,
+  plan: Plan,
+  options: Omit<DrainLoopOptions, 'onClaimed'>,
+): Promise<RunRecord[]> {
+  if (isDisabled('work')) {
+    const message = 'HOLDFAST_DISABLE=work switches off what runs jobs; unset it for this test.'
+    throw new HoldfastError('INVALID_STATE', message, {})
+  }
+  await holdfast.sweep() // what is due by now is ready
+  const records = new RunRecords(holdfast, plan.name)
+  const recorded = { ...plan, middleware: [records.middleware, ...plan.middleware] }
+  const loopOptions = { ...options, onClaimed: records.claimed.bind(records) }
+  const worker = backstageOf(holdfast).hire(recorded, {
+    makeLoop: (desk, halt) => new DrainLoop(desk, halt, loopOptions),
+    random: () => noJitter,
+  })
+  try {
+    await worker.finished
+  } finally {
+    records.close()
+  }
+  return records.all()
+}
+
+/** Moves time to what is due next; false when nothing is, or not in time. */
+async function moveOn(
+  holdfast: Holdfast,
+  clock: VirtualClock,
+  queues: readonly string[] | null,
+  untilAt: number,
+): Promise<boolean> {
+  const due = await nextDue(holdfast, queues)
+  const isInTime = due !== null && due.getTime() <= untilAt
+  if (!isInTime) {
+    if (Number.isFinite(untilAt)) clock.advanceTo(untilAt)
+    return false
+  }
+  clock.advanceTo(due)
+  await holdfast.sweep()
+  const stillDue = await nextDue(holdfast, queues)
+  if (stillDue && stillDue.getTime() <= due.getTime())
+    throw new HoldfastError(
+      'INVALID_OPTION',
+      'This Holdfast runs on another clock; give drain the one it was opened on.',
+      {
+        option: 'clock',
+      },
+    )
+  return true
+}
+
+async function refuseMore(
+  holdfast: Holdfast,
+  queues: readonly string[] | null,
+  runs: readonly RunRecord[],
+): Promise<void> {
+  const left = (await waitingJobs(holdfast)).filter(({ queue }) => queues === null || queues.includes(queue))
+  if (left.length === 0) return
+  const last = runs.slice(-3).map(({ queue, attempt, outcome }) => `${queue} (attempt ${attempt}, ${outcome})`)
+  const message =
+    `drain ran ${runs.length} jobs, its maxJobs, and ${left.length} more wait. Do jobs enqueue each other without end? ` +
+    `If not, raise maxJobs. The last that ran: ${last.join(', ')}.`
+  throw new AssertionError({ message, stackStartFn: drain })
+}
+
+function toTime(until: Duration | Date | undefined, clock: VirtualClock | undefined): number {
+  if (until === undefined) return Number.POSITIVE_INFINITY
+  if (!clock) throw new HoldfastError('INVALID_OPTION', 'until is how far the clock may move: give clock too.', {})
+  return until instanceof Date ? checkTime(until, 'until') : clock.now() + toMs(until, 'until')
+}
+
+function countOutcomes(runs: readonly RunRecord[]): Record<RunOutcome, number> {
+  const counts = { done: 0, dead: 0, retried: 0, snoozed: 0, released: 0, cancelled: 0, lost: 0 }
+  for (const { outcome } of runs) counts[outcome] += 1
+  return counts
+}

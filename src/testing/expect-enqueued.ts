@@ -1,0 +1,137 @@
+// Asserts on what waits. What fails is an AssertionError that shows what is there instead.
+
+import assert, { AssertionError } from 'node:assert'
+import { inspect } from 'node:util'
+import { type AnyDefinition, type QueueDefinition, toDefinition } from '../definition.ts'
+import { type Duration, toMs } from '../duration.ts'
+import type { Holdfast } from '../holdfast.ts'
+import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
+import type { JobInfo } from '../job-info.ts'
+import { Queue } from '../queue.ts'
+import { listed, storeTime, waitingJobs } from './waiting.ts'
+
+export type DeepPartial<T> = T extends readonly unknown[] | ((...all: never[]) => unknown)
+  ? T
+  : T extends object
+    ? { readonly [Field in keyof T]?: DeepPartial<T[Field]> }
+    : T
+
+/** What a job must be like; what is left out may be anything. */
+export interface ExpectedJob<Payload = unknown> {
+  /** Some of the payload, as deep as you like, or whether it is the one. */
+  readonly payload?: DeepPartial<Payload> | ((payload: Payload) => boolean)
+  /** Exactly so many; at least one unless given. */
+  readonly count?: number
+  readonly state?: 'ready' | 'scheduled'
+  readonly id?: string
+  /** How long it waits, from its enqueue on. */
+  readonly delay?: Duration
+  readonly runAt?: Date | number
+  readonly startBefore?: Date | number
+  readonly priority?: number
+  readonly attempts?: number
+  readonly timeout?: Duration
+  readonly dedup?: { readonly key: string }
+  readonly idempotencyKey?: string
+  /** Some of its headers. */
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+/** A job that is ready or scheduled, with its payload as it was enqueued. */
+export type WaitingJob<Payload = unknown> = Omit<JobInfo, 'payload'> & { readonly payload: Payload }
+
+const expectedNames: readonly (keyof ExpectedJob)[] = [
+  ...(['payload', 'count', 'state', 'id', 'delay', 'runAt', 'startBefore', 'priority'] as const),
+  ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'headers'] as const),
+]
+
+/** Asserts that such jobs are ready or scheduled, and answers them in the order in which they will run. */
+export function expectEnqueued<In>(
+  holdfast: Holdfast,
+  // biome-ignore lint/suspicious/noExplicitAny: what comes out does not matter to who looks at what went in
+  queue: QueueDefinition<In, any, any, any> | Queue<In, any, any, any>,
+  expected?: ExpectedJob<NoInfer<In>>,
+): Promise<[WaitingJob<In>, ...WaitingJob<In>[]]>
+export function expectEnqueued<Payload = unknown>(
+  holdfast: Holdfast,
+  queue: string,
+  expected?: ExpectedJob<Payload>,
+): Promise<[WaitingJob<Payload>, ...WaitingJob<Payload>[]]>
+export async function expectEnqueued(
+  holdfast: Holdfast,
+  queue: string | AnyDefinition | Queue,
+  expected: ExpectedJob = {},
+): Promise<WaitingJob[]> {
+  checkOptions(expected, 'what is expected', expectedNames)
+  const count = expected.count === undefined ? null : checkInteger(expected.count, 'count', 1, 1_000_000)
+  const { name } = queue instanceof Queue ? queue : toDefinition(queue)
+  const isMatch = matcherOf(expected)
+  const jobs = await waitingJobs(holdfast, name)
+  const found = jobs.filter(isMatch)
+  if (count === null ? found.length > 0 : found.length === count) return found
+  const elsewhere = jobs.length === 0 ? await waitingJobs(holdfast) : []
+  const { count: _, ...like } = expected
+  const wanted = `${count ?? 'at least one'} job${(count ?? 1) === 1 ? '' : 's'} in queue ${name}${likeText(like)}`
+  const there = jobs.length > 0 ? 'There:' : `Nothing waits there.${elsewhere.length > 0 ? ' Elsewhere:' : ''}`
+  const list = listed(jobs.length > 0 ? jobs : elsewhere, await storeTime(holdfast))
+  throw new AssertionError({
+    message:
+      `Expected ${wanted}; ${found.length === 0 ? 'none is' : `${found.length} ${found.length === 1 ? 'is' : 'are'}`} like that. ${there}\n${list}`.trim(),
+    actual: found.length,
+    expected: count ?? 1,
+    operator: 'expectEnqueued',
+    stackStartFn: expectEnqueued,
+  })
+}
+
+/** Asserts that nothing is ready or scheduled, in this queue or in any. */
+export async function expectNothingEnqueued(holdfast: Holdfast, queue?: string | AnyDefinition | Queue): Promise<void> {
+  const name = queue instanceof Queue ? queue.name : queue && toDefinition(queue).name
+  const jobs = await waitingJobs(holdfast, name)
+  if (jobs.length === 0) return
+  const where = name === undefined ? 'any queue' : `queue ${name}`
+  throw new AssertionError({
+    message: `Expected nothing to wait in ${where}; there:\n${listed(jobs, await storeTime(holdfast))}`,
+    actual: jobs.length,
+    expected: 0,
+    operator: 'expectNothingEnqueued',
+    stackStartFn: expectNothingEnqueued,
+  })
+}
+
+function matcherOf(expected: ExpectedJob): (job: JobInfo) => boolean {
+  const { payload, delay, runAt, startBefore, attempts, timeout, dedup, headers } = expected
+  const delayMs = delay === undefined ? undefined : toMs(delay, 'delay')
+  const facts: DeepPartial<JobInfo> = {
+    ...pick(expected, ['state', 'id', 'priority', 'idempotencyKey']),
+    ...(runAt !== undefined && { runAt: new Date(checkTime(runAt, 'runAt')) }),
+    ...(startBefore !== undefined && { startBefore: new Date(checkTime(startBefore, 'startBefore')) }),
+    ...(attempts !== undefined && { maxAttempts: attempts }),
+    ...(timeout !== undefined && { timeoutMs: toMs(timeout, 'timeout') }),
+    ...(dedup !== undefined && { dedupKey: dedup.key }),
+    ...(headers !== undefined && { headers }),
+    ...(payload !== undefined && typeof payload !== 'function' && { payload }),
+  }
+  return (job) => {
+    if (delayMs !== undefined && job.runAt.getTime() - job.createdAt.getTime() !== delayMs) return false
+    return includes(job, facts) && (typeof payload !== 'function' || payload(job.payload))
+  }
+}
+
+function includes(job: JobInfo, facts: object): boolean {
+  try {
+    assert.partialDeepStrictEqual(job, facts)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function pick<T extends object, Name extends keyof T>(from: T, names: readonly Name[]): Partial<Pick<T, Name>> {
+  const given = names.filter((name) => from[name] !== undefined)
+  return Object.fromEntries(given.map((name) => [name, from[name]])) as Partial<Pick<T, Name>>
+}
+
+function likeText(like: object): string {
+  return Object.keys(like).length === 0 ? '' : ` like ${inspect(like, { depth: 6, breakLength: 100 })}`
+}

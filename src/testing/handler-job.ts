@@ -1,0 +1,160 @@
+// A job to call a handler with directly: no store, no worker. What the handler asks of it is written down.
+
+import { type AnyDefinition, type QueueDefinition, toDefinition } from '../definition.ts'
+import { type Duration, toMs } from '../duration.ts'
+import type { Effects } from '../effects.ts'
+import { type ErrorCode, HoldfastError } from '../errors.ts'
+import { newId } from '../id.ts'
+import { bounds } from '../job/bounds.ts'
+import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
+import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
+import { encodeWake } from '../job/stored.ts'
+import { prepareJob, validate } from '../prepare.ts'
+import { Queue } from '../queue.ts'
+import type { ClaimedJob } from '../store/store.ts'
+import { checkProgress, extendRule, Job, type JobDesk } from '../worker/job.ts'
+
+export interface HandlerJobOptions {
+  readonly id?: string
+  /** 1 unless given. */
+  readonly attempt?: number
+  /** What the queue says unless given. */
+  readonly attempts?: number
+  readonly priority?: number
+  readonly timeout?: Duration
+  readonly headers?: Readonly<Record<string, string>>
+  /** What `holdfast.wake(id, data)` brought. */
+  readonly wake?: unknown
+  readonly createdAt?: Date | number
+  readonly startedAt?: Date | number
+}
+
+/** Why a signal aborts. */
+export type AbortCode = Extract<ErrorCode, 'JOB_CANCELLED' | 'JOB_TIMEOUT' | 'LEASE_LOST' | 'CLOSED'>
+
+const optionNames: readonly (keyof HandlerJobOptions)[] = [
+  ...(['id', 'attempt', 'attempts', 'priority', 'timeout', 'headers'] as const),
+  ...(['wake', 'createdAt', 'startedAt'] as const),
+]
+
+export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload, Result> {
+  readonly #desk: RecordingDesk
+
+  constructor(desk: RecordingDesk, payload: Payload) {
+    super(desk, payload)
+    this.#desk = desk
+  }
+
+  /** What would happen together with the end of the job. */
+  get staged(): Required<Effects> {
+    return this.effects.all() as Required<Effects>
+  }
+
+  /** Everything that was logged. */
+  get logs(): readonly { readonly message: string; readonly facts: Readonly<Record<string, unknown>> }[] {
+    return this.#desk.logs
+  }
+
+  /** Everything that was told by `progress`. */
+  get reports(): readonly { readonly value: number; readonly message: string | null }[] {
+    return this.#desk.reports
+  }
+
+  /** Every `extend`, in milliseconds. */
+  get extensions(): readonly number[] {
+    return this.#desk.extensions
+  }
+
+  /** Aborts the signal, as when the job is cancelled. */
+  abort(code: AbortCode = 'JOB_CANCELLED'): void {
+    this.#desk.abort(code)
+  }
+}
+
+/** The payload is what `enqueue` takes; the handler gets what its schema makes of it. */
+export function handlerJob<In, Out, Result>(
+  // biome-ignore lint/suspicious/noExplicitAny: what is read of a result later does not matter to a handler
+  queue: QueueDefinition<In, Out, Result, any> | Queue<In, Out, Result, any>,
+  payload: In,
+  options?: HandlerJobOptions,
+): HandlerJob<Out, Result>
+export function handlerJob<Payload = unknown, Result = unknown>(
+  queue: string,
+  payload: Payload,
+  options?: HandlerJobOptions,
+): HandlerJob<Payload, Result>
+export function handlerJob(
+  queue: string | AnyDefinition | Queue,
+  payload: unknown,
+  options: HandlerJobOptions = {},
+): HandlerJob {
+  checkOptions(options, 'options of a handler job', optionNames)
+  const definition = queue instanceof Queue ? queue.definition : toDefinition(queue)
+  const claimed = toClaimed(definition, payload, options)
+  const raw = decodeJson(claimed.payload)
+  const schema = definition.payloadSchema
+  const output = schema ? atOnce(validate(schema, raw, 'payload', definition.name), definition.name) : raw
+  return new HandlerJob(new RecordingDesk(claimed, claimed.timeoutMs ?? definition.timeoutMs), output)
+}
+
+function toClaimed(definition: AnyDefinition, payload: unknown, options: HandlerJobOptions): ClaimedJob {
+  const { id = newId(), attempt = 1, wake, createdAt = Date.now(), startedAt = Date.now(), ...enqueueOptions } = options
+  const job = atOnce(prepareJob(definition, payload, enqueueOptions), definition.name)
+  const startedMs = checkTime(startedAt, 'startedAt')
+  return {
+    ...{
+      id: checkJobId(id),
+      queue: definition.name,
+      fence: 'none',
+      attempt: checkInteger(attempt, 'attempt', 1, bounds.attemptsMax),
+    },
+    ...{ maxAttempts: job.maxAttempts, priority: job.priority, timeoutMs: job.timeoutMs, payload: job.payload },
+    createdAt: checkTime(createdAt, 'createdAt'),
+    startedAt: startedMs,
+    expiresAt: startedMs + definition.leaseMs,
+    headers: wake === undefined ? job.headers : encodeWake(job.headers, encodeJson(wake, wakeRule)),
+  }
+}
+
+function atOnce<T>(value: T | Promise<T>, queue: string): T {
+  if (!(value instanceof Promise)) return value
+  value.catch(() => undefined) // the answer is given
+  const message = `The payload schema of queue ${queue} is asynchronous; run the handler with runOnce instead.`
+  throw new HoldfastError('UNSUPPORTED', message, { queue })
+}
+
+class RecordingDesk implements JobDesk {
+  readonly claimed: ClaimedJob
+  readonly timeoutMs: number
+  readonly logs: { message: string; facts: Readonly<Record<string, unknown>> }[] = []
+  readonly reports: { value: number; message: string | null }[] = []
+  readonly extensions: number[] = []
+  readonly #controller = new AbortController()
+
+  constructor(claimed: ClaimedJob, timeoutMs: number) {
+    this.claimed = claimed
+    this.timeoutMs = timeoutMs
+  }
+
+  signal(): AbortSignal {
+    return this.#controller.signal
+  }
+
+  progress(value: number, message: string | null): void {
+    checkProgress(value, message)
+    this.reports.push({ value, message })
+  }
+
+  log(message: string, facts: Readonly<Record<string, unknown>>): void {
+    this.logs.push({ message, facts })
+  }
+
+  async extend(duration: Duration): Promise<void> {
+    this.extensions.push(toMs(duration, 'extend', extendRule))
+  }
+
+  abort(code: AbortCode): void {
+    const { id, queue } = this.claimed
+    this.#controller.abort(new HoldfastError(code, `Job ${id} was told to end: ${code}.`, { id, queue }))
+  }
+}

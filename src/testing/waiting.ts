@@ -1,0 +1,95 @@
+// What waits in a store, and how it is told to whoever wrote the test.
+
+import { inspect } from 'node:util'
+import { backstageOf, type Holdfast, type QueueInfo } from '../holdfast.ts'
+import { bounds } from '../job/bounds.ts'
+import type { JobInfo } from '../job-info.ts'
+
+/** The most jobs that are looked through. */
+const jobsMax = 100_000
+const shownMax = 10
+
+/** Jobs of a queue, or of all, that are ready or scheduled, in the order in which they will run. */
+export async function waitingJobs(holdfast: Holdfast, queue?: string): Promise<JobInfo[]> {
+  const jobs: JobInfo[] = []
+  for (const state of ['ready', 'scheduled'] as const) {
+    let after: string | undefined
+    do {
+      const filter = { state, limit: bounds.pageMax, ...(queue !== undefined && { queue }), ...(after && { after }) }
+      const page = await holdfast.jobs(filter)
+      jobs.push(...page.jobs)
+      after = page.next ?? undefined
+    } while (after && jobs.length < jobsMax)
+  }
+  return jobs
+}
+
+/** When the first scheduled job that a claim from these queues could take is due. */
+export async function nextDue(holdfast: Holdfast, queues: readonly string[] | null): Promise<Date | null> {
+  const infos = (await holdfast.queues()).filter(
+    ({ name, paused, scheduled }) => (queues?.includes(name) ?? true) && !paused && scheduled > 0,
+  )
+  const times = await Promise.all(infos.map(({ name }) => dueIn(holdfast, name)))
+  const [first] = times.filter((time) => time !== null).sort((a, b) => a.getTime() - b.getTime())
+  return first ?? null
+}
+
+/** One line each, the first ones only. */
+export function listed(jobs: readonly JobInfo[], now: number): string {
+  const lines = jobs.slice(0, shownMax).map((job) => `  ${lineOf(job, now)}`)
+  if (jobs.length > shownMax) lines.push(`  … and ${jobs.length - shownMax} more`)
+  return lines.join('\n')
+}
+
+/** What is in a queue from which nothing could be claimed: `2 are scheduled, the next is due in 5m.` */
+export async function whyNothing(holdfast: Holdfast, queue: string): Promise<string> {
+  const info = (await holdfast.queues()).find(({ name }) => name === queue)
+  if (!info) return 'it has never held a job.'
+  const said = [info.paused && 'it is paused', ...(await Promise.all(countsOf(holdfast, info)))].filter(Boolean)
+  return said.length === 0 ? 'it is empty.' : `${said.join('; ')}.`
+}
+
+/** What time it is for the store. */
+export async function storeTime(holdfast: Holdfast): Promise<number> {
+  return (await backstageOf(holdfast).store.sweep({ max: 1 })).now
+}
+
+async function dueIn(holdfast: Holdfast, queue: string): Promise<Date | null> {
+  const { jobs } = await holdfast.jobs({ queue, state: 'scheduled', limit: 1 })
+  return jobs[0]?.runAt ?? null
+}
+
+function countsOf(holdfast: Holdfast, info: QueueInfo): (string | Promise<string>)[] {
+  const { ready, scheduled, running, done, dead, cancelled } = info
+  const said: (string | Promise<string>)[] = []
+  if (ready > 0) said.push(count(ready, 'ready'))
+  if (scheduled > 0) said.push(scheduledIn(holdfast, info))
+  if (running > 0) said.push(`${count(running, 'running')}, held by somebody else`)
+  const ended = Object.entries({ done, dead, cancelled }).filter(([, many]) => many > 0)
+  said.push(...ended.map(([state, many]) => count(many, state)))
+  return said
+}
+
+async function scheduledIn(holdfast: Holdfast, { name, scheduled }: QueueInfo): Promise<string> {
+  const [due, now] = await Promise.all([dueIn(holdfast, name), storeTime(holdfast)])
+  const when = due ? `, ${scheduled === 1 ? '' : 'the next '}due in ${span(due.getTime() - now)}` : ''
+  return `${count(scheduled, 'scheduled')}${when}`
+}
+
+function count(many: number, state: string): string {
+  return `${many} ${many === 1 ? 'is' : 'are'} ${state}`
+}
+
+function lineOf({ queue, state, runAt, priority, payload }: JobInfo, now: number): string {
+  const when = state === 'scheduled' ? `due in ${span(runAt.getTime() - now)}` : state
+  return `${queue}, ${when}, priority ${priority}: ${inspect(payload, { depth: 4, breakLength: Number.POSITIVE_INFINITY })}`
+}
+
+const units = { d: 86_400_000, h: 3_600_000, m: 60_000, s: 1_000 } as const
+
+/** As a duration is written: `5m`, `1.5h`, `20ms`. */
+function span(ms: number): string {
+  for (const [unit, unitMs] of Object.entries(units))
+    if (ms >= unitMs) return `${Number((ms / unitMs).toFixed(2))}${unit}`
+  return `${Math.max(0, ms)}ms`
+}

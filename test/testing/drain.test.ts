@@ -1,0 +1,368 @@
+// What `drain` and `runOnce` promise to whoever tests handlers, on every store.
+import assert, { AssertionError } from 'node:assert/strict'
+import test from 'node:test'
+import { z } from 'zod'
+import { defineQueue, type Holdfast, open, Permanent } from '../../src/index.ts'
+import { drain, openInMemory, runOnce, VirtualClock } from '../../src/testing/index.ts'
+import { testDatabase } from '../support/postgres.ts'
+
+const mails = defineQueue<{ to: string }, { sent: boolean }>('mails', {
+  attempts: 3,
+  backoff: { base: '10s', factor: 2, jitter: 0.5 },
+})
+const receipts = defineQueue<{ for: string }>('receipts')
+const dates = defineQueue('dates', {
+  payload: z.object({ at: z.string().transform((text) => new Date(text)) }),
+  result: z.object({ year: z.number() }),
+})
+
+interface World extends AsyncDisposable {
+  readonly holdfast: Holdfast
+  readonly clock: VirtualClock
+}
+
+const stores: Readonly<Record<string, () => Promise<World>>> = {
+  'SQLite in memory': async () => {
+    const { holdfast, clock } = await openInMemory()
+    return { holdfast, clock, [Symbol.asyncDispose]: () => holdfast.close() }
+  },
+  PostgreSQL: async () => {
+    const database = await testDatabase()
+    const clock = new VirtualClock()
+    const holdfast = await open(database.url, { clock, logger: false })
+    const dispose = async () => {
+      await holdfast.close()
+      await database[Symbol.asyncDispose]()
+    }
+    return { holdfast, clock, [Symbol.asyncDispose]: dispose }
+  },
+}
+
+for (const [store, setup] of Object.entries(stores)) {
+  test(`${store}: drain runs what is ready and what follows from it, in the order of claiming`, async () => {
+    await using world = await setup()
+    const { holdfast } = world
+    await holdfast.queue(mails).enqueueMany([{ payload: { to: 'b' } }, { payload: { to: 'a' }, priority: 1 }])
+    await holdfast.queue(receipts).enqueue({ for: 'early' })
+    const report = await drain(holdfast, [
+      [
+        mails,
+        (job) => {
+          job.effects.enqueue(receipts, { for: job.payload.to })
+          return { sent: true }
+        },
+      ],
+      [receipts, () => undefined],
+    ])
+    assert.deepEqual(
+      report.runs.map(({ queue, payload, outcome, result }) => ({ queue, payload, outcome, result })),
+      [
+        { queue: 'mails', payload: { to: 'a' }, outcome: 'done', result: { sent: true } },
+        { queue: 'mails', payload: { to: 'b' }, outcome: 'done', result: { sent: true } },
+        { queue: 'receipts', payload: { for: 'early' }, outcome: 'done', result: null },
+        { queue: 'receipts', payload: { for: 'a' }, outcome: 'done', result: null },
+        { queue: 'receipts', payload: { for: 'b' }, outcome: 'done', result: null },
+      ],
+    )
+    const { runs, ...counts } = report
+    assert.deepEqual(counts, { done: 5, dead: 0, retried: 0, snoozed: 0, released: 0, cancelled: 0, lost: 0 })
+  })
+
+  test(`${store}: with the clock, time moves on to retries, snoozes and delays, each exactly when it is due`, async () => {
+    await using world = await setup()
+    const { holdfast, clock } = world
+    const startedAt = clock.now()
+    await holdfast.queue(mails).enqueue({ to: 'late' }, { delay: '1h' })
+    await holdfast.queue(mails).enqueue({ to: 'flaky' })
+    const ran: [string, number][] = []
+    const report = await drain(
+      holdfast,
+      [
+        [
+          mails,
+          (job) => {
+            ran.push([job.payload.to, clock.now() - startedAt])
+            if (job.payload.to === 'late') return ran.length < 5 ? job.snooze('1h') : undefined
+            throw new Error('no answer')
+          },
+        ],
+      ],
+      { clock },
+    )
+    assert.deepEqual(ran, [
+      ['flaky', 0],
+      ['flaky', 10_000],
+      ['flaky', 30_000],
+      ['late', 3_600_000],
+      ['late', 7_200_000],
+    ])
+    assert.deepEqual(
+      report.runs.map(({ outcome, attempt, error }) => [outcome, attempt, error?.message]),
+      [
+        ['retried', 1, 'no answer'],
+        ['retried', 2, 'no answer'],
+        ['dead', 3, 'no answer'],
+        ['snoozed', 1, undefined],
+        ['done', 1, undefined],
+      ],
+    )
+    assert.equal((await holdfast.stats()).dead, 1)
+  })
+
+  test(`${store}: without the clock, what waits for a time is left waiting`, async () => {
+    await using world = await setup()
+    const { holdfast } = world
+    await holdfast.queue(mails).enqueue({ to: 'x' })
+    const fail = () => {
+      throw new Error('no answer')
+    }
+    assert.equal((await drain(holdfast, [[mails, fail]])).retried, 1)
+    assert.equal((await drain(holdfast, [[mails, fail]])).retried, 0)
+    assert.equal((await holdfast.stats()).scheduled, 1)
+  })
+
+  test(`${store}: runOnce runs one job and says what became of it`, async () => {
+    await using world = await setup()
+    const { holdfast, clock } = world
+    await holdfast
+      .queue(dates)
+      .enqueueMany([
+        { payload: { at: '2031-01-01T00:00:00Z' } },
+        { payload: { at: '2032-01-01T00:00:00Z' }, delay: '5m' },
+        { payload: { at: '2033-01-01T00:00:00Z' }, delay: '1.5h' },
+      ])
+    const run = await runOnce(holdfast, dates, ({ payload }) => ({ year: payload.at.getUTCFullYear() }))
+    assert.deepEqual([run.outcome, run.result, run.payload.at], ['done', { year: 2031 }, new Date('2031-01-01')])
+    await assert.rejects(
+      runOnce(holdfast, dates, () => undefined),
+      (error: Error) => {
+        assert.ok(error instanceof AssertionError)
+        assert.match(
+          error.message,
+          /^Nothing is ready in queue dates: 2 are scheduled, the next due in 5m; 1 is done\.$/,
+        )
+        return true
+      },
+    )
+    clock.advance('5m')
+    const next = await runOnce(holdfast, dates, (job) => job.outcome('odd', { year: 1 }, { warning: 'old' }))
+    assert.deepEqual([next.outcome, next.result, next.label, next.warning], ['done', { year: 1 }, 'odd', 'old'])
+  })
+}
+
+async function setup(options?: Parameters<typeof openInMemory>[0]) {
+  const { holdfast, clock } = await openInMemory(options)
+  return { holdfast, clock, [Symbol.asyncDispose]: () => holdfast.close() }
+}
+
+test('an endless chain of follow-ups ends at maxJobs, with an error that says so', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(receipts).enqueue({ for: 'ever' })
+  const again = drain(holdfast, [[receipts, (job) => job.effects.enqueue(receipts, { for: 'ever' })]], { maxJobs: 25 })
+  await assert.rejects(again, (error: Error) => {
+    assert.ok(error instanceof AssertionError)
+    assert.match(error.message, /drain ran 25 jobs, its maxJobs, and 1 more wait.*receipts \(attempt 1, done\)/s)
+    return true
+  })
+  await drain(holdfast, [[receipts, () => undefined]], { maxJobs: 1 })
+})
+
+test('every way to end is told: dead at once, released, cancelled while it runs, unreadable, wrong result', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'nobody' } }, { payload: { to: 'back' } }])
+  const { id } = await holdfast.queue(mails).enqueue({ to: 'unwanted' })
+  let releases = 0
+  const report = await drain(holdfast, [
+    [
+      mails,
+      async (job) => {
+        if (job.payload.to === 'nobody') throw new Permanent('no such address')
+        if (job.payload.to === 'back') return releases++ === 0 ? job.release() : { sent: true }
+        const { signal } = job
+        await holdfast.cancel(id)
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        throw signal.reason
+      },
+    ],
+  ])
+  assert.deepEqual(
+    report.runs.map(({ payload, outcome }) => [payload, outcome]),
+    [
+      [{ to: 'nobody' }, 'dead'],
+      [{ to: 'back' }, 'released'],
+      [{ to: 'back' }, 'done'],
+      [{ to: 'unwanted' }, 'cancelled'],
+    ],
+  )
+  assert.equal(report.runs[0]?.error?.message, 'no such address')
+
+  await holdfast.queue('dates').enqueue({ at: 7 })
+  const unread = await runOnce(holdfast, dates, () => assert.fail('nobody can be called with that'))
+  assert.deepEqual([unread.outcome, unread.payload], ['dead', { at: 7 }])
+  await holdfast.queue(dates).enqueue({ at: '2031-01-01' })
+  const wrong = await runOnce(holdfast, dates, () => ({ year: 'soon' }) as never)
+  assert.deepEqual([wrong.outcome, wrong.result], ['retried', null])
+  assert.match(wrong.error?.message ?? '', /does not fit the schema/)
+})
+
+test('until bounds how far the clock moves, and that is where it stands in the end', async () => {
+  await using world = await setup()
+  const { holdfast, clock } = world
+  const startedAt = clock.now()
+  await holdfast.queue(mails).enqueue({ to: 'poll' })
+  const report = await drain(holdfast, [[mails, (job) => job.snooze('10m')]], { clock, until: '1h' })
+  assert.deepEqual([report.snoozed, clock.now() - startedAt], [7, 3_600_000])
+  const none = await drain(holdfast, [[receipts, () => undefined]], { clock, until: new Date(startedAt + 4_000_000) })
+  assert.deepEqual([none.runs.length, clock.now() - startedAt], [0, 4_000_000])
+  await assert.rejects(drain(holdfast, [[receipts, () => undefined]], { until: '1h' }), { code: 'INVALID_OPTION' })
+})
+
+test('a clock that is not the store’s is refused instead of being moved for ever', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(mails).enqueue({ to: 'x' }, { delay: '1m' })
+  await assert.rejects(drain(holdfast, [[mails, () => undefined]], { clock: new VirtualClock(0) }), {
+    code: 'INVALID_OPTION',
+  })
+})
+
+test('time does not move for a paused queue, nor for queues without a handler', async () => {
+  await using world = await setup()
+  const { holdfast, clock } = world
+  const startedAt = clock.now()
+  await holdfast.queue(mails).enqueue({ to: 'x' }, { delay: '1m' })
+  await holdfast.queue(receipts).enqueue({ for: 'x' }, { delay: '1m' })
+  await holdfast.pause('mails')
+  assert.equal((await drain(holdfast, [[mails, () => undefined]], { clock })).runs.length, 0)
+  assert.equal(clock.now(), startedAt)
+  assert.equal((await drain(holdfast, [['*', () => undefined]], { clock })).done, 1)
+})
+
+test('with concurrency a handler may wait for a job that it enqueued', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(mails).enqueue({ to: 'x' })
+  const report = await drain(
+    holdfast,
+    [
+      [
+        mails,
+        async (job) => {
+          const { id } = await holdfast.queue(receipts).enqueue({ for: job.payload.to })
+          await holdfast.result(id)
+          return { sent: true }
+        },
+      ],
+      [receipts, () => undefined],
+    ],
+    { concurrency: 2 },
+  )
+  assert.equal(report.done, 2)
+})
+
+test('middleware runs around the handler, and what it makes of the result counts', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(mails).enqueue({ to: 'x' })
+  const seen: string[] = []
+  const run = await runOnce(holdfast, mails, () => ({ sent: false }), {
+    middleware: [
+      async (job, next) => {
+        seen.push(job.queue)
+        return { ...((await next()) as object), sent: true }
+      },
+    ],
+  })
+  assert.deepEqual([seen, run.result], [['mails'], { sent: true }])
+})
+
+test('a handler may close its gate; while it is closed nothing runs', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  const gate = holdfast.gate('session')
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' } }])
+  const report = await drain(holdfast, [[mails, (job) => job.closeGate('expired')]], { gate })
+  assert.deepEqual([report.released, report.runs.length, (await gate.state()).open], [1, 1, false])
+  await assert.rejects(
+    runOnce(holdfast, mails, () => undefined, { gate }),
+    /gate session is closed/,
+  )
+  await gate.open()
+  assert.equal((await drain(holdfast, [[mails, () => undefined]], { gate })).done, 2)
+})
+
+test('a handler in a module runs in its thread', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue('shout').enqueue({ word: 'hey' })
+  const run = await runOnce(holdfast, 'shout', new URL('./programs/shout.ts', import.meta.url), { threads: 1 })
+  assert.deepEqual([run.outcome, run.payload, run.result], ['done', { word: 'hey' }, 'HEY'])
+  assert.equal((await holdfast.kv.get('shouted'))?.value, 'hey')
+})
+
+test('a job that is claimed by somebody else is left to them', async () => {
+  await using world = await setup()
+  const { holdfast, clock } = world
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' } }])
+  const [lease] = await holdfast.queue(mails).claim()
+  const report = await drain(holdfast, [[mails, () => undefined]], { clock })
+  assert.deepEqual(
+    report.runs.map(({ payload }) => payload),
+    [{ to: 'b' }],
+  )
+  await assert.rejects(
+    runOnce(holdfast, mails, () => undefined),
+    /1 is running, held by somebody else; 1 is done/,
+  )
+  await lease?.done()
+})
+
+test('a drain whose client is closed meanwhile ends, and gives back what ran', async () => {
+  const { holdfast } = await openInMemory()
+  await holdfast.queue(mails).enqueue({ to: 'x' })
+  const started = Promise.withResolvers<void>()
+  const draining = drain(holdfast, [
+    [
+      mails,
+      async ({ signal }) => {
+        started.resolve()
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        signal.throwIfAborted()
+      },
+    ],
+  ])
+  await started.promise
+  await holdfast.close({ grace: 0 })
+  assert.equal((await draining).released, 1)
+})
+
+test('on virtual timers a timeout comes when the clock is moved', async () => {
+  await using world = await setup({ timers: 'virtual' })
+  const { holdfast, clock } = world
+  await holdfast.queue(mails).enqueue({ to: 'slow' }, { timeout: '10m', attempts: 1 })
+  const started = Promise.withResolvers<void>()
+  const run = runOnce(holdfast, mails, async ({ signal }) => {
+    started.resolve()
+    await new Promise((resolve) => signal.addEventListener('abort', resolve))
+  })
+  await started.promise
+  clock.advance('10m')
+  const { outcome, error } = await run
+  assert.equal(outcome, 'dead')
+  assert.match(error?.message ?? '', /took longer than 600000 ms/)
+})
+
+test('a worker on virtual timers sleeps until the clock moves, then finds what is due', async () => {
+  await using world = await setup({ timers: 'virtual' })
+  const { holdfast, clock } = world
+  await holdfast.queue(receipts).enqueue({ for: 'later' }, { delay: '1h' })
+  const worker = holdfast.work(receipts, () => undefined)
+  const done = new Promise((resolve) => holdfast.on('job.done', resolve))
+  await new Promise((resolve) => holdfast.on('claim.ended', resolve))
+  assert.equal((await holdfast.stats()).scheduled, 1)
+  clock.advance('1h')
+  await done
+  await worker.stop()
+})

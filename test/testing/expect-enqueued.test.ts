@@ -1,0 +1,116 @@
+import assert, { AssertionError } from 'node:assert/strict'
+import test from 'node:test'
+import { defineQueue } from '../../src/index.ts'
+import { expectEnqueued, expectNothingEnqueued, openInMemory } from '../../src/testing/index.ts'
+
+const mails = defineQueue<{ to: string; tags?: string[]; from?: { name: string } }>('mails')
+
+async function setup() {
+  const { holdfast, clock } = await openInMemory()
+  return { holdfast, clock, [Symbol.asyncDispose]: () => holdfast.close() }
+}
+
+/** It rejects with an AssertionError, and this is what it says. */
+async function complaint(asserted: Promise<unknown>): Promise<string> {
+  const error = await asserted.then(
+    () => assert.fail('Nothing was complained about.'),
+    (rejected: unknown) => rejected,
+  )
+  assert.ok(error instanceof AssertionError, String(error))
+  return error.message
+}
+
+test('what waits is found by part of its payload, by a predicate, and by every option of enqueue', async () => {
+  await using world = await setup()
+  const { holdfast, clock } = world
+  await holdfast.queue(mails).enqueue({ to: 'a', tags: ['x', 'y'], from: { name: 'Ann' } })
+  await holdfast.queue(mails).enqueue(
+    { to: 'b' },
+    {
+      ...{ delay: '5m', priority: 2, attempts: 9, timeout: '1m', dedup: { key: 'once' } },
+      ...{ idempotencyKey: 'b', headers: { trace: '1', tenant: 'acme' }, startBefore: clock.now() + 900_000 },
+    },
+  )
+  const all = await expectEnqueued(holdfast, mails, { count: 2 })
+  assert.deepEqual(
+    all.map(({ payload }) => payload.to),
+    ['a', 'b'],
+  )
+  for (const expected of [
+    { payload: { from: { name: 'Ann' } } },
+    { payload: { tags: ['x', 'y'] } },
+    { payload: ({ tags = [] }: { tags?: string[] }) => tags.length === 2 },
+    { state: 'ready' as const },
+  ])
+    assert.equal((await expectEnqueued(holdfast, mails, { ...expected, count: 1 }))[0].payload.to, 'a')
+  const [b] = await expectEnqueued(holdfast, 'mails', {
+    ...{ state: 'scheduled', delay: '5m', runAt: clock.now() + 300_000, startBefore: new Date(clock.now() + 900_000) },
+    ...{ priority: 2, attempts: 9, timeout: '1m', dedup: { key: 'once' }, idempotencyKey: 'b' },
+    headers: { tenant: 'acme' },
+  })
+  assert.deepEqual(b.payload, { to: 'b' })
+  for (const expected of [
+    { payload: { to: 'c' } },
+    { payload: { from: { name: 'Bob' } } },
+    { delay: '6m' as const },
+    { priority: 3 },
+    { headers: { tenant: 'other' } },
+    { id: '01890000-0000-7000-8000-000000000000' },
+  ])
+    await complaint(expectEnqueued(holdfast, mails, expected))
+})
+
+test('the complaint shows what was wanted and what is there instead', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  assert.equal(
+    await complaint(expectEnqueued(holdfast, mails)),
+    'Expected at least one job in queue mails; none is like that. Nothing waits there.',
+  )
+  await holdfast.queue('other').enqueue({ n: 1 })
+  assert.match(
+    await complaint(expectEnqueued(holdfast, mails)),
+    /Elsewhere:\n {2}other, ready, priority 5: \{ n: 1 \}$/,
+  )
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' }, delay: '90s' }])
+  assert.equal(
+    await complaint(expectEnqueued(holdfast, mails, { payload: { to: 'a' }, count: 2 })),
+    [
+      "Expected 2 jobs in queue mails like { payload: { to: 'a' } }; 1 is like that. There:",
+      "  mails, ready, priority 5: { to: 'a' }",
+      "  mails, due in 1.5m, priority 5: { to: 'b' }",
+    ].join('\n'),
+  )
+  await holdfast.queue(mails).enqueueMany(Array.from({ length: 20 }, () => ({ payload: { to: 'c' } })))
+  assert.match(await complaint(expectEnqueued(holdfast, mails, { count: 1 })), /… and 12 more$/)
+})
+
+test('that nothing waits is asserted for one queue or for all; what has run or runs does not wait', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(mails).enqueue({ to: 'a' })
+  assert.match(
+    await complaint(expectNothingEnqueued(holdfast)),
+    /^Expected nothing to wait in any queue; there:\n {2}mails/,
+  )
+  assert.match(await complaint(expectNothingEnqueued(holdfast, mails)), /in queue mails/)
+  await expectNothingEnqueued(holdfast, 'other')
+  const [lease] = await holdfast.queue(mails).claim()
+  await expectNothingEnqueued(holdfast)
+  await lease?.done()
+  await expectNothingEnqueued(holdfast, holdfast.queue(mails))
+})
+
+test('what is expected is looked through to the last page', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  await holdfast.queue(mails).enqueueMany(Array.from({ length: 2_500 }, (_, n) => ({ payload: { to: String(n) } })))
+  assert.equal((await expectEnqueued(holdfast, mails, { count: 2_500 })).length, 2_500)
+  await expectEnqueued(holdfast, mails, { payload: { to: '2499' }, count: 1 })
+})
+
+test('a misspelt option is refused', async () => {
+  await using world = await setup()
+  await assert.rejects(expectEnqueued(world.holdfast, mails, { prio: 1 } as never), { code: 'INVALID_OPTION' })
+  await assert.rejects(expectEnqueued(world.holdfast, mails, { count: 0 }), { code: 'INVALID_OPTION' })
+})

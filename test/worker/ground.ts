@@ -1,0 +1,80 @@
+// Where workers of several processes meet: one store, reached by its URL, in a database that also holds a table of the
+// application's own.
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import pg from 'pg'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { testDatabase } from '../support/postgres.ts'
+import { scratchDirectory } from '../support/scratch.ts'
+
+export interface Ground extends AsyncDisposable {
+  readonly url: string
+  /** A client in this process; closed with the ground. */
+  open(): Promise<Holdfast>
+  /** The application's own connection. */
+  query(text: string): Promise<Record<string, unknown>[]>
+  /** Stops it (SIGSTOP) where it keeps nobody else from writing for good. */
+  suspend(process: Suspended): Promise<void>
+}
+
+interface Suspended {
+  kill(signal: NodeJS.Signals): void
+}
+
+export type MakeGround = () => Promise<Ground>
+
+export async function sqliteGround(): Promise<Ground> {
+  const scratch = await scratchDirectory()
+  const path = join(scratch.path, 'jobs.db')
+  const query = async (text: string) => {
+    using db = new DatabaseSync(path, { timeout: 10_000 })
+    return db.prepare(text).all()
+  }
+  // Whoever is stopped while it writes to the file keeps it, and no one else can write until it goes on.
+  const suspend = async (process: Suspended) => {
+    for (;;) {
+      process.kill('SIGSTOP')
+      try {
+        using db = new DatabaseSync(path, { timeout: 500 })
+        db.exec('begin immediate; rollback')
+        return
+      } catch {
+        process.kill('SIGCONT')
+      }
+    }
+  }
+  return groundOn(`sqlite:${path}`, { query, suspend }, scratch)
+}
+
+export async function postgresGround(): Promise<Ground> {
+  const database = await testDatabase()
+  const query = async (text: string) => {
+    const client = new pg.Client({ connectionString: database.url })
+    await client.connect()
+    try {
+      return (await client.query(text)).rows
+    } finally {
+      await client.end()
+    }
+  }
+  const suspend = async (process: Suspended) => process.kill('SIGSTOP') // the server lets go of what it held
+  return groundOn(database.url, { query, suspend }, database)
+}
+
+function groundOn(url: string, hands: Pick<Ground, 'query' | 'suspend'>, below: AsyncDisposable): Ground {
+  const clients: Holdfast[] = []
+  return {
+    url,
+    ...hands,
+    async open() {
+      const client = await open(url, { logger: false })
+      clients.push(client)
+      return client
+    },
+    async [Symbol.asyncDispose]() {
+      await Promise.all(clients.map((client) => client.close({ grace: 0 })))
+      await below[Symbol.asyncDispose]()
+    },
+  }
+}

@@ -1,0 +1,4 @@
+import { postgresGround } from './ground.ts'
+import { handlerTests } from './handlers.ts'
+
+handlerTests(postgresGround)

@@ -1,0 +1,4 @@
+import { sqliteGround } from './ground.ts'
+import { handlerTests } from './handlers.ts'
+
+handlerTests(sqliteGround)

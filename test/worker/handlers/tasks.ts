@@ -1,0 +1,91 @@
+// Runs in a thread, and does there what its payload says.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { isMainThread, threadId } from 'node:worker_threads'
+import { Permanent } from '../../../src/permanent.ts'
+import type { Job } from '../../../src/worker/job.ts'
+
+export type ThreadTask =
+  | 'whereAmI'
+  | 'everything'
+  | 'extend'
+  | 'snooze'
+  | 'release'
+  | 'outcome'
+  | 'permanent'
+  | 'permanentWithBadEffects'
+  | 'failure'
+  | 'typeError'
+  | 'strange'
+  | 'uncloneable'
+  | 'followSignal'
+  | 'loop'
+  | 'exit'
+  | 'uncaught'
+  | 'memory'
+
+export default function perform(job: Job<ThreadTask>): unknown {
+  return tasks[job.payload](job)
+}
+
+const forever = () => new Promise<never>(() => {})
+
+const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
+  whereAmI: () => ({ isMainThread, threadId }),
+  async everything(job) {
+    await job.progress(0.5, 'half')
+    job.log('so far', { rows: 3 })
+    job.effects.put('kept', job.id)
+    job.effects.enqueue('followUps', { from: job.id })
+    job.effects.sql('insert into effect (job, worker) values ($1, $2)', [job.id, 'thread'])
+    return [job.id, job.queue, job.attempt, job.maxAttempts, job.headers]
+  },
+  async extend(job) {
+    await job.extend('10s')
+    await sleep(600)
+    return 'extended'
+  },
+  snooze: (job) => job.snooze('1h'),
+  release: (job) => job.release('not now'),
+  outcome: (job) => job.outcome('saved', { rows: 3 }, { warning: 'consent-wall' }),
+  permanent(job) {
+    throw new Permanent('no such user', { effects: { put: [{ key: 'buried', value: job.id }] } })
+  },
+  permanentWithBadEffects() {
+    throw new Permanent('no such user', { effects: { sql: [{ text: '' }] } })
+  },
+  failure() {
+    throw Object.assign(new Error('no luck'), { code: 'E_LUCK' })
+  },
+  async typeError() {
+    return (undefined as unknown as { readonly name: string }).name
+  },
+  strange() {
+    throw new Proxy(
+      {},
+      {
+        getPrototypeOf() {
+          throw new Error('not to be looked at')
+        },
+      },
+    )
+  },
+  uncloneable: () => ({ call: () => 1 }),
+  followSignal: ({ signal }) =>
+    new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))),
+  loop() {
+    for (;;);
+  },
+  exit() {
+    process.exit(3)
+  },
+  uncaught() {
+    setTimeout(() => {
+      throw new Error('nobody caught this')
+    })
+    return forever()
+  },
+  memory() {
+    const kept: unknown[] = []
+    for (;;) kept.push(new Array(100_000).fill(kept.length))
+  },
+}

@@ -1,0 +1,89 @@
+// The server goes away under a worker that runs jobs, and comes back.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { open } from '../../src/open.ts'
+import { recount } from '../conformance/world.ts'
+import { machineMs } from '../sqlite/process.ts'
+import { type Server, startServer } from '../support/postgres.ts'
+import { endingsOf, enqueue, idsOf, jobsOf } from './processes.ts'
+import { WorkerProcess } from './worker-process.ts'
+
+/** A worker asks again less and less often, every few seconds at the least. */
+const backMs = 10_000
+
+let server: Server
+
+before(async () => {
+  server = await startServer()
+})
+after(() => server[Symbol.asyncDispose]())
+
+test('jobs that end while the server is away are settled once it is back, each once; that it was away is told once', async (t) => {
+  const url = `${server.url()}?schema=away`
+  await using holdfast = await open(url)
+  await using worker = await WorkerProcess.start(url, 'worker', { lease: '30s', concurrency: 5 })
+  const running = await enqueue(holdfast, 5, { do: 'waitToBeTold' })
+  await worker.until(() => worker.began.length === running.length)
+  const waiting = await enqueue(holdfast, 10, { do: 'work' }) // durable, and so are the claims before it
+  await server.stop('immediate')
+  worker.tell()
+  await worker.happened('store.down', 1)
+  await server.start()
+  const backAt = machineMs()
+  const ids = [...running, ...waiting]
+  await worker.happened('job.done', ids.length)
+  const tookMs = machineMs() - backAt
+  t.diagnostic(`all was settled ${tookMs.toFixed()} ms after the server was back`)
+  assert.ok(tookMs < backMs)
+  assert.deepEqual(idsOf(worker.events('job.done')), ids.toSorted())
+  assert.deepEqual(idsOf(worker.began), ids.toSorted(), 'each ran once')
+  for (const job of await jobsOf(holdfast, ids)) assert.deepEqual(endingsOf(job), ['worker done'])
+  assert.deepEqual([worker.events('store.down').length, worker.events('store.up').length], [1, 1])
+  assert.deepEqual(worker.events('lease.lost'), [])
+  await recount(holdfast)
+})
+
+test('a server that crashes under load again and again has every job done once', async (t) => {
+  const url = `${server.url()}?schema=crashes`
+  await using holdfast = await open(url)
+  await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 10 })
+  const crashes = 2
+  const ids = await enqueue(holdfast, 200, { do: 'work', ms: 10 })
+  for (let crash = 1; crash <= crashes; crash++) {
+    await worker.happened('job.done', crash * 60)
+    await server.stop('immediate')
+    await worker.happened('store.down', crash)
+    await server.start()
+    await worker.happened('store.up', crash)
+  }
+  await Promise.all(ids.map((id) => holdfast.result(id)))
+  t.diagnostic(`${worker.began.length} runs for ${ids.length} jobs, ${worker.events('lease.lost').length} leases lost`)
+  assert.deepEqual(idsOf(worker.events('job.done')), ids.toSorted(), 'each was settled once')
+  assert.deepEqual([worker.events('store.down').length, worker.events('store.up').length], [crashes, crashes])
+  await recount(holdfast)
+})
+
+test('a worker that is asked to end while the server is away ends; what it could not settle is done again by another', async (t) => {
+  const url = `${server.url()}?schema=ends`
+  await using holdfast = await open(url)
+  await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 5 })
+  const ids = await enqueue(holdfast, 5, { do: 'waitToBeTold' })
+  await worker.until(() => worker.began.length === ids.length)
+  await server.stop('immediate')
+  worker.tell()
+  await worker.happened('store.down', 1)
+  worker.kill('SIGTERM')
+  await worker.happened('worker.stopping', 1)
+  worker.kill('SIGTERM')
+  const askedAt = machineMs()
+  assert.equal(await worker.ended, 'SIGTERM')
+  const tookMs = machineMs() - askedAt
+  t.diagnostic(`ended ${tookMs.toFixed()} ms after the second signal`)
+  assert.ok(tookMs < backMs)
+  await server.start()
+  await using other = await WorkerProcess.start(url, 'other', { lease: '2s', concurrency: 5 })
+  other.tell()
+  await other.happened('job.done', ids.length)
+  assert.deepEqual(idsOf(other.events('job.done')), ids.toSorted())
+  await recount(holdfast)
+})

@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { HoldfastError } from '../../src/errors.ts'
+import { Events } from '../../src/events.ts'
+import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
+import { isOutage, Outage } from '../../src/worker/outage.ts'
+
+const away = new HoldfastError('STORE_UNAVAILABLE', 'The store is away.')
+
+function setup() {
+  const timers = new VirtualTimers()
+  const events = new Events()
+  const told: string[] = []
+  events.on('store.down', ({ by, error }) => told.push(`${by} down: ${error.message}`))
+  events.on('store.up', ({ by, awayMs }) => told.push(`${by} up after ${awayMs}`))
+  return { timers, told, outage: new Outage('w1', events, timers) }
+}
+
+/** Lets everything that waits for no timer happen. */
+function settle(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
+}
+
+test('it asks until it is answered, less and less often, and tells of the outage once', async () => {
+  const { timers, told, outage } = setup()
+  const askedAt: number[] = []
+  const answer = outage.survive(async () => {
+    askedAt.push(timers.now())
+    if (askedAt.length < 12) throw away
+    return 'here'
+  })
+  for (let looks = 0; looks < 12; looks++) {
+    await settle()
+    if (looks === 3) assert.equal(outage.error, away)
+    const waitMs = (timers.nextAt ?? timers.now()) - timers.now()
+    timers.advance(waitMs, () => {})
+  }
+  assert.equal(await answer, 'here')
+  const waits = askedAt.slice(1).map((at, i) => at - (askedAt[i] as number))
+  for (const [i, waitMs] of waits.entries()) {
+    const plain = Math.min(5_000, 50 * 2 ** i)
+    assert.ok(waitMs >= plain * 0.75 && waitMs <= plain * 1.25, `wait ${i} was ${waitMs} ms`)
+  }
+  assert.deepEqual(told, ['w1 down: The store is away.', `w1 up after ${timers.now()}`])
+  assert.equal(outage.error, null)
+})
+
+test('what is no outage is thrown at once, and told to nobody else', async () => {
+  const { told, outage } = setup()
+  const wrong = new Error('permission denied')
+  await assert.rejects(
+    outage.survive(() => Promise.reject(wrong)),
+    wrong,
+  )
+  assert.deepEqual(told, [])
+  assert.deepEqual([isOutage(wrong), isOutage(away)], [false, true])
+})
+
+test('a signal ends the wait: it asks once more, and then throws the outage', async () => {
+  const { outage } = setup()
+  const stop = new AbortController()
+  let asked = 0
+  const answer = outage.survive(async () => {
+    asked += 1
+    throw away
+  }, stop.signal)
+  await settle()
+  stop.abort()
+  await assert.rejects(answer, away)
+  assert.equal(asked, 2)
+})
+
+test('several who ask tell of one outage together', async () => {
+  const { timers, told, outage } = setup()
+  let isAway = true
+  const ask = async () => {
+    if (isAway) throw away
+  }
+  const both = Promise.all([outage.survive(ask), outage.survive(ask)])
+  await settle()
+  isAway = false
+  timers.advance(100, () => {})
+  await both
+  assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 100'])
+})

@@ -1,0 +1,4 @@
+import { postgresGround } from './ground.ts'
+import { processTests } from './processes.ts'
+
+processTests(postgresGround)

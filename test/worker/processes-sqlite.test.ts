@@ -1,0 +1,4 @@
+import { sqliteGround } from './ground.ts'
+import { processTests } from './processes.ts'
+
+processTests(sqliteGround)

@@ -1,0 +1,98 @@
+// A worker in a process of its own. It does what the payload of each job says, and says on its stdout when a handler begins,
+// why one was aborted, and what happens. Told anything, it lets the handlers end that wait to be told.
+//   works.ts <url> <name> <options as JSON>
+import { existsSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Duration } from '../../../src/duration.ts'
+import type { EventName, HoldfastEvents } from '../../../src/events.ts'
+import { open } from '../../../src/open.ts'
+import { sqlite } from '../../../src/store/sqlite/index.ts'
+import type { Job } from '../../../src/worker/job.ts'
+import { machineMs } from '../../sqlite/process.ts'
+import { hear, say } from '../../sqlite/programs/conversation.ts'
+
+export type Task =
+  /** Returns the worker's name, after a while. */
+  | { readonly do: 'work'; readonly ms?: number }
+  /** The same once told; with effects of every kind where asked for. */
+  | { readonly do: 'waitToBeTold'; readonly effects?: true }
+  /** The first attempt ends when its signal aborts, the next at once. */
+  | { readonly do: 'waitForSignal' }
+  /** The first attempt never ends and looks at no signal, the next ends at once. */
+  | { readonly do: 'hang' }
+  /** Takes its process along. */
+  | { readonly do: 'die' }
+  /** The first attempt keeps the event loop for so long, and until the file is there; then it returns or waits for its signal. */
+  | { readonly do: 'block'; readonly ms: number; readonly until: string; readonly then: 'return' | 'waitForSignal' }
+
+export interface WorksOptions {
+  readonly lease: Duration
+  readonly concurrency: number
+  readonly grace?: Duration
+  /** Of a SQLite file. */
+  readonly busyTimeout?: Duration
+}
+
+/** `at` is in milliseconds of the machine's clock. */
+export type Said =
+  | { readonly began: string; readonly attempt: number }
+  | { readonly unblocked: string; readonly at: number }
+  | { readonly aborted: string; readonly code: string; readonly at: number }
+  | { readonly event: EventName; readonly id?: string; readonly during?: string; readonly at: number }
+
+const [url = '', name = '', text = ''] = process.argv.slice(2)
+const { lease, concurrency, grace = '20s', busyTimeout }: WorksOptions = JSON.parse(text)
+const told = Promise.withResolvers<void>()
+const quiet: readonly EventName[] = ['claim.ended', 'settle.ended', 'sweep.ended', 'job.started']
+
+const store = busyTimeout ? sqlite({ path: url.slice('sqlite:'.length), busyTimeout }) : url
+const holdfast = await open(store, { logger: false })
+holdfast.onAll((event, facts) => {
+  if (!quiet.includes(event)) say({ event, ...idOf(facts), at: machineMs() } satisfies Said)
+})
+holdfast.closeOnSignals({ grace })
+holdfast.work<Task>('tasks', perform, { name, lease, concurrency })
+await hear()
+told.resolve()
+
+async function perform(job: Job<Task>): Promise<string> {
+  say({ began: job.id, attempt: job.attempt } satisfies Said)
+  const task = job.payload
+  if (task.do === 'die') process.kill(process.pid, 'SIGKILL')
+  else if (task.do === 'work') await sleep(task.ms ?? 0)
+  else if (task.do === 'waitToBeTold') {
+    if (task.effects) stage(job)
+    await told.promise
+  } else if (job.attempt === 1) await performFirst(job, task)
+  return name
+}
+
+async function performFirst(job: Job, task: Task): Promise<void> {
+  if (task.do === 'hang') await new Promise(() => {})
+  if (task.do === 'block') {
+    const until = machineMs() + task.ms
+    while (machineMs() < until || !existsSync(task.until));
+    say({ unblocked: job.id, at: machineMs() } satisfies Said)
+    if (task.then === 'return') return
+  }
+  await aborted(job)
+}
+
+function aborted({ id, signal }: Job): Promise<never> {
+  return new Promise((_, reject) => {
+    signal.addEventListener('abort', () => {
+      say({ aborted: id, code: signal.reason.code, at: machineMs() } satisfies Said)
+      reject(signal.reason)
+    })
+  })
+}
+
+function stage({ id, effects }: Job): void {
+  effects.put(`${name}/${id}`, name)
+  effects.enqueue('followUps', name)
+  effects.sql('insert into effect (job, worker) values ($1, $2)', [id, name])
+}
+
+function idOf(facts: HoldfastEvents[EventName]): { readonly id?: string; readonly during?: string } {
+  return { ...('id' in facts && { id: facts.id }), ...('during' in facts && { during: facts.during }) }
+}

@@ -151,6 +151,18 @@ test('no more calls than allowed go to one host at a time', async () => {
   assert.equal(most, 2)
 })
 
+test('who finds no place at a slow host is put off without cost', async () => {
+  const slow: ServerResponse[] = []
+  await using world = await setup((_, response) => slow.push(response), { perHost: 1 })
+  const snoozed = new Promise<{ id: string }>((resolve) => void world.holdfast.on('job.snoozed', resolve))
+  const ids = [1, 2].map(async (n) => (await world.hooks.enqueue(world.holdfast, world.url, n)).id)
+  const { id } = await snoozed
+  assert.ok((await Promise.all(ids)).includes(id))
+  const job = await world.holdfast.job(id)
+  assert.deepEqual([job?.state, job?.attempts, world.calls.length], ['scheduled', 0, 1])
+  for (const response of slow) response.end()
+})
+
 test('a worker that is killed after the call was delivered leaves it to be delivered again, under the same id', async () => {
   await using scratch = await scratchDirectory()
   const store = `sqlite:${join(scratch.path, 'jobs.db')}`

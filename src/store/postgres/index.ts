@@ -6,6 +6,7 @@ import type { Clock } from '../../clock.ts'
 import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
+  AdvanceRequest,
   AlterRequest,
   CancelRequest,
   Capabilities,
@@ -27,6 +28,7 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
 import { Claims } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
@@ -256,6 +258,15 @@ class PostgresStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return kvScan(this.#db, query)
+  }
+
+  advance(request: AdvanceRequest) {
+    return advance(this.#desk, request)
+  }
+
+  async time(): Promise<number> {
+    const [row] = await this.#db.query('select holdfast.now_ms($1)', [this.#db.now])
+    return Number(row?.[0])
   }
 
   watch() {

@@ -6,14 +6,11 @@
 // exchanged for the real ones afterwards. Strings that are values are read rightly. Texts without an escaped key, which are
 // nearly all, cost one search for a backslash.
 
-import { randomUUID } from 'node:crypto'
-
 const strings = /"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?/gs
-/** No text that was written before this process began has it. */
-const standIn = `stand-in ${randomUUID()} `
 
 export function parseJson(text: string): unknown {
   if (!text.includes('\\')) return JSON.parse(text)
+  const standIn = absentFrom(text)
   const keys: string[] = []
   const replaced = text.replace(strings, (whole, body: string, colon: string | undefined) => {
     if (colon === undefined || !body.includes('\\')) return whole
@@ -22,19 +19,21 @@ export function parseJson(text: string): unknown {
   })
   if (keys.length === 0) return JSON.parse(text)
   JSON.parse(text) // what is no JSON is refused as it stands
-  return withRealKeys(
-    JSON.parse(replaced),
-    keys.map((body) => JSON.parse(`"${body}"`)),
-  )
+  const real = new Map(keys.map((body, i) => [`${standIn}${i}`, JSON.parse(`"${body}"`) as string]))
+  return withRealKeys(JSON.parse(replaced), real)
 }
 
-function withRealKeys(value: unknown, keys: readonly string[]): unknown {
-  if (Array.isArray(value)) return value.map((each) => withRealKeys(each, keys))
+/** The beginning of keys that nobody has used here. */
+function absentFrom(text: string): string {
+  let no = 0
+  while (text.includes(`stand-in ${no} `)) no += 1
+  return `stand-in ${no} `
+}
+
+function withRealKeys(value: unknown, real: ReadonlyMap<string, string>): unknown {
+  if (Array.isArray(value)) return value.map((each) => withRealKeys(each, real))
   if (typeof value !== 'object' || value === null) return value
-  const entries = Object.entries(value).map(([key, each]) => [realKey(key, keys), withRealKeys(each, keys)] as const)
-  return Object.fromEntries(entries)
-}
-
-function realKey(key: string, keys: readonly string[]): string {
-  return key.startsWith(standIn) ? (keys[Number(key.slice(standIn.length))] as string) : key
+  return Object.fromEntries(
+    Object.entries(value).map(([key, each]) => [real.get(key) ?? key, withRealKeys(each, real)] as const),
+  )
 }

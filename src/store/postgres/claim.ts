@@ -6,7 +6,8 @@
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { list, parseList, texts } from './columns.ts'
-import { type Database, patiently, type Row } from './database.ts'
+import type { Database, Row } from './database.ts'
+import { patiently } from './failures.ts'
 import { toFence, tokenOf } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 

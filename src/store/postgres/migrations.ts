@@ -89,7 +89,9 @@ export async function migrate(client: ClientBase, schema: Schema): Promise<{ fro
   const from = await schemaVersion(client, schema)
   if (from > to) throw ahead(from)
   if (from === to) return { from, to }
-  await client.query('begin isolation level read committed')
+  await client.query(
+    'begin isolation level read committed; set local statement_timeout = 0; set local lock_timeout = 0',
+  )
   try {
     await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
     const found = await schemaVersion(client, schema)

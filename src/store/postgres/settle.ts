@@ -302,8 +302,7 @@ export class Clerk {
   async #run({ text, values }: SqlEffect): Promise<void> {
     if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
     try {
-      // Extended mode: one statement, and never two.
-      await this.#tx.client.query({ text, values: [...values], queryMode: 'extended' } as never)
+      await this.#tx.foreign(text, values)
     } catch (error) {
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }

@@ -188,9 +188,7 @@ export class Database {
    */
   lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
     return this.#places.pass(async () => {
-      const client = await beforeSending(this.#pool.connect())
-      // A connection that breaks between two statements says so at the next one; it must not end the process.
-      if (client.listenerCount('error', ignore) === 0) client.on('error', ignore)
+      const client = await beforeSending(checkOut(this.#pool))
       try {
         const answer = await work(client)
         client.release(ends)
@@ -270,6 +268,20 @@ export class Transaction {
       return error.refused
     }
   }
+}
+
+/**
+ * A connection that breaks while no statement is under way says so at the next one; it must not end the process. It may do
+ * so with its very first words, which a promise of it would come too late to hear.
+ */
+function checkOut(pool: Pool): Promise<PoolClient> {
+  return new Promise((resolve, reject) => {
+    pool.connect((error, client) => {
+      if (!client) return reject(error)
+      if (client.listenerCount('error', ignore) === 0) client.on('error', ignore)
+      resolve(client)
+    })
+  })
 }
 
 function ignore(): void {}

@@ -12,6 +12,7 @@ export interface SystemNeed {
 
 export const systemNeeds = {
   strace: { command: 'strace', debianPackage: 'strace' },
+  pgbouncer: { command: 'pgbouncer', debianPackage: 'pgbouncer' },
 } as const satisfies Record<string, SystemNeed>
 
 export function needs(name: keyof typeof systemNeeds): string | false {

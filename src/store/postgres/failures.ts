@@ -63,6 +63,10 @@ export function isCancelled(error: unknown): boolean {
   return codeOf(error) === '57014'
 }
 
+export function isDiskFull(error: unknown): boolean {
+  return codeOf(error) === '53100'
+}
+
 /** A prepared statement that is not there, or is there already, or whose answer has changed its type. */
 export function isUnprepared(error: unknown): boolean {
   const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)

@@ -29,6 +29,8 @@ export type Task =
 export interface WorksOptions {
   readonly lease: Duration
   readonly concurrency: number
+  /** How many workers there are in the process, named alike; one unless given. */
+  readonly workers?: number
   readonly grace?: Duration
   /** Of a SQLite file. */
   readonly busyTimeout?: Duration
@@ -44,7 +46,8 @@ export type Said =
   | { readonly event: EventName; readonly id?: string; readonly during?: string; readonly at: number }
 
 const [url = '', name = '', text = ''] = process.argv.slice(2)
-const { lease, concurrency, grace = '20s', busyTimeout, postgres: options }: WorksOptions = JSON.parse(text)
+const works: WorksOptions = JSON.parse(text)
+const { lease, concurrency, workers = 1, grace = '20s', busyTimeout, postgres: options } = works
 const told = Promise.withResolvers<void>()
 const quiet: readonly EventName[] = ['claim.ended', 'settle.ended', 'sweep.ended', 'job.started']
 
@@ -55,7 +58,9 @@ holdfast.onAll((event, facts) => {
   if (!quiet.includes(event)) say({ event, ...idOf(facts), at: machineMs() } satisfies Said)
 })
 holdfast.closeOnSignals({ grace })
-holdfast.work<Task>('tasks', perform, { name, lease, concurrency })
+for (let n = 1; n <= workers; n++) {
+  holdfast.work<Task>('tasks', perform, { name: workers > 1 ? `${name}/${n}` : name, lease, concurrency })
+}
 await hear()
 told.resolve()
 

@@ -27,6 +27,7 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { connectMs, silentMs } from './address.ts'
 import { alter, purge } from './alter.ts'
 import { Claims, heal, systemIdentifier } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
@@ -81,6 +82,7 @@ export function postgres(options: PostgresOptions) {
         max: connections,
         connectionTimeoutMillis: connectMs,
         keepAlive: true,
+        keepAliveInitialDelayMillis: silentMs,
         allowExitOnIdle: true, // a program that never closes its store ends all the same
       })
     // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
@@ -116,7 +118,6 @@ function connectionsOf({ pool, connections }: PostgresOptions): number {
 }
 
 const poolMax = 10
-const connectMs = 10_000
 
 /** With fewer there would be too few left beside the one that listens. */
 const connectionsToListen = 3

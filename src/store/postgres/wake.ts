@@ -16,6 +16,7 @@ import { createHash, randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientBase } from 'pg'
 import type { Subscriber } from '../store.ts'
+import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
 import { type Message, News, readMessage } from './news.ts'
 import { readReady } from './read.ts'
@@ -26,7 +27,6 @@ const pollMaxMs = 800
 const askEveryMs = 400
 const probeMs = 2_000
 const deafMs = 60_000
-const connectMs = 10_000
 const channelMaxBytes = 63
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
 /** Claims and renewals stop coming when nobody waits for work or holds any; then nobody has to be told. */
@@ -168,6 +168,7 @@ export class Wakes {
       connectionString: this.#where,
       connectionTimeoutMillis: connectMs,
       keepAlive: true,
+      keepAliveInitialDelayMillis: silentMs,
     })
     client.on('error', () => undefined)
     await client.connect()

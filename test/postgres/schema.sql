@@ -288,6 +288,10 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
+function checked_headers(p_headers jsonb) returns text plpgsql volatile;
+function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
+function checked_payload(p_payload jsonb) returns text plpgsql volatile;
 function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -297,6 +301,7 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
+function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan;
@@ -306,6 +311,7 @@ function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volat
   set jit=off;
 function drop_partition(p_now bigint) returns bigint plpgsql volatile;
 function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile;
+function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
@@ -340,12 +346,16 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off;
+function is_exact(p_number numeric) returns boolean sql immutable
+  set extra_float_digits=1;
+function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
+function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan;
@@ -363,6 +373,7 @@ function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before
 function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan;
+function new_id(p_now bigint) returns uuid sql volatile;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -370,6 +381,7 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function now_ms(p_now bigint) returns bigint sql volatile;
+function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
@@ -402,6 +414,7 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function quoted_schema() returns text sql stable;
+function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -418,6 +431,7 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set plan_cache_mode=force_generic_plan
   set jit=off;
 function tell(p_queue integer, p_state text, p_ids uuid[], p_now bigint) returns void plpgsql volatile;
+function time_option(p_options jsonb, p_name text) returns bigint plpgsql volatile;
 function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

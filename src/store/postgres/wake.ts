@@ -12,7 +12,7 @@
 //
 // Behind a pooler the connection for LISTEN may go past it, to an address of its own.
 
-import { createHash, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientBase } from 'pg'
 import type { Subscriber } from '../store.ts'
@@ -27,7 +27,6 @@ const pollMaxMs = 800
 const askEveryMs = 400
 const probeMs = 2_000
 const deafMs = 60_000
-const channelMaxBytes = 63
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
 /** Claims and renewals stop coming when nobody waits for work or holds any; then nobody has to be told. */
 const idleMs = 5_000
@@ -52,7 +51,7 @@ export class Wakes {
 
   constructor(db: Database, where: boolean | string) {
     this.#db = db
-    this.channel = channelOf(db.schema.name)
+    this.channel = db.schema.channel
     this.#where = where
   }
 
@@ -248,13 +247,6 @@ export class Wakes {
   async #pause(ms: number, signal = this.#ended.signal): Promise<void> {
     await sleep(ms, undefined, { signal, ref: false }).catch(() => undefined)
   }
-}
-
-/** A name that is too long for a channel gives way to its hash, so that no two schemas share one. */
-function channelOf(schema: string): string {
-  const name = `holdfast ${schema}`
-  if (Buffer.byteLength(name) <= channelMaxBytes) return name
-  return `holdfast ${createHash('sha256').update(schema).digest('hex').slice(0, 32)}`
 }
 
 /** Whoever waits keeps the process alive; the connection alone does not. */

@@ -168,7 +168,7 @@ test('what could not be notified of is told as soon as it can be, with what has 
   pool.on('connect', (client) => {
     const query = client.query
     client.query = (async (...args: unknown[]) => {
-      if (JSON.stringify(args[0]).includes('pg_notify') && failures-- > 0) {
+      if (JSON.stringify(args[0]).includes('pg_notify($1, $2)') && failures-- > 0) {
         await holdfast.queue('post').enqueue(2) // while the first is on its way
         throw Object.assign(new Error('Connection terminated'), { code: '08006' })
       }

@@ -7,6 +7,7 @@ import { show } from '../../duration.ts'
 import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
+  AdvanceRequest,
   AlterRequest,
   CancelRequest,
   Capabilities,
@@ -29,6 +30,7 @@ import type {
   SweepRequest,
 } from '../store.ts'
 import { connectMs, silentMs } from './address.ts'
+import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
 import { Claims, heal, systemIdentifier } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
@@ -281,6 +283,15 @@ class PostgresStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return kvScan(this.#db, query)
+  }
+
+  advance(request: AdvanceRequest) {
+    return advance(this.#desk, request)
+  }
+
+  async time(): Promise<number> {
+    const [row] = await this.#db.query('select holdfast.now_ms($1)', [this.#db.now])
+    return Number(row?.[0])
   }
 
   watch() {

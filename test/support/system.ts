@@ -13,6 +13,7 @@ export interface SystemNeed {
 export const systemNeeds = {
   strace: { command: 'strace', debianPackage: 'strace' },
   pg_dump: { command: 'pg_dump', debianPackage: 'postgresql-client' },
+  pgbouncer: { command: 'pgbouncer', debianPackage: 'pgbouncer' },
 } as const satisfies Record<string, SystemNeed>
 
 export function needs(name: keyof typeof systemNeeds): string | false {

@@ -24,10 +24,7 @@ export class Schema {
     }
     this.name = name
     this.quoted = `"${name.replaceAll('"', '""')}"`
-    this.channel = Buffer.from(`holdfast ${name}`)
-      .subarray(0, 63)
-      .toString()
-      .replace(/\ufffd$/, '') // no half character
+    this.channel = channelOf(name)
   }
 
   sql(text: string): string {
@@ -45,6 +42,15 @@ export class Schema {
       return found === 'WAKE_CHANNEL' ? `'${this.channel}'` : String(lockNumber(found, this.name))
     })
   }
+}
+
+const channelMaxBytes = 63
+
+/** A name that is too long for a channel gives way to its hash, so that no two schemas share one. */
+function channelOf(schema: string): string {
+  const name = `holdfast ${schema}`
+  if (Buffer.byteLength(name) <= channelMaxBytes) return name
+  return `holdfast ${createHash('sha256').update(schema).digest('hex').slice(0, 32)}`
 }
 
 function lockNumber(kind: string, schema: string): number {

@@ -62,9 +62,10 @@ test('one connection is enough for every kind of call', async () => {
   const [lease] = await holdfast.claim(['mail'])
   await lease?.dead(new Error('no'), { sql: [{ text: 'select 1' }], enqueue: [{ queue: 'new', payload: 1 }] })
   assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, 1)
-  const watching = holdfast.watch({ queue: 'mail' })[Symbol.asyncIterator]()
+  const watch = holdfast.watch({ queue: 'mail' })
+  const watching = watch[Symbol.asyncIterator]()
   const next = watching.next()
-  await sleep(50)
+  await watch.begun
   await holdfast.cancel(lease?.job.id ?? '')
   assert.equal((await next).done, false)
   await watching.return?.()

@@ -8,6 +8,8 @@ import { availableParallelism, constants } from 'node:os'
 import { startServer } from './support/postgres-server.ts'
 
 const quiet = './test/support/quiet-reporter.ts'
+/** Many wait more than they work: for leases, disks, processes that start. */
+const filesACore = 2
 const args = process.argv.slice(2)
 const system = args.includes('--system')
 const flags = args.filter((arg) => arg.startsWith('--') && arg !== '--system')
@@ -25,7 +27,7 @@ async function runTests(): Promise<number> {
     process.execPath,
     [
       '--test',
-      `--test-concurrency=${availableParallelism()}`,
+      `--test-concurrency=${availableParallelism() * filesACore}`,
       '--test-timeout=300000',
       ...(flags.some((flag) => flag.startsWith('--test-reporter')) ? [] : [`--test-reporter=${quiet}`]),
       ...flags,

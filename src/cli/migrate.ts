@@ -2,6 +2,7 @@
 
 import { isPostgresUrl, postgresAddress } from '../store/postgres/address.ts'
 import { migrate as bringUp, migrationScript, Schema } from '../store/postgres/migrations.ts'
+import { isUse, type Roles, type RoleUses, usesByRole } from '../store/postgres/roles.ts'
 import { withClient } from '../store/postgres/visit.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
 import { requireUrl } from './store.ts'
@@ -13,10 +14,16 @@ export const migrate: Command = {
   options: {
     schema: { value: 'name', says: "PostgreSQL: the schema, if not the URL's ?schema=; holdfast unless given" },
     print: { says: 'PostgreSQL: only print the SQL for a new schema; needs no connection' },
+    grant: {
+      value: 'use=role,…',
+      multiple: true,
+      says: 'PostgreSQL: what roles may do: producer, worker or reader; none takes it back',
+    },
   },
   examples: [
     'holdfast migrate --store postgres://admin@db.example/app',
     'holdfast migrate --print --schema jobs > holdfast.sql',
+    'holdfast migrate --grant producer=app_web,worker=app_worker,reader=app_bi',
   ],
   mayCreate: () => true,
 
@@ -25,26 +32,42 @@ export const migrate: Command = {
     if (!isPostgresUrl(url)) return openSqlite(call)
     const address = postgresAddress(url)
     const schema = new Schema(call.options.text('schema') ?? address.schema ?? 'holdfast')
-    return call.options.isSet('print') ? print(schema) : bringUpAt(address.url, schema)
+    const uses = usesByRole(rolesOf(call.options.texts('grant')))
+    return call.options.isSet('print') ? print(schema, uses) : bringUpAt(address.url, schema, uses)
   },
 }
 
+function rolesOf(grants: readonly string[]): Roles {
+  const roles: Record<string, string[]> = {}
+  for (const grant of grants.flatMap((text) => text.split(','))) {
+    const [, use, role] = /^\s*(\w+)=(.+?)\s*$/.exec(grant) ?? []
+    if (use === undefined || role === undefined || !(isUse(use) || use === 'none'))
+      throw new UsageError(`--grant is as in producer=app_web,worker=app_worker,reader=app_bi; got "${grant}".`)
+    roles[use] = [...(roles[use] ?? []), role]
+  }
+  return roles
+}
+
 async function openSqlite({ open, options }: Call): Promise<Answer> {
-  const alien = ['schema', 'print'].find((name) => options.isSet(name))
+  const alien = ['schema', 'print', 'grant'].find((name) => options.isSet(name))
   if (alien !== undefined)
     throw new UsageError(`--${alien} is for PostgreSQL; a SQLite file is brought up by opening it.`)
   await open()
   return { data: { upToDate: true }, text: 'Up to date: a SQLite file is brought up whenever it is opened.' }
 }
 
-function print(schema: Schema): Answer {
-  const sql = migrationScript(schema).trimEnd()
+function print(schema: Schema, uses: RoleUses): Answer {
+  const sql = migrationScript(schema, uses).trimEnd()
   return { data: { schema: schema.name, sql }, text: sql }
 }
 
-async function bringUpAt(url: string, schema: Schema): Promise<Answer> {
-  const { from, to } = await withClient(url, (client) => bringUp(client, schema))
-  return { data: { schema: schema.name, from, to }, text: textOf(schema.name, from, to) }
+async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<Answer> {
+  const { from, to } = await withClient(url, (client) => bringUp(client, schema, uses))
+  const granted = [...uses].map(([role, of]) => `Role ${role}: ${of.join(', ') || 'nothing any more'}.`)
+  return {
+    data: { schema: schema.name, from, to, granted: Object.fromEntries(uses) },
+    text: [textOf(schema.name, from, to), ...granted].join('\n'),
+  }
 }
 
 function textOf(schema: string, from: number, to: number): string {

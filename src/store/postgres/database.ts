@@ -13,6 +13,7 @@ import { type Clock, systemClock } from '../../clock.ts'
 import { HoldfastError, isHoldfastError, type Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
 import type { Schema } from './migrations.ts'
+import { isDenied, lacksGrant } from './roles.ts'
 
 /** A row as text, column by column, whatever types the application has registered with the driver. */
 export type Row = readonly (string | null)[]
@@ -158,7 +159,7 @@ export class Database {
   }
 
   async #answerOf(flush: string): Promise<string | null> {
-    const [row] = await this.query('select answer from holdfast.flush where id = $1', [flush])
+    const [row] = await this.query('select holdfast.answer_of($1)', [flush])
     return row?.[0] ?? null
   }
 }
@@ -292,6 +293,7 @@ function tableOf(error: unknown): unknown {
 }
 
 function unavailable(cause: unknown): HoldfastError {
+  if (isDenied(cause)) return lacksGrant(cause)
   // Where a host has several addresses, what was wrong with each of them is inside.
   const said = cause instanceof AggregateError ? cause.errors[0] : cause
   const message = said instanceof Error ? said.message : String(said)

@@ -2,7 +2,7 @@
 
 import { Pool, type PoolClient } from 'pg'
 import type { Clock } from '../../clock.ts'
-import { HoldfastError, isRefused } from '../../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
   AlterRequest,
@@ -37,6 +37,7 @@ import { migrate, requireSchema, Schema } from './migrations.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
+import { grantScript, type Roles, usesByRole } from './roles.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
 import { Turnstile } from './turnstile.ts'
@@ -88,6 +89,11 @@ export function postgres(options: PostgresOptions) {
   }
 }
 
+/** The SQL that grants roles what they need in a schema that is there, for those whose administrator runs it. */
+export function grants({ schema = 'holdfast', roles }: { readonly schema?: string; readonly roles: Roles }): string {
+  return grantScript(new Schema(schema), usesByRole(roles))
+}
+
 function requireUrl(url: string | undefined): string {
   if (url !== undefined) return url
   throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
@@ -98,6 +104,11 @@ const connectMs = 10_000
 
 /** A pool this small would have no connection left beside the one that listens. */
 const poolMinToListen = 3
+
+/** A role that may only enqueue cannot heal a store that was restored elsewhere; whoever claims from it does. */
+function leaveToWorkers(error: unknown): void {
+  if (!isHoldfastError(error) || error.facts['code'] !== '42501') throw error
+}
 
 class PostgresStore implements Store {
   readonly capabilities: Capabilities = {
@@ -146,7 +157,7 @@ class PostgresStore implements Store {
     await this.#db.learnIsolation()
     const [row] = await this.#db.query('select system_identifier from holdfast.meta', [])
     const here = await systemIdentifier(this.#db)
-    if (here !== null && row?.[0] !== here) await heal(this.#db)
+    if (here !== null && row?.[0] !== here) await heal(this.#db).catch(leaveToWorkers)
   }
 
   async #withClient(work: (client: PoolClient) => Promise<unknown>): Promise<void> {

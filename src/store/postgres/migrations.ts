@@ -19,8 +19,10 @@ import { alter } from './migrations/0007-alter.ts'
 import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
+import { roles } from './migrations/0011-roles.ts'
+import { armour, grantScript, isDenied, isUse, type RoleUses } from './roles.ts'
 
-const migrations: readonly string[] = [
+export const migrations: readonly string[] = [
   tables,
   claim,
   enqueue,
@@ -31,6 +33,7 @@ const migrations: readonly string[] = [
   cancelRequested,
   progress,
   watch,
+  roles,
 ]
 
 /** A schema's name, and how SQL written for `holdfast` is read in it. */
@@ -72,10 +75,12 @@ function lockNumber(kind: string, schema: string): number {
 }
 
 /** Everything a database administrator would run by hand. */
-export function migrationScript(schema: Schema): string {
+export function migrationScript(schema: Schema, uses: RoleUses = new Map()): string {
   const steps = migrations.map((step, i) => `-- ${i + 1} of ${migrations.length}\n${schema.sql(step).trim()}`)
-  const record = schema.sql(recordVersion(0))
-  return `begin;\ncreate schema if not exists ${schema.quoted};\n\n${steps.join('\n\n')}\n\n${record};\ncommit;\n`
+  const record = `${schema.sql(recordVersion(0))};`
+  const rights = [armour(schema), grantScript(schema, uses)].join('\n').trim()
+  const all = [`create schema if not exists ${schema.quoted};`, ...steps, record, rights]
+  return `begin;\n${all.join('\n\n')}\ncommit;\n`
 }
 
 function recordVersion(found: number): string {
@@ -83,26 +88,75 @@ function recordVersion(found: number): string {
   return `update holdfast.meta set schema = ${migrations.length}`
 }
 
-/** Brings the schema up to this version; answers from which. */
-export async function migrate(client: ClientBase, schema: Schema): Promise<{ from: number; to: number }> {
+/** Brings the schema up to this version and grants roles what they are used for; answers from which. */
+export async function migrate(
+  client: ClientBase,
+  schema: Schema,
+  uses: RoleUses = new Map(),
+): Promise<{ from: number; to: number }> {
   const to = migrations.length
   const from = await schemaVersion(client, schema)
   if (from > to) throw ahead(from)
-  if (from === to) return { from, to }
+  if (from === to && uses.size === 0) return { from, to }
+  if (from > 0 && !(await isOwner(client, schema))) throw notAllowed(schema, from)
   await client.query('begin isolation level read committed')
   try {
     await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
-    const found = await schemaVersion(client, schema)
-    if (found > to) throw ahead(found)
-    if (found === 0) await client.query(`create schema if not exists ${schema.quoted}`)
-    for (const step of migrations.slice(found)) await client.query(schema.sql(step))
-    if (found < to) await client.query(schema.sql(recordVersion(found)))
+    const found = await bringUp(client, schema)
+    await grant(client, schema, uses)
     await client.query('commit')
     return { from: found, to }
   } catch (error) {
     await client.query('rollback').catch(() => undefined) // the connection is gone, and with it the transaction
-    throw mayNot(error) ? notAllowed(schema, from, error) : error
+    throw isDenied(error) ? notAllowed(schema, from, error) : error
   }
+}
+
+async function bringUp(client: ClientBase, schema: Schema): Promise<number> {
+  const to = migrations.length
+  const found = await schemaVersion(client, schema)
+  if (found > to) throw ahead(found)
+  if (found === to) return found
+  if (found === 0) await client.query(`create schema if not exists ${schema.quoted}`)
+  for (const step of migrations.slice(found)) await client.query(schema.sql(step))
+  await client.query(schema.sql(recordVersion(found)))
+  await client.query(armour(schema))
+  await client.query(grantScript(schema, await grantees(client, schema)))
+  return found
+}
+
+/** Who was granted what before, and is still there. */
+async function grantees(client: ClientBase, schema: Schema): Promise<RoleUses> {
+  const text = 'select g.role, g.uses from holdfast.grantee g join pg_roles r on r.rolname = g.role order by g.role'
+  const { rows } = await client.query<{ role: string; uses: string[] }>(schema.sql(text))
+  return new Map(rows.map(({ role, uses }) => [role, uses.filter(isUse)]))
+}
+
+async function grant(client: ClientBase, schema: Schema, uses: RoleUses): Promise<void> {
+  for (const [role, granted] of uses) {
+    try {
+      await client.query(grantScript(schema, new Map([[role, granted]])))
+    } catch (error) {
+      const { code } = error as { code?: unknown }
+      if (code === '42704') throw notGrantable(role, 'there is no such role', 'Make it first (create role)')
+      if (code === 'HF006') throw notGrantable(role, 'it owns the schema', 'An owner may do everything as it is')
+      throw error
+    }
+  }
+}
+
+function notGrantable(role: string, why: string, advice: string): HoldfastError {
+  const message = `Role ${role} cannot be granted anything: ${why}. ${advice}; nothing was changed.`
+  return new HoldfastError('INVALID_OPTION', message, { option: 'grant', role })
+}
+
+async function isOwner(client: ClientBase, schema: Schema): Promise<boolean> {
+  const { rows } = await client.query<{ owns: boolean }>(
+    `select pg_has_role(c.relowner, 'usage') as owns from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = $1 and c.relname = 'meta'`,
+    [schema.name],
+  )
+  return String(rows[0]?.owns ?? 'f').startsWith('t') // however the application has booleans parsed
 }
 
 /** For who may not migrate. */
@@ -137,14 +191,14 @@ function ahead(found: number): HoldfastError {
   )
 }
 
-function mayNot(error: unknown): boolean {
-  return (error as { code?: unknown }).code === '42501'
-}
-
-function notAllowed(schema: Schema, found: number, cause: unknown): HoldfastError {
+function notAllowed(schema: Schema, found: number, cause?: unknown): HoldfastError {
+  const how =
+    found === 0
+      ? 'Have the output of "holdfast migrate --print" run by a role that may'
+      : 'Have its owner run "holdfast migrate"'
   return new HoldfastError(
     'STORE_UNAVAILABLE',
-    `Schema ${schema.name} is at version ${found}, version ${migrations.length} is needed, and this role may not create it. Have the output of "holdfast migrate --print" run by a role that may.`,
+    `Schema ${schema.name} is at version ${found}, version ${migrations.length} is needed, and this role may not create it. ${how}.`,
     { schema: schema.name, found, known: migrations.length },
     { cause },
   )

@@ -4,6 +4,7 @@ import { Client } from 'pg'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
 import { withoutPassword } from './address.ts'
 import type { Schema } from './migrations.ts'
+import { isDenied, lacksGrant } from './roles.ts'
 
 const connectMaxMs = 10_000
 
@@ -16,7 +17,8 @@ export async function withClient<T>(url: string, work: (client: Client) => Promi
     await client.connect()
     return await work(client)
   } catch (error) {
-    throw isHoldfastError(error) ? error : unavailable(url, error)
+    if (isHoldfastError(error)) throw error
+    throw isDenied(error) ? lacksGrant(error) : unavailable(url, error)
   } finally {
     await client?.end().catch(() => undefined)
   }

@@ -22,6 +22,7 @@ import type { JobState } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
+import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
 import { logTo } from './observe/log.ts'
 import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
@@ -43,6 +44,7 @@ import { Results } from './results.ts'
 import type {
   AlterRequest,
   Capabilities,
+  Finding,
   KvAnswer,
   KvWrite,
   ProgressAnswer,
@@ -398,6 +400,11 @@ export class Holdfast {
   /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
   sweep(): Promise<SweepTotals> {
     return this.#run(() => this.#sweeper.sweep())
+  }
+
+  /** What threatens the jobs of this store or slows them down, the worst first, each with what to do about it. */
+  doctor(options: DoctorOptions = {}): Promise<readonly Finding[]> {
+    return this.#run(async () => diagnose(this.#store, toExamineRequest(options)))
   }
 
   /**

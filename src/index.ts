@@ -26,6 +26,7 @@ export type { DeathNotice } from './job/transition.ts'
 export type { AttemptInfo, JobInfo, ProgressInfo } from './job-info.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { Lease, LeasedJob, Settled } from './lease.ts'
+export type { DoctorOptions } from './observe/doctor/doctor.ts'
 export { type HealthParts, healthHandler, type PartCheck, type PartHealth, storeHealth } from './observe/health.ts'
 export type { LogFacts, Logger, LogLevel } from './observe/logger.ts'
 export { injectTrace, type JobHeaders } from './observe/trace-context.ts'
@@ -38,7 +39,16 @@ export type { JobsFilter, RequeueAllFilter, ResultOptions } from './requests.ts'
 export { grants, type PostgresOptions, postgres } from './store/postgres/index.ts'
 export type { Roles, RoleUse } from './store/postgres/roles.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
-export type { Capabilities, ChangedState, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
+export type {
+  Capabilities,
+  ChangedState,
+  Enqueued,
+  Finding,
+  PurgeState,
+  RequeueAllAnswer,
+  Severity,
+  Store,
+} from './store/store.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
 export type { JobChange, Watch, WatchFilter } from './watch.ts'
 export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'

@@ -12,6 +12,7 @@ import type {
   ClaimRequest,
   EnqueueAnswer,
   EnqueueRequest,
+  ExamineRequest,
   HoldName,
   JobsQuery,
   KvScanQuery,
@@ -30,6 +31,7 @@ import { alter, purge } from './alter.ts'
 import { Claims, heal, systemIdentifier } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database, patiently } from './database.ts'
+import { examine } from './doctor/examine.ts'
 import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
@@ -101,6 +103,8 @@ function requireUrl(url: string | undefined): string {
 
 const poolMax = 10
 const connectMs = 10_000
+/** Of each step while a doctor sweeps. */
+const sweepMax = 1_000
 
 /** A pool this small would have no connection left beside the one that listens. */
 const poolMinToListen = 3
@@ -274,6 +278,11 @@ class PostgresStore implements Store {
 
   changes(query: ChangesQuery) {
     return readChanges(this.#db, query)
+  }
+
+  examine(request: ExamineRequest) {
+    const sweep = () => this.sweep({ max: sweepMax })
+    return examine({ db: this.#db, listens: this.#listens, request, sweep })
   }
 
   subscribe(subscriber: Subscriber): () => void {

@@ -27,7 +27,7 @@ export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly 
 
 export const producerFunctions = ['open_lanes', 'define_queue', 'enqueue_plain', 'enqueue', 'answer_of', 'outcomes']
 const upkeepFunctions = ['make_partitions', 'drop_partition']
-const readerFunctions = ['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width']
+export const readerFunctions = ['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width']
 
 export const ownersRights: readonly string[] = [...producerFunctions, ...upkeepFunctions]
 

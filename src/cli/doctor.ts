@@ -62,17 +62,27 @@ const marks: Readonly<Record<Severity, readonly ['red' | 'yellow' | 'green', str
   fine: ['green', '✓'],
 }
 
+/** What needs somebody, what was mended, and what is well, one below the other. */
 function textOf(findings: readonly Finding[], terminal: Terminal): string {
-  return [...findings.map((finding) => paragraph(finding, terminal)), '', summary(tally(findings), terminal)].join('\n')
+  const isMended = ({ repaired }: Finding) => repaired === true
+  const isBad = ({ severity }: Finding) => severity !== 'fine'
+  const groups = [
+    findings.filter(isBad),
+    findings.filter(isMended),
+    findings.filter((finding) => !isBad(finding) && !isMended(finding)),
+  ]
+  const shown = groups
+    .filter((group) => group.length > 0)
+    .map((group) => group.map((finding) => paragraph(finding, terminal)).join('\n'))
+  return [...shown, summary(tally(findings), terminal)].join('\n\n')
 }
 
-function paragraph({ id, severity, sentence, fix }: Finding, terminal: Terminal): string {
+function paragraph({ id, severity, sentence, fix, repaired }: Finding, terminal: Terminal): string {
   const [style, mark] = marks[severity]
-  const head = terminal.wrap(oneLine(sentence), 2)
-  const isFine = severity === 'fine'
-  const lines = [`${terminal.paint(style, mark)} ${head}${isFine ? '' : terminal.paint('dim', `  ${id}`)}`]
-  if (fix !== undefined) lines.push(`  ${terminal.paint('cyan', '→')} ${terminal.wrap(oneLine(fix), 4)}`)
-  return lines.join('\n')
+  const text = terminal.wrap(oneLine(repaired ? `Repaired: ${sentence}` : sentence), 2)
+  const name = severity === 'fine' ? '' : terminal.paint('dim', ` [${id}]`)
+  const head = `${terminal.paint(style, mark)} ${text}${name}`
+  return fix === undefined ? head : `${head}\n  ${terminal.paint('cyan', '→')} ${terminal.wrap(oneLine(fix), 4)}`
 }
 
 function summary({ wrong: bad, warning: odd, fine: good }: Record<Severity, number>, terminal: Terminal): string {

@@ -61,7 +61,8 @@ export async function schemaDrift({ db, request }: Patient): Promise<Finding[]> 
   }
   await remake(db, drifted)
   const left = (await findDrift(db)).map(({ wanted }) => `${wanted.kind} ${wanted.name}`)
-  if (left.length === 0) return [repaired('schema-drift', `Made as they were: ${few(names)}.`, facts)]
+  const made = drifted.map(({ wanted }) => `${wanted.kind} ${wanted.name}`)
+  if (left.length === 0) return [repaired('schema-drift', `${few(made)} made again as this version has it.`, facts)]
   return [
     wrong('schema-drift', `${few(left)} could not be made again.`, 'Restore it from a backup.', { drifted: left }),
   ]

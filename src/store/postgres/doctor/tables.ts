@@ -72,13 +72,16 @@ export async function deadRows({ db }: Patient): Promise<Finding[]> {
   })
 }
 
-/** As `make_partitions` sees it: of this moment and the next, those that are not there. */
+/**
+ * As `make_partitions` sees it: those of the next moment that are not there. One of this moment may never come: where some
+ * of its jobs ended before it was made, it cannot be attached, and they go one by one.
+ */
 const countMissing = `
   select count(*)
-    from (select distinct c.class, (holdfast.now_ms(null) + r.retain_ms) / w.width + k.ahead as bucket
+    from (select distinct c.class, (holdfast.now_ms(null) + r.retain_ms) / w.width + 1 as bucket
             from (select retain_done_ms as retain_ms from holdfast.queue union select retain_dead_ms from holdfast.queue) r,
                  lateral (select holdfast.keep_class(r.retain_ms) as class) c,
-                 lateral (select holdfast.keep_width(c.class) as width) w, generate_series(0, 1) k(ahead)
+                 lateral (select holdfast.keep_width(c.class) as width) w
            where r.retain_ms > 0) need
    where not exists (
      select from pg_inherits i join pg_class c on c.oid = i.inhrelid

@@ -7,8 +7,9 @@ import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from './job/codec.ts'
 import { checkKey, checkOptions } from './job/names.ts'
-import type { EffectSet, KvPut, NewJob, SqlEffect } from './job/record.ts'
+import type { EffectSet, KvPut, NewJob } from './job/record.ts'
 import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
+import { type SqlStatement, toSqlEffect } from './sql-statement.ts'
 import type { Capabilities } from './store/store.ts'
 
 export interface FollowUp extends Omit<EnqueueOptions, 'tx'> {
@@ -21,8 +22,8 @@ export interface Effects {
   readonly enqueue?: readonly FollowUp[]
   readonly put?: readonly { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[]
   readonly delete?: readonly string[]
-  /** Statements in your own tables, on SQL stores. */
-  readonly sql?: readonly { readonly text: string; readonly values?: readonly unknown[] }[]
+  /** Statements in your own tables, on SQL stores: written out, or as a query builder gives them. */
+  readonly sql?: readonly SqlStatement[]
 }
 
 export async function prepareEffects(
@@ -47,7 +48,7 @@ export async function prepareEffects(
   const set: EffectSet = {
     put: put.map(toPut),
     delete: remove.map((key) => checkKey(key, 'effects.delete')),
-    sql: sql.map(checkSql),
+    sql: sql.map(toSqlEffect),
     enqueue: await Promise.all(enqueue.map(toNewJob)),
   }
   checkChars(charsOf(set), 'Effects')
@@ -101,15 +102,6 @@ function toPut(put: NonNullable<Effects['put']>[number]): KvPut {
     value: encodeJson(value, kvRule),
     ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
   }
-}
-
-function checkSql(effect: NonNullable<Effects['sql']>[number]): SqlEffect {
-  checkOptions(effect, 'effects.sql', ['text', 'values'])
-  const { text, values = [] } = effect
-  if (typeof text === 'string' && text.trim() !== '' && Array.isArray(values)) return { text, values }
-  throw new HoldfastError('INVALID_OPTION', 'A SQL effect is { text, values }: one statement and an array.', {
-    option: 'effects.sql',
-  })
 }
 
 /** Effects of a cancel may have to be kept until the job ends, so their SQL values must survive as JSON. */

@@ -1,6 +1,7 @@
 // Jobs on their way to the store: grouped with what meets them, or as part of a caller's own transaction. The store knows a
 // queue's settings before it knows its first job.
 
+import { adapterHint } from './adapters/recognise.ts'
 import type { AnyDefinition } from './definition.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import type { Events } from './events.ts'
@@ -74,9 +75,11 @@ export class Enqueues {
   ): EnqueueAnswer | Promise<EnqueueAnswer> {
     const isAtOnce = this.takesAtOnce(tx)
     if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
-      throw new HoldfastError('INVALID_OPTION', 'tx is your open transaction: anything with query(text, values).', {
-        option: 'tx',
-      })
+      throw new HoldfastError(
+        'INVALID_OPTION',
+        `tx is your open transaction: anything with query(text, values).${adapterHint(tx)}`,
+        { option: 'tx' },
+      )
     }
     if (request.jobs.some(({ dedup }) => dedup?.replace)) {
       throw new HoldfastError(

@@ -169,6 +169,8 @@ export interface ClaimedJob {
   readonly fence: string
   readonly attempt: number
   readonly maxAttempts: number
+  /** It was released or rescued the last time, and so came first. */
+  readonly cameBack: boolean
   readonly priority: number
   readonly timeoutMs: number | null
   readonly createdAt: number

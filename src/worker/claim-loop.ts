@@ -1,6 +1,10 @@
 // The loop that looks for work: as long as there are free places, claim for as many; when nothing is known to wait, sleep
 // until somebody says that there is, or the backstop. It claims only what can start now, one claim at a time, while the
 // settlements of what ended are on their way. It signs up to be woken before it looks, so that nothing slips in between.
+//
+// A job that kills its process takes an attempt from every job that runs beside it, and all of them come back together. So
+// that it takes none of them along to its death, a worker runs one job at a time of those that came back for their last
+// attempt: the others go back at once, for other workers, and this one leaves their queues alone until it has ended.
 
 import type { Timers } from '../clock.ts'
 import type { Events } from '../events.ts'
@@ -30,18 +34,20 @@ export interface ClaimLoopDesk {
   queuesWithWork(): Promise<readonly string[]>
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   start(jobs: readonly ClaimedJob[]): void
+  /** Releases them unstarted; resolves when they are. */
+  giveBack(jobs: readonly ClaimedJob[]): Promise<void>
 }
 
 /** What looks for work in a worker. Once it has returned, the worker winds down. */
 export interface WorkerLoop {
   readonly lastClaimAt: Date | null
   run(): Promise<void>
-  /** A job of this queue has left its place. */
-  left(queue: string): void
+  /** This job has left its place. */
+  left(job: ClaimedJob): void
   /** Nothing is to be done for it any more. */
-  ended(queue: string): void
-  /** A handler that was left behind has ended after all. */
-  returned(queue: string): void
+  ended(job: ClaimedJob): void
+  /** Its handler was left behind and has ended after all. */
+  returned(job: ClaimedJob): void
 }
 
 /** How long it sleeps without looking, whatever wake-ups say. */
@@ -53,6 +59,8 @@ export class ClaimLoop implements WorkerLoop {
   readonly #halt: AbortSignal
   #wakeForRoom: (() => void) | null = null
   #sleeping: Waiter | null = null
+  /** The job that runs apart from others of its kind. */
+  #lastChance: string | null = null
   lastClaimAt: Date | null = null
 
   constructor(desk: ClaimLoopDesk, turns: Turns, halt: AbortSignal) {
@@ -77,16 +85,21 @@ export class ClaimLoop implements WorkerLoop {
     }
   }
 
-  left(queue: string): void {
+  left({ id, queue }: ClaimedJob): void {
     this.#turns.ended(queue)
+    if (id === this.#lastChance) {
+      this.#lastChance = null
+      this.#turns.letGo()
+      this.#sleeping?.wake()
+    }
     this.#roomMade(queue)
   }
 
-  ended(queue: string): void {
+  ended({ queue }: ClaimedJob): void {
     this.#roomMade(queue)
   }
 
-  returned(queue: string): void {
+  returned({ queue }: ClaimedJob): void {
     this.#roomMade(queue)
   }
 
@@ -127,7 +140,22 @@ export class ClaimLoop implements WorkerLoop {
     this.#turns.taken(turn, jobs)
     if (events.hears('claim.ended'))
       events.emit('claim.ended', { worker, claimed: jobs.length, durationMs: timers.now() - startedAt })
-    this.#desk.start(jobs)
+    if (jobs.some(isLastChance)) await this.#startApart(jobs)
+    else this.#desk.start(jobs)
+  }
+
+  async #startApart(jobs: readonly ClaimedJob[]): Promise<void> {
+    const [now, later]: [ClaimedJob[], ClaimedJob[]] = [[], []]
+    for (const job of jobs) {
+      if (!isLastChance(job)) now.push(job)
+      else if (this.#lastChance === null) {
+        this.#lastChance = job.id
+        now.push(job)
+      } else later.push(job)
+    }
+    for (const { queue } of later) this.#turns.hold(queue)
+    await this.#desk.giveBack(later) // before anything here can take them along
+    this.#desk.start(now)
   }
 
   async #ask(): Promise<void> {
@@ -145,4 +173,8 @@ export class ClaimLoop implements WorkerLoop {
       this.#halt.addEventListener('abort', done)
     })
   }
+}
+
+function isLastChance({ cameBack, attempt, maxAttempts }: ClaimedJob): boolean {
+  return cameBack && attempt > 1 && attempt >= maxAttempts
 }

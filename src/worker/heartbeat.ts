@@ -104,8 +104,11 @@ export class Heartbeat {
     if (runs.length === 0) return
     try {
       const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))
-      const answers = await this.#desk.outage.ask(() => this.#desk.renew(requests))
-      requireAnswers(answers)
+      const answers = await this.#desk.outage.ask(async () => {
+        const answers = await this.#desk.renew(requests)
+        requireAnswers(answers)
+        return answers
+      })
       this.lastBeatAt = new Date()
       runs.forEach((run, i) => {
         this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)

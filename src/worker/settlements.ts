@@ -27,6 +27,9 @@ export interface SettlementsDesk {
 export class Settlements {
   readonly #desk: SettlementsDesk
   readonly #over = new AbortController()
+  readonly #isOver = new Promise<void>((resolve) => {
+    this.#over.signal.addEventListener('abort', () => resolve(), { once: true })
+  })
   #waiting: Kept[] = []
   #count = 0
   #flushing: Promise<void> | null = null
@@ -46,9 +49,13 @@ export class Settlements {
     this.#flushing ??= this.#flushAll()
   }
 
-  /** Resolves when everything was answered, or given up after `ms`. */
-  async drain(ms: number): Promise<void> {
+  /**
+   * Resolves when everything was answered that is there or comes until `complete`; or given up after `ms`, or sooner where it
+   * is called again with less.
+   */
+  async drain(ms: number, complete: Promise<void> = Promise.resolve()): Promise<void> {
     const callOff = this.#desk.timers.after(ms, () => this.#over.abort())
+    await Promise.race([complete, this.#isOver])
     while (this.#flushing) await this.#flushing
     callOff()
   }

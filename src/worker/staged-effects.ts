@@ -7,6 +7,7 @@ import type { Effects, FollowUp } from '../effects.ts'
 import type { EffectSet } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 import type { EnqueueOptions } from '../prepare.ts'
+import type { SqlStatement } from '../sql-statement.ts'
 
 type Headers = Readonly<Record<string, string>>
 type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown
@@ -15,7 +16,7 @@ export class StagedEffects {
   #enqueue: FollowUp[] = []
   readonly #put: { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[] = []
   readonly #delete: string[] = []
-  readonly #sql: { readonly text: string; readonly values: readonly unknown[] }[] = []
+  readonly #sql: SqlStatement[] = []
 
   #adopted: EffectSet | null = null
 
@@ -35,9 +36,11 @@ export class StagedEffects {
     this.#delete.push(key)
   }
 
-  /** One statement in your own tables, on SQL stores. */
-  sql(text: string, values: readonly unknown[] = []): void {
-    this.#sql.push({ text, values })
+  /** One statement in your own tables, on SQL stores: its text and values, or what a query builder gives. */
+  sql(text: string, values?: readonly unknown[]): void
+  sql(statement: SqlStatement): void
+  sql(statement: string | SqlStatement, values: readonly unknown[] = []): void {
+    this.#sql.push(typeof statement === 'string' ? { text: statement, values } : statement)
   }
 
   /** What was staged elsewhere and is ready to land. */

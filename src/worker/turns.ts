@@ -44,6 +44,7 @@ const knownMax = 1_000
 export class Turns {
   readonly #standings = new Map<string, Standing>()
   readonly #servesAll: boolean
+  readonly #held = new Set<string>()
   #surveyAt = Number.NEGATIVE_INFINITY
   /** The pass of the last leader. */
   #line = 0
@@ -57,7 +58,7 @@ export class Turns {
   /** Null: nothing is known to wait, or there is no place for it. */
   next(free: number, now: number): Turn | Ask | null {
     if (free <= 0) return null
-    const open = [...this.#standings.values()].filter(({ running, limit }) => running < limit)
+    const open = [...this.#standings.values()].filter((each) => each.running < each.limit && !this.#held.has(each.name))
     const busy = open.filter(({ hasWork }) => hasWork)
     for (const standing of open) standing.woken = false
     const leader = this.#leaderOf(busy)
@@ -101,6 +102,17 @@ export class Turns {
     if (!standing) return
     standing.woken = true
     standing.hasWork = true
+  }
+
+  /** Nothing is claimed from this queue until `letGo`. */
+  hold(queue: string): void {
+    this.#held.add(queue)
+  }
+
+  letGo(): void {
+    const queues = [...this.#held]
+    this.#held.clear()
+    for (const queue of queues) this.woken(queue)
   }
 
   hasWork(queue: string): boolean {

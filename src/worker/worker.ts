@@ -101,6 +101,8 @@ export class Worker {
   readonly #runDesk: RunDesk
   /** Everything that was claimed and is not settled. */
   readonly #runs = new Set<Run>()
+  /** Whom somebody waits for. */
+  readonly #awaited = new Map<Run, () => void>()
   readonly #halt = new AbortController()
   readonly #graceOver = new AbortController()
   #graceEndsAt = Number.POSITIVE_INFINITY
@@ -111,6 +113,7 @@ export class Worker {
   #places = 0
   #abandoned = 0
   #onIdle: (() => void) | null = null
+  #onNothingHeld: (() => void) | null = null
 
   constructor(desk: WorkerDesk, plan: Plan, makeLoop: MakeLoop = (loopDesk, halt) => claimLoop(plan, loopDesk, halt)) {
     this.#desk = desk
@@ -151,6 +154,7 @@ export class Worker {
         queuesWithWork: () => queuesWithWork(store),
         claim: (request) => store.claim(request),
         start: (jobs) => this.#start(jobs),
+        giveBack: (jobs) => this.#giveBack(jobs),
       },
       this.#halt.signal,
     )
@@ -251,7 +255,15 @@ export class Worker {
       for (const run of [...this.#runs]) run.abort('shutdown', error)
       await this.#idle()
     }
-    await this.#settlements.drain(this.#isHurried ? drainHurriedMs : drainMs)
+    await this.#settlements.drain(this.#isHurried ? drainHurriedMs : drainMs, this.#nothingHeld())
+  }
+
+  /** What ended may still have its result checked or its effects prepared before it is settled. */
+  #nothingHeld(): Promise<void> {
+    if (this.#runs.size === 0) return Promise.resolve()
+    return new Promise((resolve) => {
+      this.#onNothingHeld = resolve
+    })
   }
 
   #end(): void {
@@ -286,14 +298,31 @@ export class Worker {
   #start(jobs: readonly ClaimedJob[]): void {
     const now = this.#desk.timers.now()
     for (const claimed of jobs) {
-      const run = new Run(this.#runDesk, this.#serviceOf(claimed.queue), claimed)
-      this.#runs.add(run)
-      this.#places += 1
+      const run = this.#hold(claimed)
       this.#alarm.by(run.lookAt)
       if (this.#halt.signal.aborted || this.#plan.gate?.isOpen === false) run.giveBack()
       else run.start()
     }
     if (jobs.length > 0) this.#alarm.by(this.#heartbeat.began(now))
+  }
+
+  /** Resolves when they have been released, or are lost. */
+  async #giveBack(jobs: readonly ClaimedJob[]): Promise<void> {
+    const givenBack = jobs.map((claimed) => {
+      const { promise, resolve } = Promise.withResolvers<void>()
+      const run = this.#hold(claimed)
+      this.#awaited.set(run, resolve)
+      run.giveBack()
+      return promise
+    })
+    await Promise.all(givenBack)
+  }
+
+  #hold(claimed: ClaimedJob): Run {
+    const run = new Run(this.#runDesk, this.#serviceOf(claimed.queue), claimed)
+    this.#runs.add(run)
+    this.#places += 1
+    return run
   }
 
   #room(): number {
@@ -346,12 +375,15 @@ export class Worker {
       left: (run) => this.#left(run),
       ended: (run) => {
         this.#runs.delete(run)
-        this.#loop.ended(run.claimed.queue)
+        if (this.#runs.size === 0) this.#onNothingHeld?.()
+        this.#awaited.get(run)?.()
+        this.#awaited.delete(run)
+        this.#loop.ended(run.claimed)
       },
       abandoned: (run) => this.#leftBehind(run),
       returned: (run) => {
         this.#abandoned -= 1
-        this.#loop.returned(run.claimed.queue)
+        this.#loop.returned(run.claimed)
       },
     }
   }
@@ -359,7 +391,7 @@ export class Worker {
   #left(run: Run): void {
     this.#places -= 1
     this.#progress.forget(run)
-    this.#loop.left(run.claimed.queue)
+    this.#loop.left(run.claimed)
     if (this.#places === 0) this.#onIdle?.()
   }
 

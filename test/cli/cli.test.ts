@@ -372,7 +372,7 @@ test('watch prints a line for every change, as many as asked for or until it is 
   const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
   for await (const line of createInterface(child.stdout)) {
     assert.deepEqual(Object.keys(JSON.parse(line)), ['id', 'queue', 'state', 'at', 'cursor'])
-    child.kill('SIGINT')
+    if (!isOver) child.kill('SIGINT')
     isOver = true
   }
   assert.equal(await ended, 0)

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { z } from 'zod'
 import { isHoldfastError } from '../../src/errors.ts'
-import type { Job } from '../../src/index.ts'
+import { defineQueue, type Job } from '../../src/index.ts'
 import { abortOf, heard, hour, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -195,6 +196,25 @@ export function workEndingTests(inWorld: InWorld): void {
             ['ready', 0, null],
           ],
         )
+      }),
+    )
+
+    test(
+      'what has ended when a worker stops is settled, also where its result is still being checked',
+      inWorld(async ({ holdfast }) => {
+        const { promise: checked, resolve: letPass } = Promise.withResolvers<void>()
+        const mail = defineQueue('mail', { result: z.string().refine(() => checked.then(() => true)) })
+        const { id } = await holdfast.queue(mail).enqueue(1)
+        const { promise: returned, resolve: tellReturned } = Promise.withResolvers<void>()
+        const worker = holdfast.work(mail, () => {
+          tellReturned()
+          return 'sent'
+        })
+        await returned
+        const stopped = worker.stop({ grace: 0 })
+        setImmediate(letPass)
+        await stopped
+        assert.deepEqual([await stateOf(holdfast, id), (await readJob(holdfast, id)).result], ['done', 'sent'])
       }),
     )
 

@@ -7,6 +7,7 @@ import { root } from '../support/checkout.ts'
 
 const entries: readonly (readonly [name: string, file: string])[] = [
   ['holdfast', 'index.d.ts'],
+  ['holdfast/adapters', 'adapters/index.d.ts'],
   ['holdfast/metrics', 'observe/metrics.d.ts'],
   ['holdfast/server', 'server/index.d.ts'],
   ['holdfast/testing', 'testing/index.d.ts'],

@@ -286,7 +286,8 @@ export class Model {
     job.hold = { worker, startedAt: now, expiresAt: now + leaseMs }
     const { id, queue, fence, attempts: attempt, maxAttempts, priority, timeoutMs, createdAt, headers, payload } = job
     const times = { createdAt, startedAt: now, expiresAt: now + leaseMs }
-    return { id, queue, fence, attempt, maxAttempts, priority, timeoutMs, ...times, headers, payload }
+    const cameBack = job.front
+    return { id, queue, fence, attempt, maxAttempts, cameBack, priority, timeoutMs, ...times, headers, payload }
   }
 
   /** The ready jobs of these queues (null: all, by name) in the order of a claim. */

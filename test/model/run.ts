@@ -98,6 +98,7 @@ export async function live(open: OpenStore, drawn: readonly Step[], met?: Set<st
   const store = await open(clock)
   const world = new World(store, clock)
   try {
+    if (drawn.length % 2 === 0) await world.watch() // who is watched must do as who is not
     for (const [i, step] of drawn.entries()) {
       await world.make(step)
       if (i % compareEvery === compareEvery - 1) await world.compare()

@@ -11,6 +11,7 @@ import { type Answered, type Call, kvGetCall, type Race, toCall } from './comman
 import { type Lane, Model, type Oracle } from './model.ts'
 import { differenceOf, observe, readRecords } from './observe.ts'
 import type { Step } from './steps.ts'
+import { Told } from './told.ts'
 
 /** Store and model disagree: the judge's finding. */
 export class Disagreement extends Error {
@@ -26,6 +27,7 @@ export class Disagreement extends Error {
 export class World {
   readonly #store: Store
   readonly #clock: VirtualClock
+  readonly #told: Told
   readonly #holds: HoldName[] = []
   readonly #fences = new Set<string>()
   readonly #ids = new Set<string>()
@@ -38,6 +40,7 @@ export class World {
   constructor(store: Store, clock: VirtualClock) {
     this.#store = store
     this.#clock = clock
+    this.#told = new Told(store)
     this.#models = [new Model(clock.now())]
   }
 
@@ -108,6 +111,13 @@ export class World {
   async compare(): Promise<void> {
     const observed = await observe(this.#store)
     this.keep((model) => differenceOf(model, observed))
+    const untold = await this.#told.differenceOf(observed.records)
+    if (untold !== null) this.#fail(untold, 1)
+  }
+
+  /** From now on everything that happens must be told. */
+  watch(): Promise<void> {
+    return this.#told.begin([])
   }
 
   /** Keeps the models that do not differ. */

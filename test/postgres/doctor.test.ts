@@ -201,7 +201,7 @@ describe('the schema', () => {
       `create or replace function holdfast.low_tally() returns xid8 language sql stable as 'select ''7''::xid8'`,
     )
     await ground.rows('alter function holdfast.claim set enable_seqscan = on')
-    await ground.rows('alter function holdfast.enqueue security invoker')
+    await ground.rows('alter function holdfast.enqueue(text, jsonb, jsonb) security invoker')
     const found = await one(holdfast, 'schema-drift')
     assert.deepEqual((found.facts['drifted'] as string[]).toSorted(), [
       'function claim is different',
@@ -221,8 +221,8 @@ describe('the schema', () => {
       'create function holdfast.a() returns int as $holdfast$one$holdfast$; create index b on holdfast.c (d);',
       'create or replace function holdfast.a() returns int set x = 1 as $holdfast$two$holdfast$; drop index holdfast.b',
     ])
-    assert.deepEqual([...wanted.keys()], ['function a'])
-    assert.deepEqual([wanted.get('function a')?.body, wanted.get('function a')?.settings], ['two', ['x=1']])
+    assert.deepEqual([...wanted.keys()], ['function a()'])
+    assert.deepEqual([wanted.get('function a()')?.body, wanted.get('function a()')?.settings], ['two', ['x=1']])
   })
 })
 
@@ -233,7 +233,7 @@ describe('rights', () => {
     await using owner = await open(ground.url)
     await ground.pool.query(grants({ roles: { producer } }))
     assert.equal((await one(owner, 'owner-superuser')).severity, 'warning')
-    await ground.rows(`revoke execute on function holdfast.enqueue from "${producer}"`)
+    await ground.rows(`revoke execute on function holdfast.enqueue(text, jsonb, jsonb) from "${producer}"`)
     await ground.rows(`revoke select on holdfast.meta from "${producer}"`)
     const found = await one(owner, 'grants')
     assert.deepEqual(found.facts['missing'], ['execute enqueue', 'select on meta'])

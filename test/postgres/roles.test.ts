@@ -30,11 +30,12 @@ describe('a producer', () => {
     await client.connect()
     await client.query('begin')
     await mail.enqueue(6, { tx: client, dedup: { key: 'own' } })
+    await client.query(`select * from holdfast.enqueue('mail', '7')`)
     await client.query('commit')
     await client.end()
 
     await using owner = await open(ground.url)
-    assert.equal((await owner.stats('mail')).ready, 4)
+    assert.equal((await owner.stats('mail')).ready, 5)
     const lease = await claimOne(owner, 'mail')
     assert.equal(lease.job.id, id)
     await lease.done({ sent: true })

@@ -298,6 +298,10 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
+function checked_headers(p_headers jsonb) returns text plpgsql volatile;
+function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
+function checked_payload(p_payload jsonb) returns text plpgsql volatile;
 function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -308,6 +312,7 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
+function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
 function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
@@ -322,6 +327,8 @@ function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volat
 function drop_partition(p_now bigint) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
@@ -364,12 +371,17 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function is_exact(p_number numeric) returns boolean sql immutable
+  set extra_float_digits=1
+  set search_path=pg_catalog, pg_temp;
+function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
+function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
@@ -392,6 +404,7 @@ function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function new_id(p_now bigint) returns uuid sql volatile;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -400,6 +413,7 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function now_ms(p_now bigint) returns bigint sql volatile;
+function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
@@ -444,6 +458,7 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function quoted_schema() returns text sql stable;
+function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -463,6 +478,7 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function tell(p_queue integer, p_state text, p_ids uuid[], p_now bigint) returns void plpgsql volatile;
+function time_option(p_options jsonb, p_name text) returns bigint plpgsql volatile;
 function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

@@ -44,11 +44,11 @@ export function processTests(makeGround: MakeGround): void {
       await recount(holdfast)
     })
 
-    test('because of a poison job takes it along in the end: the job is dead after its attempts, its neighbours are done', async () => {
+    test('because of a poison job takes it along in the end, and no neighbour: they had no more attempts, and are done', async () => {
       await using ground = await makeGround()
       const holdfast = await ground.open()
       const [poison = ''] = await enqueue(holdfast, 1, { do: 'die' }, { attempts: 3 })
-      const neighbours = await enqueue(holdfast, 5, { do: 'work' })
+      const neighbours = await enqueue(holdfast, 5, { do: 'work' }, { attempts: 3 })
       const deaths: (number | NodeJS.Signals)[] = []
       while ((await readJob(holdfast, poison)).attempts < 3) {
         await using worker = await start(ground, `life-${deaths.length + 1}`, shortLeaseMs)

@@ -91,6 +91,7 @@ export class Claims {
       fence: toFence({ token, lane, xid: xids[i] as string, ord: ords[i] as string }, id),
       attempt: attempts(i) + 1,
       maxAttempts: maxAttempts(i),
+      cameBack: lane % 2 === 1,
       priority,
       timeoutMs: timeouts === null || timeouts[i] === 'NULL' ? null : Number(timeouts[i]),
       createdAt: createdAts(i),

@@ -1,6 +1,7 @@
 // Enqueue. Where nothing can refuse any of the jobs and none holds a key they go in as one set of columns; else all of them
 // as JSON, one after the other on the server, so that they stay in order. Either way one call is one commit.
 
+import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isRefused, type Refused } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
@@ -121,11 +122,10 @@ export async function addCarefully(tx: Transaction, lanes: Lanes, jobs: readonly
   return answer as Enqueued[]
 }
 
-/** Anything that runs a statement in the caller's transaction. */
-export interface CallerTransaction {
-  query(text: string, values: unknown[]): PromiseLike<{ readonly rows: readonly unknown[] } | readonly unknown[]>
-}
-
+/**
+ * Statements here are run by whatever driver the caller has. So every parameter is text or a number with its type said, as
+ * some drivers would encode JSON once more, and every column is text, as some know no other types.
+ */
 export async function enqueueIn(
   desk: Desk,
   { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string | null },
@@ -133,7 +133,7 @@ export async function enqueueIn(
 ): Promise<EnqueueAnswer> {
   await desk.lanes.open(request.jobs)
   const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
-  const text = 'select holdfast.enqueue($1::jsonb, null, $2::bigint, false)::text as answer'
+  const text = 'select holdfast.enqueue($1::text::jsonb, null, $2::bigint, false)::text as answer'
   const result = await run(text, [toJson(desk.lanes, [request]), desk.db.now])
   const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
   const [answer] = toAnswers(row?.answer ?? '[]')
@@ -142,7 +142,7 @@ export async function enqueueIn(
   if (channel === null) return answer as EnqueueAnswer
   for (const queue of countReady(ready).keys()) {
     // Heard when the transaction commits; the same text from one transaction is heard once.
-    await run('select pg_notify($1::text, $2::text)', [channel, JSON.stringify({ ready: [[queue, 1]] })])
+    await run('select pg_notify($1::text, $2::text)::text as told', [channel, JSON.stringify({ ready: [[queue, 1]] })])
   }
   return answer as EnqueueAnswer
 }

@@ -1,6 +1,7 @@
 // The PostgreSQL store: many machines, enqueue in your own transaction, SQL effects.
 
 import { Pool, type PoolClient } from 'pg'
+import type { CallerTransaction } from '../../adapters/transaction.ts'
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
@@ -32,7 +33,7 @@ import { Claims, heal, systemIdentifier } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database, patiently } from './database.ts'
 import { examine } from './doctor/examine.ts'
-import { type CallerTransaction, type Desk, enqueue, enqueueIn } from './enqueue.ts'
+import { type Desk, enqueue, enqueueIn } from './enqueue.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, requireSchema, Schema } from './migrations.ts'

@@ -1,6 +1,6 @@
 // The schema, as numbered steps forward. Landed steps are never edited. In their text `holdfast.` stands for the schema's
-// name, and LANE_LOCKS, TOKEN_LOCKS and SWEEP_LOCKS for three numbers of its own, so that schemas in one database do not
-// share advisory locks.
+// name, LANE_LOCKS, TOKEN_LOCKS and SWEEP_LOCKS for three numbers of its own, so that schemas in one database do not share
+// advisory locks, and WAKE_CHANNEL for the channel that its wake-ups are sent on.
 //
 // Any number of processes may start at once: the first to get the lock migrates, the rest find nothing left to do. Where
 // the schema is up to date nothing is written, so a role that may not create tables can open it.
@@ -19,7 +19,8 @@ import { alter } from './migrations/0007-alter.ts'
 import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
-import { roles } from './migrations/0011-roles.ts'
+import { enqueueSql } from './migrations/0011-enqueue-sql.ts'
+import { roles } from './migrations/0012-roles.ts'
 import { armour, grantScript, isDenied, isUse, type RoleUses } from './roles.ts'
 
 export const migrations: readonly string[] = [
@@ -33,6 +34,7 @@ export const migrations: readonly string[] = [
   cancelRequested,
   progress,
   watch,
+  enqueueSql,
   roles,
 ]
 
@@ -40,6 +42,8 @@ export const migrations: readonly string[] = [
 export class Schema {
   readonly name: string
   readonly quoted: string
+  /** For LISTEN and NOTIFY. */
+  readonly channel: string
   readonly #texts = new Map<string, string>()
 
   constructor(name: string) {
@@ -52,6 +56,10 @@ export class Schema {
     }
     this.name = name
     this.quoted = `"${name.replaceAll('"', '""')}"`
+    this.channel = Buffer.from(`holdfast ${name}`)
+      .subarray(0, 63)
+      .toString()
+      .replace(/\ufffd$/, '') // no half character
   }
 
   sql(text: string): string {
@@ -64,9 +72,10 @@ export class Schema {
   }
 
   #render(text: string): string {
-    return text.replace(/\bholdfast\.|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) =>
-      found === 'holdfast.' ? `${this.quoted}.` : String(lockNumber(found, this.name)),
-    )
+    return text.replace(/\bholdfast\.|\bWAKE_CHANNEL\b|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) => {
+      if (found === 'holdfast.') return `${this.quoted}.`
+      return found === 'WAKE_CHANNEL' ? `'${this.channel}'` : String(lockNumber(found, this.name))
+    })
   }
 }
 

@@ -25,17 +25,30 @@ export type RoleUse = 'producer' | 'worker' | 'reader'
 /** Names of roles by what they use the store for; `none` takes back what was granted. */
 export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly string[]>>>
 
-export const producerFunctions = ['open_lanes', 'define_queue', 'enqueue_plain', 'enqueue', 'answer_of', 'outcomes']
+/** One name may stand for several functions; then it comes with its parameters. */
+const producerFunctions = [
+  ...['open_lanes', 'define_queue', 'enqueue_plain', 'answer_of', 'outcomes'],
+  ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
+]
 const upkeepFunctions = ['make_partitions', 'drop_partition']
-export const readerFunctions = ['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width']
+const readerFunctions = ['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width']
 
-export const ownersRights: readonly string[] = [...producerFunctions, ...upkeepFunctions]
+const ownersFunctions = [...producerFunctions, ...upkeepFunctions]
+
+/** The names alone: what runs with the owner's rights, and what producers and readers call. */
+export const ownersNames = namesOf(ownersFunctions)
+export const producersNames = namesOf(producerFunctions)
+export const readersNames = namesOf(readerFunctions)
+
+function namesOf(functions: readonly string[]): readonly string[] {
+  return functions.map((each) => each.replace(/\(.*/, ''))
+}
 
 /** Run after every migration: a function that was replaced has lost what was said of it. */
 export function armour(schema: Schema): string {
   const named = (name: string) => `${schema.quoted}.${name}`
-  return `${ownersRights.map((name) => `alter function ${named(name)} security definer;`).join('\n')}
-revoke execute on function ${ownersRights.map(named).join(', ')} from public;
+  return `${ownersFunctions.map((name) => `alter function ${named(name)} security definer;`).join('\n')}
+revoke execute on function ${ownersFunctions.map(named).join(', ')} from public;
 do $holdfast$
 declare
   v_function regprocedure;
@@ -152,7 +165,7 @@ export function lacksGrant(cause: unknown): HoldfastError {
 }
 
 function neededFor(kind: string | undefined, name: string | undefined): string {
-  if (kind === 'function') return producerFunctions.includes(name ?? '') ? 'producer=<role>' : 'worker=<role>'
+  if (kind === 'function') return producersNames.includes(name ?? '') ? 'producer=<role>' : 'worker=<role>'
   if (kind === 'schema' || name === 'meta') return 'producer=<role>, or worker=<role>, or reader=<role>'
   return 'reader=<role>" to look, or "worker=<role>" to work, as in "--grant worker=<role>'
 }

@@ -45,7 +45,7 @@ export class Wakes {
 
   constructor(db: Database, { mayListen }: { readonly mayListen: boolean }) {
     this.#db = db
-    this.channel = Buffer.from(`holdfast ${db.schema.name}`).subarray(0, 63).toString()
+    this.channel = db.schema.channel
     this.#mayListen = mayListen
   }
 

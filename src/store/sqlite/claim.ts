@@ -115,7 +115,7 @@ function takeRows(tx: Transaction, queue: QueueRow, max: number, list: List): Re
 }
 
 function toClaimed(tx: Transaction, queue: QueueRow, row: ReadyTuple, token: string, expiresAt: number): ClaimedJob {
-  const [priority, , seq, id, attempts, maxAttempts, createdAt, start_before, timeoutMs, dedup_key] = row
+  const [priority, ord, seq, id, attempts, maxAttempts, createdAt, start_before, timeoutMs, dedup_key] = row
   if (start_before !== null) forgetOverdue(tx, { seq, start_before })
   if (row[10] === 'waiting') freeDedup(tx, { seq, queue: queue.no, dedup_key })
   return {
@@ -124,6 +124,7 @@ function toClaimed(tx: Transaction, queue: QueueRow, row: ReadyTuple, token: str
     fence: toFence(token, seq),
     attempt: attempts + 1,
     maxAttempts,
+    cameBack: ord < 0,
     priority,
     timeoutMs,
     createdAt,

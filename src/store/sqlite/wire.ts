@@ -147,6 +147,7 @@ const claimedKeys: readonly (keyof ClaimedJob)[] = [
   'expiresAt',
   'headers',
   'payload',
+  'cameBack',
 ]
 
 function unpackClaimed(columns: Columns): ClaimedJob[] {
@@ -163,6 +164,7 @@ function unpackClaimed(columns: Columns): ClaimedJob[] {
     expiresAt: at(9),
     headers: at(10),
     payload: at(11),
+    cameBack: at(12),
   }))
 }
 

@@ -5,7 +5,7 @@ import { few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../database.ts'
 import { migrations, type Schema } from '../migrations.ts'
-import { armour, ownersRights } from '../roles.ts'
+import { armour, ownersNames } from '../roles.ts'
 import type { Patient } from './examine.ts'
 
 interface Wanted {
@@ -21,20 +21,33 @@ interface Wanted {
 const statement =
   /create (?:or replace )?function holdfast\.(?<function>\w+)\((?<head>[\s\S]*?)\bas \$holdfast\$(?<body>[\s\S]*?)\$holdfast\$;|create (?:unique )?index (?<index>\w+) on [^;]*;|create (?:unlogged )?table holdfast\.(?<table>\w+) |drop (?<dropped>function|index|table) (?:if exists )?holdfast\.(?<gone>\w+)/g
 
-/** Everything that is to be there, by kind and name. */
+/** Everything that is to be there, by kind and name, functions also by the names of what they are given. */
 export function wantedObjects(schema: Schema, steps: readonly string[] = migrations): Map<string, Wanted> {
   const wanted = new Map<string, Wanted>()
   for (const { 0: text, groups = {} } of steps.join('\n').matchAll(statement)) {
     const { function: made, head = '', body = '', index, table, dropped, gone } = groups
-    if (dropped) wanted.delete(`${dropped} ${gone}`)
+    if (dropped)
+      for (const key of [...wanted.keys()]) if (key.split('(')[0] === `${dropped} ${gone}`) wanted.delete(key)
     const kind = made ? 'function' : index ? 'index' : 'table'
     const name = made ?? index ?? table
     if (name === undefined) continue
     const settings = [...head.matchAll(/\bset (\w+) = (\w+)/g)].map(([, key, value]) => `${key}=${value}`)
     const asFunction = made ? { body: schema.sql(body), settings } : {}
-    wanted.set(`${kind} ${name}`, { kind, name, text: schema.sql(text), ...asFunction })
+    wanted.set(`${kind} ${name}${made ? `(${givenTo(head)})` : ''}`, {
+      kind,
+      name,
+      text: schema.sql(text),
+      ...asFunction,
+    })
   }
   return wanted
+}
+
+/** Names of the parameters that are not only given back. */
+function givenTo(head: string): string {
+  const parameters = /^([\s\S]*?)\)\s*(?:returns|language)/.exec(head)?.[1] ?? ''
+  const names = parameters.split(',').map((each) => each.trim().split(/\s+/)[0])
+  return names.filter((name) => name !== 'out').join(' ')
 }
 
 interface Drift {
@@ -43,7 +56,9 @@ interface Drift {
 }
 
 const selectThere = `
-  select 'function', p.proname, p.prosrc, array_to_string(p.proconfig, ';'), p.prosecdef from pg_proc p
+  select 'function', p.proname || '(' || array_to_string(array(
+           select u.name from unnest(p.proargnames) with ordinality u(name, n)
+            where p.proargmodes is null or p.proargmodes[u.n] in ('i', 'b') order by u.n), ' ') || ')', p.prosrc, array_to_string(p.proconfig, ';'), p.prosecdef from pg_proc p
    where p.pronamespace = $1::regnamespace
    union all
   select case c.relkind when 'i' then 'index' when 'I' then 'index' else 'table' end, c.relname, null, null, null from pg_class c
@@ -85,7 +100,7 @@ function isSame(
   [found, config, runsAsOwner]: readonly (string | null)[],
 ): boolean {
   const set = (config ?? '').split(';')
-  const isOwners = ownersRights.includes(name)
+  const isOwners = ownersNames.includes(name)
   const needed = isOwners ? [...settings, 'search_path=pg_catalog, pg_temp'] : settings
   return found === body && needed.every((each) => set.includes(each)) && (runsAsOwner === 't') === isOwners
 }

@@ -2,7 +2,7 @@
 
 import { few, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { producerFunctions, readerFunctions } from '../roles.ts'
+import { producersNames, readersNames } from '../roles.ts'
 import type { Patient } from './examine.ts'
 
 const lacks = (uses: string, privileges: readonly string[]) =>
@@ -39,7 +39,7 @@ const selectSelf = `
     from pg_class c where c.oid = 'holdfast.meta'::regclass`
 
 export async function grants({ db }: Patient): Promise<Finding[]> {
-  const lists = [`{${producerFunctions}}`, `{${readerFunctions}}`]
+  const lists = [`{${producersNames}}`, `{${readersNames}}`]
   const missing = await db.query(selectMissing, [db.schema.quoted, ...lists])
   const [self] = await db.query(selectSelf, [])
   const [role, owns, uses] = [self?.[0] as string, self?.[1] === 't', self?.[2] as string]

@@ -139,7 +139,7 @@ begin
          where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_first.seq;
         continue;
       end if;
-      if v_first.hash = p_job ->> 'hash' then
+      if v_first.hash = p_job ->> 'hash' or holdfast.is_same_payload(v_first, p_job ->> 'hash', p_job ->> 'payload') then
         return jsonb_build_object('id', v_first.id, 'status', 'duplicate');
       end if;
       raise exception '%', v_first.id using errcode = 'HF101';

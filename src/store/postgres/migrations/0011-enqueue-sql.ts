@@ -1,0 +1,259 @@
+// ENQUEUE FROM SQL. For triggers, and for programs in other languages: one job, as part of whatever transaction asks for it.
+// What the client checks before a job is on its way is checked here, because nobody else does. A refusal is an error like any
+// other, with a code of its own (HF1xx) and the client's name for it at the beginning of its sentence.
+//
+// Lanes. The client opens them before, in a transaction of its own; here there is only the caller's. So the first job of a
+// queue and priority opens its lane in the caller's transaction: until that ends, whoever else would be the first waits, and a
+// rollback takes the lane along. Nobody can have come to know its number by then. A repeatable read transaction that cannot see
+// a lane which others have opened since is told to start over (40001), as for any row.
+//
+// Idempotency. The client compares hashes of canonical JSON, whose numbers are written as JavaScript writes them. Instead of
+// writing them like that here, a payload that came this way has a hash which says so, and where hashes of two kinds meet the
+// payloads themselves are compared.
+//
+// Wake-ups. The notification is part of the caller's transaction, and one that says the same is sent once per transaction.
+
+export const enqueueSql = `
+create function holdfast.refuse(p_state text, p_sentence text) returns void language plpgsql as $holdfast$
+begin
+  raise exception '%', p_sentence using errcode = p_state;
+end $holdfast$;
+
+-- Each answers null where the option was not given.
+create function holdfast.number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint
+language plpgsql as $holdfast$
+declare
+  v_value jsonb := p_options -> p_name;
+begin
+  if v_value is null then
+    return null;
+  end if;
+  if jsonb_typeof(v_value) = 'number' then
+    if v_value::numeric between p_min and p_max and v_value::numeric = trunc(v_value::numeric) then
+      return v_value::bigint;
+    end if;
+  end if;
+  perform holdfast.refuse('HF106',
+    format('INVALID_OPTION: %s must be a whole number from %s to %s.', p_name, p_min, p_max));
+end $holdfast$;
+
+create function holdfast.key_option(p_options jsonb, p_name text) returns text language plpgsql as $holdfast$
+declare
+  v_value jsonb := p_options -> p_name;
+begin
+  if v_value is null or jsonb_typeof(v_value) = 'string' and octet_length(p_options ->> p_name) between 1 and 512 then
+    return p_options ->> p_name;
+  end if;
+  perform holdfast.refuse('HF106', format('INVALID_OPTION: %s must be 1 to 512 bytes of text.', p_name));
+end $holdfast$;
+
+-- Milliseconds since 1970, or a time as PostgreSQL writes it.
+create function holdfast.time_option(p_options jsonb, p_name text) returns bigint language plpgsql as $holdfast$
+declare
+  v_max constant bigint := 253402214400000; -- in the year 9999
+  v_time timestamptz;
+begin
+  if jsonb_typeof(p_options -> p_name) is distinct from 'string' then
+    return holdfast.number_option(p_options, p_name, 0, v_max);
+  end if;
+  begin
+    v_time := (p_options ->> p_name)::timestamptz;
+  exception when data_exception then
+    v_time := null;
+  end;
+  if v_time between to_timestamp(0) and to_timestamp(v_max / 1000) then
+    return floor(extract(epoch from v_time) * 1000);
+  end if;
+  perform holdfast.refuse('HF106',
+    format('INVALID_OPTION: %s must be a time from 1970 to 9999, or milliseconds since 1970.', p_name));
+end $holdfast$;
+
+create function holdfast.check_names(p_options jsonb, p_what text, p_names text[]) returns void language plpgsql
+as $holdfast$
+declare
+  v_unknown text;
+begin
+  if jsonb_typeof(p_options) <> 'object' then
+    perform holdfast.refuse('HF106',
+      format('INVALID_OPTION: %s must be an object of %s.', p_what, array_to_string(p_names, ', ')));
+  end if;
+  select k.name into v_unknown from jsonb_object_keys(p_options) k(name) where k.name <> all (p_names) limit 1;
+  if v_unknown is not null then
+    perform holdfast.refuse('HF106', format('INVALID_OPTION: there is no option %s in %s; there are %s.',
+      to_jsonb(left(v_unknown, 80)), p_what, array_to_string(p_names, ', ')));
+  end if;
+end $holdfast$;
+
+-- Whether JavaScript, whose numbers are double precision, reads the number that is written.
+create function holdfast.is_exact(p_number numeric) returns boolean language sql immutable set extra_float_digits = 1
+as $holdfast$
+  select case when p_number = 0 then true
+              when abs(p_number) between 1e-300 and 1e300 then p_number::float8::text::numeric = p_number
+              else false end
+$holdfast$;
+
+create function holdfast.checked_payload(p_payload jsonb) returns text language plpgsql as $holdfast$
+declare
+  v_text text := coalesce(p_payload, 'null')::text;
+  v_number numeric;
+begin
+  if octet_length(v_text) > 1048576 then
+    perform holdfast.refuse('HF105', format('PAYLOAD_TOO_LARGE: the payload is %s bytes of JSON; at most 1048576 are '
+      'allowed. Store it elsewhere and pass a reference.', octet_length(v_text)));
+  end if;
+  if jsonb_path_exists(p_payload, 'strict $.**{500} ? (@.type() == "object" || @.type() == "array")') then
+    perform holdfast.refuse('HF104', 'INVALID_PAYLOAD: the payload is nested more than 500 levels deep.');
+  end if;
+  if v_text ~ '[0-9.]{16}' then -- no shorter one can be inexact
+    select n.number::numeric into v_number
+      from jsonb_path_query(p_payload, '$.** ? (@.type() == "number")') n(number)
+     where not holdfast.is_exact(n.number::numeric) limit 1;
+    if v_number is not null then
+      perform holdfast.refuse('HF104', format('INVALID_PAYLOAD: the number %s would be read as another. Pass it as text.',
+        left(v_number::text, 80)));
+    end if;
+  end if;
+  return v_text;
+end $holdfast$;
+
+create function holdfast.checked_headers(p_headers jsonb) returns text language plpgsql as $holdfast$
+begin
+  if p_headers is null then
+    return null;
+  end if;
+  if jsonb_typeof(p_headers) = 'object' and octet_length(p_headers::text) <= 16384 then
+    if not exists (select from jsonb_each(p_headers) h(name, value) where jsonb_typeof(h.value) <> 'string') then
+      return p_headers::text;
+    end if;
+  end if;
+  perform holdfast.refuse('HF106', 'INVALID_OPTION: headers is an object of strings, at most 16384 bytes as JSON.');
+end $holdfast$;
+
+-- As milliseconds where it is a window.
+create function holdfast.dedup_window(p_dedup jsonb) returns bigint language plpgsql as $holdfast$
+begin
+  if p_dedup is null or coalesce(p_dedup ->> 'scope', 'live') in ('live', 'waiting') then
+    return null;
+  end if;
+  if jsonb_typeof(p_dedup -> 'scope') = 'object' and p_dedup -> 'scope' ? 'window_ms' then
+    perform holdfast.check_names(p_dedup -> 'scope', 'dedup.scope', '{window_ms}');
+    return holdfast.number_option(p_dedup -> 'scope', 'window_ms', 1, 3155760000000);
+  end if;
+  perform holdfast.refuse('HF106', 'INVALID_OPTION: dedup.scope is "live", "waiting" or {"window_ms": 3600000}.');
+end $holdfast$;
+
+-- The job as enqueue_job takes it, but for where it belongs.
+create function holdfast.checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb
+language plpgsql as $holdfast$
+declare
+  v_century_ms constant bigint := 3155760000000;
+  v_payload text := holdfast.checked_payload(p_payload);
+  v_dedup jsonb := p_options -> 'dedup';
+  v_id text := p_options ->> 'id';
+  v_window_ms bigint;
+begin
+  if p_queue is null or p_queue !~ '^[A-Za-z0-9._:-]{1,255}$' then
+    perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
+  end if;
+  if v_id !~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then
+    perform holdfast.refuse('HF107', 'INVALID_ID: a job id is a UUID.');
+  end if;
+  if p_options ?& '{delay_ms,run_at}' then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: give either delay_ms or run_at, not both.');
+  end if;
+  if v_dedup is not null then
+    perform holdfast.check_names(v_dedup, 'dedup', '{key,scope}');
+    if not v_dedup ? 'key' then
+      perform holdfast.refuse('HF106', 'INVALID_OPTION: dedup takes a key.');
+    end if;
+    v_window_ms := holdfast.dedup_window(v_dedup);
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'id', coalesce(v_id::uuid, holdfast.new_id(p_now)),
+    'given', case when v_id is not null then true end,
+    'name', p_queue,
+    'payload', v_payload,
+    'headers', holdfast.checked_headers(p_options -> 'headers'),
+    'maxAttempts', coalesce(holdfast.number_option(p_options, 'attempts', 1, 10000), 5),
+    'timeoutMs', holdfast.number_option(p_options, 'timeout_ms', 1, v_century_ms),
+    'delayMs', holdfast.number_option(p_options, 'delay_ms', 0, v_century_ms),
+    'runAt', holdfast.time_option(p_options, 'run_at'),
+    'startBefore', holdfast.time_option(p_options, 'start_before'),
+    'dedupKey', holdfast.key_option(v_dedup, 'key'),
+    'dedupScope', case when v_window_ms is not null then 'window'
+                       when v_dedup is not null then coalesce(v_dedup ->> 'scope', 'live') end,
+    'windowMs', v_window_ms,
+    'idempotencyKey', holdfast.key_option(p_options, 'idempotency_key'),
+    'hash', case when p_options ? 'idempotency_key'
+                 then 'sql ' || encode(sha256(convert_to(v_payload, 'UTF8')), 'hex') end));
+end $holdfast$;
+
+-- UUID version 7, as the client makes them: time first.
+create function holdfast.new_id(p_now bigint) returns uuid language sql volatile as $holdfast$
+  select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) placing substring(int8send(p_now) from 3) from 1 for 6),
+    52, 1), 53, 1), 'hex')::uuid
+$holdfast$;
+
+-- Where hashes of two kinds meet. What is no JSON to PostgreSQL (a NUL, for one) cannot have come from it.
+create function holdfast.is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean
+language plpgsql as $holdfast$
+declare
+  v_first text;
+begin
+  if not starts_with(p_first.hash, 'sql ') and not starts_with(p_hash, 'sql ') then
+    return false;
+  end if;
+  select coalesce((select j.payload from holdfast.job j where j.id = p_first.id and j.seq = p_first.seq),
+                  (select e.payload from holdfast.ended e where e.id = p_first.id and e.seq = p_first.seq)) into v_first;
+  begin
+    return v_first::jsonb = p_payload::jsonb;
+  exception when data_exception then
+    return false;
+  end;
+end $holdfast$;
+
+create function holdfast.enqueue(queue text, payload jsonb, options jsonb default '{}', out id uuid, out status text)
+language plpgsql as $holdfast$
+#variable_conflict use_variable
+declare
+  v_now constant bigint := holdfast.now_ms(null);
+  v_options constant jsonb := jsonb_strip_nulls(coalesce(options, '{}'));
+  v_priority smallint;
+  v_job jsonb;
+  v_place record;
+  v_answer jsonb;
+begin
+  perform holdfast.check_names(v_options, 'options', '{id,delay_ms,run_at,start_before,priority,attempts,timeout_ms,dedup,'
+    'idempotency_key,headers,notify}');
+  v_job := holdfast.checked_job(queue, payload, v_options, v_now);
+  if jsonb_typeof(v_options -> 'notify') <> 'boolean' then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: notify is true or false.');
+  end if;
+  v_priority := coalesce(holdfast.number_option(v_options, 'priority', 0, 9), 5);
+  select q.no as queue, l.no as lane into v_place
+    from holdfast.queue q join holdfast.lane l on l.queue = q.no
+   where q.name = $1 and l.priority = v_priority;
+  if not found then
+    select o.queue, o.lane into v_place from holdfast.open_lanes(array[$1], array[v_priority], 86400000, 1209600000) o;
+  end if;
+  v_job := v_job || to_jsonb(v_place);
+  if v_job ? 'given' or v_job ? 'idempotencyKey' then
+    begin
+      v_answer := holdfast.enqueue_job(v_job, v_now);
+    exception
+      when sqlstate 'HF101' then
+        perform holdfast.refuse('HF101', format('IDEMPOTENCY_MISMATCH: idempotency key %s in queue %s belongs to job %s, which '
+          'has another payload.', v_job -> 'idempotencyKey', $1, sqlerrm));
+      when sqlstate 'HF102' then
+        perform holdfast.refuse('HF102', format('DUPLICATE_JOB_ID: there is a live job %s already.', sqlerrm));
+    end;
+  else
+    v_answer := holdfast.enqueue_job(v_job, v_now);
+  end if;
+  if v_answer ? 'ready' and (v_answer -> 'ready')::boolean and (v_options -> 'notify') is distinct from 'false' then
+    perform pg_notify(WAKE_CHANNEL, jsonb_build_object('ready', jsonb_build_array(jsonb_build_array($1, 1)))::text);
+  end if;
+  id := (v_answer ->> 'id')::uuid;
+  status := v_answer ->> 'status';
+end $holdfast$;
+`

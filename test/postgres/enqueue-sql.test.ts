@@ -1,0 +1,387 @@
+// `holdfast.enqueue(queue, payload, options)`: jobs from triggers and other languages, by plain SQL.
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import test, { describe } from 'node:test'
+import { open } from '../../src/open.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { claimOne, readJob, rejects } from '../conformance/expect.ts'
+import { type CallerTx, type Hand, inHand, setup, until, useDatabase } from './hand.ts'
+
+useDatabase()
+
+interface Answer {
+  readonly id: string
+  readonly status: string
+}
+
+const call = 'select * from holdfast.enqueue($1, $2::text::jsonb, $3::text::jsonb)'
+
+async function enqueue(on: Hand | CallerTx, queue: unknown, payload: unknown, options: unknown = {}): Promise<Answer> {
+  const values = [queue, JSON.stringify(payload), JSON.stringify(options)]
+  const [row] = await ('rows' in on ? on.rows(call, values) : on.run(call, values))
+  return row as unknown as Answer
+}
+
+test(
+  'a job is claimed, run and counted like any other',
+  inHand(async (hand) => {
+    const [answer] = await hand.rows(`select * from holdfast.enqueue('mail', '{"to": "ada"}')`)
+    const { id, status } = answer as unknown as Answer
+    assert.equal(status, 'created')
+    assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab]/)
+    const job = await readJob(hand.holdfast, id)
+    assert.deepEqual([job.state, job.priority, job.maxAttempts, job.payload], ['ready', 5, 5, { to: 'ada' }])
+    assert.ok(Math.abs(job.createdAt.getTime() - Date.now()) < 60_000)
+    const lease = await claimOne(hand.holdfast, 'mail')
+    assert.equal(lease.job.id, id)
+    await hand.recount()
+    await lease.done('sent')
+    assert.deepEqual((await readJob(hand.holdfast, id)).result, 'sent')
+  }),
+)
+
+test(
+  'jobs of both ways in are claimed in the order in which they came',
+  inHand(async (hand) => {
+    await hand.enqueue('mail', 1)
+    await enqueue(hand, 'mail', 2)
+    await hand.enqueue('mail', 3)
+    await enqueue(hand, 'mail', 0, { priority: 0 })
+    assert.deepEqual(await hand.claim(), [0, 1, 2, 3])
+  }),
+)
+
+test(
+  'it takes every option but for replacing',
+  inHand(async (hand) => {
+    const id = randomUUID()
+    const runAt = new Date('2999-01-01T12:00:00Z')
+    await enqueue(hand, 'mail', null, {
+      ...{ id: id.toUpperCase(), run_at: runAt.toISOString(), start_before: runAt.getTime() + 1, priority: 1 },
+      ...{ attempts: 9, timeout_ms: 3_000, dedup: { key: 'd', scope: 'waiting' }, idempotency_key: 'i' },
+      ...{ headers: { h: 'v' }, notify: false },
+    })
+    const job = await readJob(hand.holdfast, id)
+    assert.deepEqual([job.state, job.runAt, job.startBefore?.getTime()], ['scheduled', runAt, runAt.getTime() + 1])
+    assert.deepEqual([job.priority, job.maxAttempts, job.timeoutMs], [1, 9, 3_000])
+    assert.deepEqual([job.dedupKey, job.idempotencyKey, job.headers, job.payload], ['d', 'i', { h: 'v' }, null])
+    const later = await enqueue(hand, 'mail', 1, { delay_ms: 60_000, attempts: null })
+    assert.equal((await readJob(hand.holdfast, later.id)).state, 'scheduled')
+    await hand.rows(`select holdfast.enqueue('mail', '1', jsonb_build_object('run_at', now() - interval '1 hour'))`)
+    await hand.rows(`select holdfast.enqueue('mail', null, null)`)
+    assert.deepEqual(await hand.claim(), [1, null])
+  }),
+)
+
+test(
+  'it is part of the transaction that it is called in, savepoints included',
+  inHand(async (hand) => {
+    const tx = await hand.begin()
+    await enqueue(tx, 'mail', 'kept', { dedup: { key: 'a' } })
+    await tx.run('savepoint here')
+    await enqueue(tx, 'mail', 'undone', { dedup: { key: 'b' } })
+    await tx.run('rollback to savepoint here')
+    assert.equal((await enqueue(tx, 'mail', 'instead', { dedup: { key: 'b' } })).status, 'created')
+    assert.deepEqual(await hand.claim(), [])
+    await tx.commit()
+    assert.deepEqual(await hand.claim(), ['kept', 'instead'])
+    const other = await hand.begin()
+    await enqueue(other, 'mail', 'lost', { idempotency_key: 'i' })
+    await other.rollback()
+    assert.deepEqual(await hand.claim(), [])
+  }),
+)
+
+test(
+  'a trigger enqueues a job for each row, if and only if the rows are committed',
+  inHand(async (hand) => {
+    await hand.rows('create table holdfast.account (no int, name text)')
+    await hand.rows(`create function holdfast.welcome() returns trigger language plpgsql as $$
+      begin
+        perform holdfast.enqueue('welcome', jsonb_build_object('name', new.name),
+          jsonb_build_object('dedup', jsonb_build_object('key', new.name)));
+        return null;
+      end $$`)
+    await hand.rows(`create trigger welcome after insert on holdfast.account
+      for each row execute function holdfast.welcome()`)
+    await hand.rows(`insert into holdfast.account select n, 'name ' || n % 100 from generate_series(1, 200) n`)
+    await assert.rejects(hand.rows(`insert into holdfast.account select 1 / (3 - n), 'x' from generate_series(1, 3) n`))
+    const names = (await hand.claim('welcome', 1_000)).map((payload) => (payload as { name: string }).name)
+    assert.deepEqual(names.slice(0, 3), ['name 1', 'name 2', 'name 3'])
+    assert.equal(names.length, 100)
+  }),
+)
+
+test(
+  'whoever waits for work is woken by the commit',
+  inHand(async (hand) => {
+    await using listening = await open(postgres({ url: hand.url, schema: hand.schema.name }))
+    await enqueue(hand, 'mail', 0)
+    await (await claimOne(listening, 'mail')).done()
+    const tookMs: number[] = []
+    for (let n = 0; n < 5; n++) {
+      const claim = listening.claim(['mail'], { wait: '30s' })
+      await listening.queues()
+      const tx = await hand.begin()
+      await enqueue(tx, 'mail', n)
+      const startedAt = performance.now()
+      await tx.commit()
+      await (await claim)[0]?.done()
+      tookMs.push(performance.now() - startedAt)
+    }
+    const late = tookMs.filter((ms) => ms > 500)
+    assert.ok(late.length <= 1, `took ${tookMs.map((ms) => ms.toFixed(0)).join(', ')} ms`)
+  }),
+)
+
+test(
+  'a notification is sent for a job that is ready, unless it is not wanted',
+  inHand(async (hand) => {
+    const client = await hand.connect()
+    await client.query(`listen "${hand.schema.channel}"`)
+    const heard: (string | undefined)[] = []
+    client.on('notification', ({ payload }) => heard.push(payload))
+    await enqueue(hand, 'mail', 1, { notify: false })
+    await enqueue(hand, 'mail', 2, { delay_ms: 60_000 })
+    await enqueue(hand, 'mail', 3)
+    await until(async () => heard.length > 0, 'a notification')
+    assert.deepEqual(
+      heard.map((text) => JSON.parse(text ?? '')),
+      [{ ready: [['mail', 1]] }],
+    )
+  }),
+)
+
+describe('keys', () => {
+  test(
+    'of dedup are compared with those of the client, in every scope',
+    inHand(async (hand) => {
+      const live = await enqueue(hand, 'mail', 1, { dedup: { key: 'live' } })
+      assert.deepEqual(await enqueue(hand, 'mail', 2, { dedup: { key: 'live' } }), { ...live, status: 'duplicate' })
+      assert.equal(await hand.enqueue('mail', 3, { dedup: { key: 'live' } }), live.id)
+      const window = await enqueue(hand, 'mail', 4, { dedup: { key: 'w', scope: { window_ms: 3_600_000 } } })
+      await hand.enqueue('mail', 5, { dedup: { key: 'theirs', scope: 'waiting' } })
+      assert.deepEqual(await hand.claim(), [1, 4, 5])
+      assert.equal((await enqueue(hand, 'mail', 6, { dedup: { key: 'live' } })).status, 'duplicate')
+      assert.equal((await enqueue(hand, 'mail', 7, { dedup: { key: 'w' } })).id, window.id)
+      assert.equal((await enqueue(hand, 'mail', 8, { dedup: { key: 'theirs' } })).status, 'created')
+    }),
+  )
+
+  const payload = { b: [1, 0.1, 1e21, 1.5e-7, -0], a: { z: 'é😀\n', 10: null, 9: true }, '': 'x'.repeat(100) }
+  const same = JSON.stringify({
+    a: { 9: true, 10: null, z: 'é😀\n' },
+    '': 'x'.repeat(100),
+    b: [1, 0.1, 1e21, 1.5e-7, 0],
+  })
+
+  test(
+    'of idempotency find the same payload again, whoever came first and however it is written',
+    inHand(async (hand) => {
+      const first = await enqueue(hand, 'mail', payload, { idempotency_key: 'sql' })
+      const again = { id: first.id, status: 'duplicate' }
+      assert.deepEqual(await enqueue(hand, 'mail', JSON.parse(same), { idempotency_key: 'sql' }), again)
+      const options = { idempotencyKey: 'sql' }
+      assert.deepEqual(await hand.holdfast.queue('mail').enqueue(JSON.parse(same), options), again)
+      await (await claimOne(hand.holdfast, 'mail')).done()
+      assert.deepEqual(await hand.holdfast.queue('mail').enqueue(payload, options), again)
+      const theirs = await hand.enqueue('mail', payload, { idempotencyKey: 'client' })
+      const mine = await enqueue(hand, 'mail', JSON.parse(same), { idempotency_key: 'client' })
+      assert.deepEqual(mine, { id: theirs, status: 'duplicate' })
+    }),
+  )
+
+  test(
+    'of idempotency refuse another payload',
+    inHand(async (hand) => {
+      const { id } = await enqueue(hand, 'mail', 1, { idempotency_key: 'sql' })
+      const mismatch = { code: 'HF101', message: new RegExp(`^IDEMPOTENCY_MISMATCH: .*"sql".*${id}`) }
+      await assert.rejects(enqueue(hand, 'mail', 2, { idempotency_key: 'sql' }), mismatch)
+      const client = hand.holdfast.queue('mail')
+      for (const other of [2, '1', '\u0000', [1]]) {
+        await rejects(client.enqueue(other, { idempotencyKey: 'sql' }), 'IDEMPOTENCY_MISMATCH', { key: 'sql', id })
+      }
+      await client.enqueue('\u0000', { idempotencyKey: 'nul' })
+      await assert.rejects(enqueue(hand, 'mail', 'x', { idempotency_key: 'nul' }), { code: 'HF101' })
+    }),
+  )
+
+  test(
+    'that are ids of a live job are refused',
+    inHand(async (hand) => {
+      const id = await hand.enqueue('mail', 1)
+      await assert.rejects(enqueue(hand, 'mail', 2, { id }), { code: 'HF102', message: /^DUPLICATE_JOB_ID: / })
+      assert.deepEqual(await hand.claim(), [1])
+    }),
+  )
+})
+
+describe('bad input', () => {
+  const nested = (levels: number) => `${'['.repeat(levels)}${']'.repeat(levels)}`
+  const refused: readonly (readonly [string, string, readonly (readonly [unknown, string, string?])[]])[] = [
+    ['HF103', 'INVALID_NAME', [null, '', 'a b', 'a\n', 'ü', 'x'.repeat(256)].map((name) => [name, '1'] as const)],
+    [
+      'HF104',
+      'INVALID_PAYLOAD',
+      [
+        ...['9007199254740993', '[{"a": 1e400}]', '0.1234567890123456789', '{"a": [1e-320]}'].map(
+          (json) => ['mail', json] as const,
+        ),
+        ['mail', nested(501)],
+      ],
+    ],
+    ['HF105', 'PAYLOAD_TOO_LARGE', [['mail', JSON.stringify('x'.repeat(1024 * 1024 - 1))]]],
+    ['HF107', 'INVALID_ID', ['"x"', '1', '{}', '""'].map((id) => ['mail', '1', `{"id": ${id}}`] as const)],
+    [
+      'HF106',
+      'INVALID_OPTION',
+      [
+        ...['[]', '1', '"x"', '{"delay": 1}', '{"delayMs": 1}', '{"dedup": {"key": "k", "replace": true}}'],
+        ...[
+          '{"delay_ms": -1}',
+          '{"delay_ms": 1.5}',
+          '{"delay_ms": "1"}',
+          '{"delay_ms": 1e30}',
+          '{"delay_ms": 3155760000001}',
+        ],
+        ...[
+          '{"delay_ms": 1, "run_at": 1}',
+          '{"run_at": "soon"}',
+          '{"run_at": "infinity"}',
+          '{"run_at": -1}',
+          '{"run_at": []}',
+        ],
+        ...[
+          '{"start_before": "1969-01-01"}',
+          '{"priority": 10}',
+          '{"priority": -1}',
+          '{"attempts": 0}',
+          '{"attempts": 10001}',
+        ],
+        ...['{"timeout_ms": 0}', '{"dedup": "k"}', '{"dedup": {}}', '{"dedup": {"key": ""}}', '{"dedup": {"key": 1}}'],
+        ...['{"dedup": {"key": "k", "scope": "dead"}}', '{"dedup": {"key": "k", "scope": {"window": 1}}}'],
+        ...['{"dedup": {"key": "k", "scope": {"window_ms": 0}}}', '{"dedup": {"key": "k", "scope": 1}}'],
+        ...[
+          '{"dedup": {"key": "k", "scope": {"window_ms": 1, "x": 1}}}',
+          '{"idempotency_key": ""}',
+          '{"idempotency_key": {}}',
+        ],
+        ...[`{"idempotency_key": "${'ü'.repeat(257)}"}`, '{"headers": []}', '{"headers": {"a": 1}}', '{"notify": 1}'],
+        ...[`{"headers": {"a": "${'x'.repeat(16 * 1024)}"}}`],
+      ].map((options) => ['mail', '1', options] as const),
+    ],
+  ]
+
+  for (const [code, name, calls] of refused) {
+    test(
+      `is refused with ${name}`,
+      inHand(async (hand) => {
+        for (const [queue, payload, options = '{}'] of calls) {
+          const what = `${String(queue).slice(0, 40)} ${payload.slice(0, 40)} ${options.slice(0, 80)}`
+          await assert.rejects(hand.rows(call, [queue, payload, options]), (error: Error & { code: string }) => {
+            assert.equal(error.code, code, `${what}: ${error.message}`)
+            assert.match(error.message, new RegExp(`^${name}: .*\\.$`), what)
+            return true
+          })
+        }
+        assert.deepEqual(await hand.rows('select from holdfast.queue'), [])
+      }),
+    )
+  }
+
+  test(
+    'that is no JSON to PostgreSQL is refused by itself',
+    inHand(async (hand) => {
+      await assert.rejects(hand.rows(call, ['mail', '"\\u0000"', '{}']), { code: '22P05' })
+    }),
+  )
+
+  test(
+    'is not what lies within the bounds',
+    inHand(async (hand) => {
+      const payloads = [
+        ...['9007199254740991', '-0', '1.10', '0.1', '1e300', '5e-300', '123456789012345.6', nested(500)],
+        ...['"é😀\\n\\u0001"', '{"": {}}', JSON.stringify('x'.repeat(1024 * 1024 - 2)), '"12345678901234567890"'],
+      ]
+      const client = await hand.connect()
+      await client.query('set extra_float_digits = 0') // then the server writes fewer digits than there are
+      for (const payload of payloads) await client.query(hand.schema.sql(call), ['x'.repeat(255), payload, '{}'])
+      const read = await hand.claim('x'.repeat(255))
+      assert.deepEqual(
+        read,
+        payloads.map((payload) => JSON.parse(payload === '-0' ? '0' : payload)),
+      )
+    }),
+  )
+})
+
+describe('the first job of a queue and priority', () => {
+  test(
+    'lets others who are first there wait for the end of its transaction, and those who are not go on',
+    inHand(async (hand) => {
+      await hand.enqueue('mail', 'known')
+      const other = await hand.another()
+      const tx = await hand.begin()
+      await enqueue(tx, 'mail', 'urgent', { priority: 0 })
+      await enqueue(tx, 'post', 'first')
+      await other.queue('mail').enqueue('goes on')
+      const waiting = other.queue('post').enqueue('second')
+      await hand.waiters(1)
+      assert.deepEqual(await hand.claim(['mail', 'post']), ['known', 'goes on'])
+      await tx.commit()
+      await waiting
+      assert.deepEqual(await hand.claim(['mail', 'post']), ['urgent', 'first', 'second'])
+    }),
+  )
+
+  test(
+    'leaves nothing behind when it is rolled back',
+    inHand(async (hand) => {
+      const other = await hand.another()
+      const tx = await hand.begin()
+      await enqueue(tx, 'post', 'first')
+      const waiting = other.queue('post').enqueue('second')
+      await hand.waiters(1)
+      await tx.rollback()
+      await waiting
+      await enqueue(hand, 'post', 'third')
+      assert.deepEqual(await hand.claim('post'), ['second', 'third'])
+    }),
+  )
+
+  for (const level of ['repeatable read', 'serializable']) {
+    test(
+      `in ${level} is enqueued, unless others have opened the queue since`,
+      inHand(async (hand) => {
+        const tx = await hand.begin(`begin isolation level ${level}`)
+        await tx.run('select 1 from holdfast.queue')
+        await enqueue(tx, 'mail', 'first')
+        await enqueue(tx, 'mail', 'second', { dedup: { key: 'k' } })
+        await tx.commit()
+        const late = await hand.begin(`begin isolation level ${level}`)
+        await late.run('select 1 from holdfast.queue')
+        await hand.enqueue('post', 1)
+        await assert.rejects(enqueue(late, 'post', 2), { code: '40001' })
+        await late.rollback()
+        assert.deepEqual(await hand.claim(), ['first', 'second'])
+      }),
+    )
+  }
+})
+
+for (const name of ['100% "sure"', `a${'ü'.repeat(31)}`]) {
+  test(`it works, and wakes, in a schema named ${name}`, async () => {
+    await using hand = await setup()
+    await using holdfast = await open(postgres({ url: hand.url, schema: name }))
+    const waiting = holdfast.claim(['mail'], { wait: '20s' })
+    await holdfast.queues()
+    const quoted = `"${name.replaceAll('"', '""')}"`
+    await hand.pool.query(`select ${quoted}.enqueue('mail', '1')`)
+    assert.equal((await waiting)[0]?.job.payload, 1)
+    await assert.rejects(hand.pool.query(`select ${quoted}.enqueue('mail', '1', '{"x": 1}')`), /^error: INVALID_OPTION/)
+    const client = await hand.connect()
+    await client.query('begin')
+    await holdfast.queue('mail').enqueue(2, { tx: client })
+    await client.query('commit')
+  })
+}

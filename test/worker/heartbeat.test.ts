@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { refuse } from '../../src/errors.ts'
+import { Events } from '../../src/events.ts'
+import type { RenewAnswer } from '../../src/store/store.ts'
+import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
+import { Heartbeat } from '../../src/worker/heartbeat.ts'
+import { Outage } from '../../src/worker/outage.ts'
+import type { Run } from '../../src/worker/run.ts'
+
+const leaseMs = 30_000
+
+test('who is told of a cancel while a check is under way checks again: the first may have looked too early', async () => {
+  const { heartbeat, checks, aborted } = setup()
+  heartbeat.check(null)
+  heartbeat.check(null)
+  heartbeat.check(null)
+  assert.equal(checks.length, 1, 'one at a time')
+  checks[0]?.resolve([false])
+  await settle()
+  assert.equal(checks.length, 2, 'one more for all who told')
+  checks[1]?.resolve([true])
+  assert.equal(await aborted, 'cancelled')
+  await settle()
+  assert.equal(checks.length, 2)
+})
+
+test('a store that says in the place of each renewal that it is away has not answered', async () => {
+  const { heartbeat, timers, renewals, told } = setup()
+  heartbeat.began(timers.now())
+  for (let beat = 0; beat < 3; beat++) {
+    timers.advance(leaseMs / 3, () => {})
+    heartbeat.look(timers.now())
+    renewals.at(-1)?.resolve([refuse('STORE_UNAVAILABLE', 'The file is locked.')])
+    await settle()
+  }
+  assert.equal(renewals.length, 3)
+  assert.deepEqual(told, ['store.down', 'heartbeat.failed', 'heartbeat.failed', 'heartbeat.failed'])
+  timers.advance(leaseMs / 3, () => {})
+  heartbeat.look(timers.now())
+  renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
+  await settle()
+  assert.equal(told.at(-1), 'store.up')
+})
+
+/** Lets everything that waits for no timer happen. */
+function settle(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
+}
+
+function setup() {
+  const timers = new VirtualTimers()
+  const events = new Events()
+  const told: string[] = []
+  events.onAll((name) => told.push(name))
+  const aborted = Promise.withResolvers<string>()
+  const claimed = { id: 'id', fence: 'fence', queue: 'tasks', attempt: 1 }
+  const run = { state: 'running', abortKind: null, claimed, leaseMs, leaseUntil: leaseMs, abort: aborted.resolve }
+  const checks: PromiseWithResolvers<boolean[]>[] = []
+  const renewals: PromiseWithResolvers<RenewAnswer[]>[] = []
+  const desk = {
+    ...{ worker: 'worker', events, timers, outage: new Outage('worker', events, timers) },
+    renew: () => askedFor(renewals),
+    cancelRequested: () => askedFor(checks),
+    lookBy() {},
+    fail: aborted.reject,
+  }
+  const heartbeat = new Heartbeat(desk, new Set([run as unknown as Run]), leaseMs)
+  return { timers, told, heartbeat, checks, renewals, aborted: aborted.promise }
+}
+
+function askedFor<T>(questions: PromiseWithResolvers<T>[]): Promise<T> {
+  const question = Promise.withResolvers<T>()
+  questions.push(question)
+  return question.promise
+}

@@ -2,7 +2,7 @@
 // queue's settings before it knows its first job.
 
 import { adapterHint } from './adapters/recognise.ts'
-import type { AnyDefinition } from './definition.ts'
+import { type AnyDefinition, defineQueue } from './definition.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import type { Events } from './events.ts'
 import { Group } from './group.ts'
@@ -48,6 +48,12 @@ export class Enqueues {
     for (const { delayMs } of jobs) if (delayMs > 0) this.#desk.sweeper.expect(delayMs)
     if (tx === undefined && this.#desk.events.hears('job.enqueued')) this.#tell(definition.name, answer)
     return answer
+  }
+
+  /** A job that was prepared before, of a queue whose settings the store knows. */
+  async enqueueOne(job: NewJob): Promise<Enqueued> {
+    const [enqueued] = await this.enqueue(defineQueue(job.queue), [job], undefined)
+    return enqueued as Enqueued
   }
 
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */

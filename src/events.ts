@@ -60,6 +60,30 @@ export interface HoldfastEvents {
   'worker.failed': { readonly worker: string; readonly error: Error }
   'gate.closed': { readonly gate: string; readonly reason: string }
   'gate.opened': { readonly gate: string; readonly closedMs: number }
+  /** This process fired a slot; job `id` is its job. */
+  'schedule.fired': {
+    readonly schedule: string
+    readonly queue: string
+    readonly id: string
+    readonly slot: Date
+    readonly lateMs: number
+  }
+  /** Slots that made no job: nobody was there in time (`missed`), or the dedup key of their job was held (`held`). */
+  'schedule.skipped': { readonly schedule: string; readonly slots: number; readonly reason: 'missed' | 'held' }
+  /** The code of this process says something else than what was stored; that counts from now on. */
+  'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
+  'schedule.failed': { readonly schedule: string; readonly error: Error }
+  /** It was this process's turn to look for rows that were left behind. */
+  'reaper.ran': {
+    readonly reaper: string
+    readonly found: number
+    readonly revived: number
+    readonly duplicates: number
+    readonly failed: number
+    readonly durationMs: number
+  }
+  /** The search failed or took too long, or a row could not be enqueued. It looks again at the next turn. */
+  'reaper.failed': { readonly reaper: string; readonly error: Error }
 }
 
 export type EventName = keyof HoldfastEvents

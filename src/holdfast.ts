@@ -10,7 +10,9 @@ import {
   defineQueue,
   isDefinition,
   type QueueDefinition,
+  toDefinition,
 } from './definition.ts'
+import { isDisabled } from './disabled.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { Enqueues } from './enqueues.ts'
 import { isRefused, toError } from './errors.ts'
@@ -18,7 +20,7 @@ import { type AnyListener, type EventName, Events, type Listener } from './event
 import { Group } from './group.ts'
 import { bounds } from './job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkQueueName, checkTime } from './job/names.ts'
-import type { JobState } from './job/record.ts'
+import type { JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
@@ -41,9 +43,15 @@ import {
   toWanted,
 } from './requests.ts'
 import { Results } from './results.ts'
+import { Firing } from './schedule/firing.ts'
+import type { ScheduleInfo } from './schedule/info.ts'
+import type { ScheduleOptions } from './schedule/options.ts'
+import { ScheduleLoop } from './schedule/schedule-loop.ts'
+import { Schedules } from './schedule/schedules.ts'
 import type {
   AlterRequest,
   Capabilities,
+  Enqueued,
   Finding,
   KvAnswer,
   KvWrite,
@@ -57,6 +65,8 @@ import type {
   SettleRequest,
   Store,
 } from './store/store.ts'
+import { Reaper } from './sweep/reaper.ts'
+import { type ReaperOptions, type Revival, toReaperPlan } from './sweep/reaper-options.ts'
 import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
 import { Waiters } from './waiters.ts'
@@ -108,6 +118,7 @@ export class Holdfast {
   readonly #waiters: Waiters
   readonly #claims: Claims
   readonly #workers = new Set<Worker>()
+  readonly #reapers = new Set<Reaper>()
   readonly #cancelListeners = new Set<(ids: readonly string[] | null) => void>()
   readonly #unsubscribe: () => void
   readonly #calls = new Calls(() => this.#watches.hint())
@@ -121,6 +132,9 @@ export class Holdfast {
   readonly #results: Results
   readonly #watches: Watches
   readonly #gates: Gates
+  readonly #schedules: Schedules
+  readonly #firing: Firing
+  readonly #scheduleLoop: ScheduleLoop
   #closing: Promise<void> | null = null
 
   constructor(store: Store, { timers = systemTimers, events = new Events(), logger }: HoldfastParts = {}) {
@@ -151,6 +165,15 @@ export class Holdfast {
       write: (write) => this.#calls.run(() => this.#kvWrites.add(write)),
     })
     this.#gates = new Gates({ kv: this.kv, events: this.#events })
+    const schedulesDesk = {
+      ...{ store, events },
+      define: (definition: AnyDefinition) => this.#enqueues.define(definition),
+      enqueue: (job: NewJob) => this.#enqueues.enqueueOne(job),
+      expect: (delayMs: number) => this.#sweeper.expect(delayMs),
+    }
+    this.#schedules = new Schedules(schedulesDesk)
+    this.#firing = new Firing(schedulesDesk, this.#schedules)
+    this.#scheduleLoop = new ScheduleLoop(this.#firing, timers)
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),
@@ -397,9 +420,67 @@ export class Holdfast {
     return this.#gates.list()
   }
 
-  /** Takes back expired leases, promotes what is due, prunes what retention is done with. Safe anywhere, any time. */
+  /**
+   * A job for every slot of a cron expression, enqueued once by whichever process is there. Declared again it stays as it
+   * is; declared differently it changes from now on. It needs a worker somewhere, or somebody who sweeps.
+   */
+  async schedule<Payload = unknown>(name: string, options: ScheduleOptions<Payload>): Promise<ScheduleInfo> {
+    const info = await this.#run(() => this.#schedules.declare(name, options as ScheduleOptions))
+    this.#scheduleLoop.hint()
+    return info
+  }
+
+  /** Answers whether there was such a schedule. Jobs of earlier slots stay. */
+  unschedule(name: string): Promise<boolean> {
+    return this.#run(() => this.#schedules.remove(name))
+  }
+
+  /** Every schedule of the store, by name, and how it stands. */
+  schedules(): Promise<ScheduleInfo[]> {
+    return this.#calls.look(() => this.#schedules.list())
+  }
+
+  /** No slot fires until it is resumed; those that pass meanwhile never do. Answers whether it was this call that paused it. */
+  pauseSchedule(name: string): Promise<boolean> {
+    return this.#run(() => this.#schedules.pause(name))
+  }
+
+  resumeSchedule(name: string): Promise<boolean> {
+    return this.#run(() => this.#schedules.resume(name))
+  }
+
+  /** Enqueues the schedule's job at once, beside those of its slots; also while it is paused. */
+  runScheduleNow(name: string): Promise<Enqueued> {
+    return this.#run(() => this.#schedules.runNow(name))
+  }
+
+  /**
+   * Looks, every so often and by turns with all processes that do the same, for rows of your own tables that were left
+   * behind, and enqueues a job for each that has none. It runs until it is stopped.
+   */
+  reaper<Row>(name: string, options: ReaperOptions<Row>): Reaper {
+    if (this.#closing) throw closedError()
+    const desk = {
+      ...{ kv: this.kv, events: this.#events, timers: this.#timers },
+      time: () => this.#calls.look(() => this.#store.time()),
+      enqueue: ({ queue, payload, ...rest }: Revival) => this.queue(toDefinition(queue)).enqueue(payload, rest),
+      stopped: (each: Reaper) => void this.#reapers.delete(each),
+    }
+    const reaper = new Reaper(desk, name, toReaperPlan(options as ReaperOptions))
+    this.#reapers.add(reaper)
+    return isDisabled('reap') ? reaper : reaper.start()
+  }
+
+  /**
+   * Takes back expired leases, promotes what is due, prunes what retention is done with, fires schedules. Safe anywhere, any
+   * time.
+   */
   sweep(): Promise<SweepTotals> {
-    return this.#run(() => this.#sweeper.sweep())
+    return this.#run(async () => {
+      const swept = await this.#sweeper.sweep()
+      const { fired, skipped } = await this.#firing.fireDue()
+      return { ...swept, fired, skipped }
+    })
   }
 
   /** What threatens the jobs of this store or slows them down, the worst first, each with what to do about it. */
@@ -412,7 +493,7 @@ export class Holdfast {
    * with a shorter grace, it hurries.
    */
   close(options: StopOptions = {}): Promise<void> {
-    const stopped = [...this.#workers].map((worker) => worker.stop(options))
+    const stopped = [...this.#workers, ...this.#reapers].map((each) => each.stop(options))
     this.#closing ??= this.#close(stopped)
     for (const stop of stopped) stop.catch(() => undefined) // its worker failed, and said so
     return this.#closing
@@ -436,6 +517,7 @@ export class Holdfast {
     this.#calls.refuse()
     this.#watches.close() // and watch
     await this.#sweeps.idle()
+    await this.#scheduleLoop.idle()
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
@@ -480,6 +562,7 @@ export class Holdfast {
       timers: this.#timers,
       waiters: this.#waiters,
       sweeps: this.#sweeps,
+      schedules: this.#scheduleLoop,
       define: (definition) => this.#enqueues.define(definition),
       settling: (requests) => {
         for (const { settlement } of requests) if ('delayMs' in settlement) this.#sweeper.expect(settlement.delayMs)

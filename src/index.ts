@@ -36,6 +36,10 @@ export { Permanent } from './permanent.ts'
 export type { DedupOptions, EnqueueOptions } from './prepare.ts'
 export type { ClaimOptions, Entry, Queue } from './queue.ts'
 export type { JobsFilter, RequeueAllFilter, ResultOptions } from './requests.ts'
+export { RetryLater } from './retry-later.ts'
+export type { ScheduleInfo } from './schedule/info.ts'
+export type { ScheduleOptions } from './schedule/options.ts'
+export type { MissedPolicy } from './schedule/stored-schedule.ts'
 export type { SqlStatement } from './sql-statement.ts'
 export { grants, type PostgresOptions, postgres } from './store/postgres/index.ts'
 export type { Roles, RoleUse } from './store/postgres/roles.ts'
@@ -50,8 +54,20 @@ export type {
   Severity,
   Store,
 } from './store/store.ts'
+export type { Reaper, ReaperReport } from './sweep/reaper.ts'
+export type { FindContext, ReaperOptions, Revival } from './sweep/reaper-options.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
 export type { JobChange, Watch, WatchFilter } from './watch.ts'
+export type { CallOptions, SecretFor, WebhookCall, WebhooksOptions } from './webhook/options.ts'
+export { type Secrets, type VerifiedWebhook, type VerifyOptions, verifyWebhook } from './webhook/signature.ts'
+export {
+  defineWebhooks,
+  type WebhookAnswer,
+  type WebhookClient,
+  type WebhookOptions,
+  type WebhookQueue,
+  type Webhooks,
+} from './webhook/webhooks.ts'
 export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
 export type { CloseGate, Fate, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
 export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate.ts'

@@ -23,6 +23,8 @@ import { reprioritise } from './reprioritise.ts'
 import { requeue } from './requeue.ts'
 import { reschedule } from './reschedule.ts'
 import { resume } from './resume.ts'
+import { schedule } from './schedule.ts'
+import { schedules } from './schedules.ts'
 import { LazyStore } from './store.ts'
 import { sweep } from './sweep.ts'
 import { Terminal } from './terminal.ts'
@@ -31,7 +33,7 @@ import { watch } from './watch.ts'
 
 const commands: readonly Command[] = [
   ...[queues, jobs, job, enqueue, pause, resume, cancel, requeue, wake, reschedule, reprioritise, deleteJob, purge],
-  ...[watch, sweep, doctor, gate, kv, migrate],
+  ...[watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
 ]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.

@@ -26,8 +26,20 @@ export function checkQueueName(name: unknown): string {
 }
 
 export function checkGateName(name: unknown): string {
+  return checkNameOf('A gate', name)
+}
+
+export function checkScheduleName(name: unknown): string {
+  return checkNameOf('A schedule', name)
+}
+
+export function checkReaperName(name: unknown): string {
+  return checkNameOf('A reaper', name)
+}
+
+function checkNameOf(what: string, name: unknown): string {
   if (isQueueName(name)) return name
-  const wanted = `A gate name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`
+  const wanted = `${what} name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`
   throw new HoldfastError('INVALID_NAME', wanted, { name })
 }
 

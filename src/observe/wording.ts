@@ -191,6 +191,59 @@ export const wording: Wording = {
       kind: `openings of gate ${gate}`,
     }),
   },
+  'schedule.fired': {
+    level: 'debug',
+    say: ({ schedule, queue, id, slot, lateMs }) => ({
+      message: `Schedule ${schedule} fired its slot of ${slot.toISOString()} ${time(lateMs)} late: job ${id} of queue ${queue}.`,
+      facts: { schedule, queue, id, slot, lateMs },
+      kind: `firings of schedule ${schedule}`,
+    }),
+  },
+  'schedule.skipped': {
+    level: 'info',
+    say: ({ schedule, slots, reason }) => ({
+      message: `Schedule ${schedule} passed over ${count(slots, 'slot')}: ${skippedFor[reason]}.`,
+      facts: { schedule, slots, reason },
+      kind: `skipped slots of schedule ${schedule}`,
+    }),
+  },
+  'schedule.changed': {
+    level: 'info',
+    say: ({ schedule, changes }) => ({
+      message: `Schedule ${schedule} was declared with another ${changes.join(', ')}; that counts from now on.`,
+      facts: { schedule, changes },
+      kind: `changes of schedule ${schedule}`,
+    }),
+  },
+  'schedule.failed': {
+    level: 'error',
+    say: ({ schedule, error }) => ({
+      message: `Schedule ${schedule} cannot be fired: ${saying(error)}`,
+      facts: { schedule, error: errorFacts(error) },
+      kind: `failures of schedule ${schedule}`,
+    }),
+  },
+  // Work was lost somewhere, so whoever is not asked for more should hear of it.
+  'reaper.ran': {
+    level: 'warn',
+    say: ({ reaper, found, revived, duplicates, failed, durationMs }) => {
+      if (revived === 0) return null
+      const message = `Reaper ${reaper} found ${count(found, 'row')} left behind and revived ${revived}.`
+      return {
+        message,
+        facts: { reaper, found, revived, duplicates, failed, durationMs },
+        kind: `runs of reaper ${reaper}`,
+      }
+    },
+  },
+  'reaper.failed': {
+    level: 'error',
+    say: ({ reaper, error }) => ({
+      message: `Reaper ${reaper} failed, and looks again at its next turn: ${saying(error)}`,
+      facts: { reaper, error: errorFacts(error) },
+      kind: `failures of reaper ${reaper}`,
+    }),
+  },
 }
 
 export function sayMore(kind: string, held: number): LogLine {
@@ -202,6 +255,11 @@ const failed = {
   timeout: 'took too long',
   crashed: 'took its thread with it',
   expired: 'was never heard of again',
+} as const
+
+const skippedFor = {
+  missed: 'nobody was there to fire them in time',
+  held: 'the job of an earlier one has not ended yet',
 } as const
 
 function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts): LogLine {

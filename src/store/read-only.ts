@@ -29,6 +29,7 @@ export class ReadOnlyStore implements Store {
   purge = () => refused('purge')
   pause = () => refused('pause or resume')
   kvWrite = () => refused('write a key')
+  advance = () => refused('enqueue')
   watch = () => refused('watch, because who watches has to tell the writers so')
 
   job(id: string) {
@@ -53,6 +54,10 @@ export class ReadOnlyStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return this.#store.kvScan(query)
+  }
+
+  time() {
+    return this.#store.time()
   }
 
   changes(query: ChangesQuery) {

@@ -14,7 +14,7 @@
 //    same requests in the same order, it answers as it did then, or lands now. That holds for an hour; after that, what
 //    had landed is `lost`.
 //
-// 2. Durable before it answers: define, enqueue, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew,
+// 2. Durable before it answers: define, enqueue, advance, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew,
 //    progress and sweep. A store that loses one of those in a crash must come back to a state in which the job is claimable
 //    again (at once or when the lease it remembers runs out) and in which the lost step cost no attempt.
 //
@@ -57,6 +57,11 @@
 //    answers where the changes of that moment stand; `changes` reads on from there, each at least once and those of one
 //    job in their order, also of transactions that commit late. Changes are kept for `bounds.watchMs`, and not more than
 //    some number of them: a mark whose changes are gone, or were not told throughout, is refused.
+//
+// 11. A cursor is a key-value entry that says how far something has come, and `advance` moves it together with the jobs that
+//    the step brings: both land, or neither. Of all who saw the same version one lands. So whatever is done once per step,
+//    such as firing a slot of a schedule, needs neither a leader nor a key that outlives its jobs: who comes late, however
+//    late, has an old version in hand and changes nothing.
 //
 // Retention, `onDead` and (later) limits are kept in the store by `define`, because a sweep in a process that never saw
 // the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
@@ -119,6 +124,11 @@ export interface Store {
   kvGet(key: string): Promise<KvEntry | null>
   kvWrite(writes: readonly KvWrite[]): Promise<KvAnswer[]>
   kvScan(query: KvScanQuery): Promise<KvPage>
+  /** Moves a cursor and enqueues what the step brings, together. */
+  advance(request: AdvanceRequest): Promise<AdvanceAnswer>
+
+  /** What time it is here. */
+  time(): Promise<number>
 
   /** Changes are told from now on; answers the mark of this moment. To be called again before `bounds.watchMs` are over. */
   watch(): Promise<string>
@@ -367,6 +377,18 @@ export type KvWrite =
 
 /** `applied` is false where there was nothing to delete or the version was another; `version` is what stands there now. */
 export type KvAnswer = { readonly applied: boolean; readonly version: number | null } | Refused
+
+export interface AdvanceRequest {
+  readonly key: string
+  /** The version that was seen; of any other nothing lands. Null: only if there is no such entry. */
+  readonly version: number | null
+  /** JSON text. */
+  readonly value: string
+  readonly jobs: readonly NewJob[]
+}
+
+/** `stale`: somebody else was first. */
+export type AdvanceAnswer = { readonly version: number; readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
 
 export interface KvScanQuery {
   readonly prefix: string

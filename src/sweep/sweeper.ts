@@ -17,6 +17,9 @@ export interface SweepTotals {
   readonly promoted: number
   readonly overdue: number
   readonly pruned: number
+  /** Jobs that slots of schedules became, and slots that became none. */
+  readonly fired: number
+  readonly skipped: number
 }
 
 const everyMs = 1_000
@@ -40,7 +43,7 @@ export class Sweeper {
   }
 
   /** Sweeps until nothing more is due. */
-  async sweep(): Promise<SweepTotals> {
+  async sweep(): Promise<Omit<SweepTotals, 'fired' | 'skipped'>> {
     const totals = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
     let report: SweepReport
     do {

@@ -11,6 +11,7 @@ import type { EffectSet } from '../job/record.ts'
 import type { FailedEnding, Settlement } from '../job/transition.ts'
 import { isPermanent } from '../permanent.ts'
 import { validate } from '../prepare.ts'
+import { delayAskedBy } from '../retry-later.ts'
 import type { Capabilities } from '../store/store.ts'
 import { ThreadCrashed } from './crash.ts'
 import { type Fate, isFate } from './fate.ts'
@@ -66,7 +67,7 @@ export function ofAborted({ kind, error: reason }: Abort, error: unknown, ground
 }
 
 export function retry(error: unknown, ground: Ground, ending: FailedEnding = 'failed'): Settlement {
-  return { as: 'retry', error: jobError(error), delayMs: retryDelayMs(ground), ending }
+  return { as: 'retry', error: jobError(error), delayMs: delayAskedBy(error) ?? retryDelayMs(ground), ending }
 }
 
 export function retryDelayMs({ definition, attempt, random }: Ground): number {

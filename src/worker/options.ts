@@ -55,7 +55,7 @@ export interface WorkOptions {
   /** How long an aborted handler has to end before it is left behind; 5 s unless given. */
   readonly unwind?: Duration
   readonly gate?: WorkerGate
-  /** Whether this process also sweeps while it works; true unless given. */
+  /** Whether this process also sweeps and fires schedules while it works; true unless given. */
   readonly sweep?: boolean
   /** For handlers in modules. */
   readonly threads?: ThreadsOption

@@ -7,6 +7,7 @@ import { prepareEffects } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
 import { jobError } from '../job/error.ts'
 import { isPermanent } from '../permanent.ts'
+import { delayAskedBy } from '../retry-later.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from './fate.ts'
 import { Job, type JobDesk } from './job.ts'
@@ -112,7 +113,8 @@ function toError({ name, message, code }: SentError): Error {
 
 /** Whatever was thrown, as data. */
 async function toSent(thrown: unknown): Promise<SentError> {
-  const sent = { name: 'Error', ...jobError(thrown), ...reasonOf(thrown) }
+  const delayMs = delayAskedBy(thrown)
+  const sent = { name: 'Error', ...jobError(thrown), ...reasonOf(thrown), ...(delayMs !== null && { delayMs }) }
   if (!isPermanent(thrown)) return sent
   return { ...sent, isPermanent: true, effects: await prepareEffects(thrown.effects, anyStore) }
 }

@@ -6,6 +6,7 @@
 import { Worker } from 'node:worker_threads'
 import { HoldfastError } from '../errors.ts'
 import { Permanent } from '../permanent.ts'
+import { RetryLater } from '../retry-later.ts'
 import { ThreadCrashed } from './crash.ts'
 import { adopt } from './fate.ts'
 import { Job } from './job.ts'
@@ -171,8 +172,9 @@ function toSent(error: unknown): SentError {
 }
 
 /** The error as it was in its thread, of the class that matters here. */
-function toThrown({ name, message, stack, code, effects, reason, isPermanent }: SentError): Error {
-  const error = isPermanent ? new Permanent(message, { prepared: effects ?? null }) : new Error(message)
+function toThrown({ name, message, stack, code, effects, reason, isPermanent, delayMs }: SentError): Error {
+  const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })
+  const error = isPermanent ? new Permanent(message, { prepared: effects ?? null }) : plain
   Object.assign(error, { name, stack, ...(code !== undefined && { code }), ...(reason !== undefined && { reason }) })
   return error
 }

@@ -38,6 +38,8 @@ export interface SentError {
   readonly isPermanent?: boolean
   /** Of a `Permanent`. */
   readonly effects?: EffectSet | null
+  /** Of a `RetryLater`. */
+  readonly delayMs?: number
   /** Of a `GateClosed`. */
   readonly reason?: string
 }

@@ -17,6 +17,7 @@ import { HoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { defaults } from '../job/bounds.ts'
 import { checkOptions } from '../job/names.ts'
+import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import type { Waiters } from '../waiters.ts'
@@ -39,6 +40,7 @@ export interface WorkerDesk {
   readonly timers: Timers
   readonly waiters: Waiters
   readonly sweeps: SweepLoop
+  readonly schedules: ScheduleLoop
   /** Makes sure that the store knows the queue's settings. */
   define(definition: AnyDefinition): Promise<void> | undefined
   /** These requests are on their way, or have been answered. */
@@ -206,6 +208,7 @@ export class Worker {
     const { desk, plan } = { desk: this.#desk, plan: this.#plan }
     await Promise.resolve() // whoever made it may listen first
     const leaveSweeps = plan.sweeps && !isDisabled('sweep') ? desk.sweeps.join((error) => this.#fail(error)) : () => {}
+    const leaveSchedules = plan.sweeps && !isDisabled('schedule') ? desk.schedules.join() : () => {}
     const deafen = desk.onCancel((ids) => this.#heartbeat.check(ids))
     try {
       await this.#work()
@@ -215,6 +218,7 @@ export class Worker {
     await this.#windDown()
     deafen()
     leaveSweeps()
+    leaveSchedules()
     this.#alarm.stop()
     this.#progress.stop()
     this.#plan.gate?.stop()

@@ -33,7 +33,7 @@ test('help lists every command, and each command explains itself', async () => {
       'reschedule',
       'reprioritise',
     ],
-    ...['delete', 'purge', 'watch', 'sweep', 'doctor', 'gate', 'kv', 'migrate'],
+    ...['delete', 'purge', 'watch', 'sweep', 'doctor', 'schedules', 'schedule', 'gate', 'kv', 'migrate'],
   ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
@@ -75,6 +75,8 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
     [['wake', unknownId, '{x: 1}'], /^holdfast: The data is not JSON .*\n$/],
     [['reschedule', unknownId, 'soon'], /^holdfast: A time is written like .*; got "soon"\.\n$/],
     [['reprioritise', unknownId, '10'], /^holdfast: A priority is 0 to 9; got "10"\.\n$/],
+    [['schedule', 'kick', 'x'], /^holdfast: schedule takes pause, resume, run or remove; got "kick"\.\n$/],
+    [['schedule', 'pause'], /^holdfast: Write: holdfast schedule pause <name>\n$/],
     [['gate', 'kick'], /^holdfast: gate takes list, open or close; got "kick"\.\n$/],
     [['gate', 'open'], /^holdfast: Write: holdfast gate open <name>\n$/],
     [['gate', 'open', 'x', '--reason', 'y'], /^holdfast: --reason says why to close a gate\.\n$/],
@@ -289,7 +291,9 @@ test('requeue takes one dead job by its id, or all that match, and can only look
 test('sweep says what it swept', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
-  assert.deepEqual(await world.json('sweep'), { rescued: 0, promoted: 1, overdue: 0, pruned: 0 })
+  assert.deepEqual(await world.json('sweep'), {
+    ...{ rescued: 0, promoted: 1, overdue: 0, pruned: 0, fired: 0, skipped: 0 },
+  })
 })
 
 test('gate closes, opens and lists, and to open one that nobody ever closed is exit code 1', async () => {
@@ -309,6 +313,33 @@ test('gate closes, opens and lists, and to open one that nobody ever closed is e
   const [listed] = await world.json('gate', 'list')
   assert.deepEqual(listed, { name: 'login', open: true, generation: again.generation })
   assert.equal((await world.holdfast('gate', 'close', 'login')).stdout, 'Closed gate login.\n')
+})
+
+test('schedules are listed, paused, resumed, run and removed', async () => {
+  await using world = await setup()
+  {
+    await using holdfast = await open(world.url)
+    await holdfast.schedule('nightly', { cron: '30 2 * * *', timeZone: 'Europe/Berlin', queue: 'reports', payload: 7 })
+  }
+  const listed = await world.holdfast('schedules')
+  assert.match(
+    listed.stdout,
+    /^SCHEDULE +CRON +QUEUE +NEXT +LAST +DECLARED\nnightly +30 2 .* Europe\/Berlin +reports +in /,
+  )
+  assert.equal((await world.holdfast('schedule', 'pause', 'nightly')).stdout, 'Paused schedule nightly.\n')
+  assert.equal((await world.holdfast('schedule', 'pause', 'nightly')).stdout, 'Schedule nightly is paused already.\n')
+  assert.match((await world.holdfast('schedules')).stdout, / reports +paused /)
+  assert.equal((await world.holdfast('schedule', 'resume', 'nightly')).stdout, 'Resumed schedule nightly.\n')
+  const { id } = await world.json('schedule', 'run', 'nightly')
+  assert.equal((await world.json('job', id)).payload, 7)
+  assert.match((await world.holdfast('schedule', 'remove', 'nightly')).stdout, /^Removed schedule nightly\./)
+  const missing = await world.holdfast('schedule', 'remove', 'nightly')
+  assert.deepEqual([missing.code, missing.stderr], [1, 'holdfast: There is no schedule nightly.\n'])
+  const unknown = await world.holdfast('schedule', 'run', 'nightly')
+  assert.deepEqual(
+    [unknown.code, unknown.stderr],
+    [1, 'holdfast: There is no schedule nightly. (SCHEDULE_NOT_FOUND)\n'],
+  )
 })
 
 test('kv puts, gets, deletes and scans, and a missing key is exit code 1', async () => {

@@ -143,6 +143,39 @@ const definition = {
   result: odd,
 }
 
+const field = fc.constantFrom(
+  '*',
+  '*/5',
+  '0',
+  '1-5',
+  '59',
+  '60',
+  '31',
+  '29',
+  'L',
+  'MON',
+  '1#5',
+  '15W',
+  '?',
+  '5-1',
+  '9999',
+  'x',
+  '*/0',
+)
+const cron = fc.oneof(
+  good('30 2 * * *', '@daily', '@nonsense', '0 0 31 2 *', '0 0 29 2 *', '* * * * * * 9999', '2030-01-01T00:00:00'),
+  fc.array(field, { minLength: 4, maxLength: 8 }).map((fields) => fields.join(' ')),
+)
+const schedule = {
+  cron,
+  timeZone: good('UTC', 'Europe/Berlin', 'Mars/Olympus', '+01:00', 'utc'),
+  queue: good('mail', defineQueue('mail'), 'a b'),
+  payload: odd,
+  missed: good('skip', 'once', 'all', 'some'),
+  ...{ delay: duration, priority, attempts, timeout: duration, dedup: enqueueOptions.dedup, headers },
+}
+const scheduleName = good('nightly', 'a b', 'x'.repeat(256))
+
 export const verbs: Readonly<Record<string, Verb>> = {
   enqueue: {
     args: fc.tuple(name, odd, options(enqueueOptions)),
@@ -238,6 +271,14 @@ export const verbs: Readonly<Record<string, Verb>> = {
     ),
     call: ({ holdfast }, [job, given]) => holdfast.result(job, given),
   },
+  schedule: {
+    args: fc.tuple(scheduleName, options(schedule)),
+    call: async ({ holdfast }, [of, given]) => (await holdfast.schedule(of, given)).name,
+  },
+  unschedule: { args: fc.tuple(scheduleName), call: ({ holdfast }, [of]) => holdfast.unschedule(of) },
+  pauseSchedule: { args: fc.tuple(scheduleName), call: ({ holdfast }, [of]) => holdfast.pauseSchedule(of) },
+  resumeSchedule: { args: fc.tuple(scheduleName), call: ({ holdfast }, [of]) => holdfast.resumeSchedule(of) },
+  runScheduleNow: { args: fc.tuple(scheduleName), call: ({ holdfast }, [of]) => holdfast.runScheduleNow(of) },
   'kv.get': { args: fc.tuple(key), call: ({ holdfast }, [of]) => holdfast.kv.get(of) },
   'kv.put': {
     args: fc.tuple(key, odd, options({ ttl: duration })),

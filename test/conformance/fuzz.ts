@@ -21,7 +21,7 @@ import type { InWorld, World } from './world.ts'
 const callersCodes = new Set<string>([
   ...['INVALID_OPTION', 'INVALID_NAME', 'INVALID_ID', 'INVALID_PAYLOAD', 'INVALID_STATE', 'JOB_NOT_FOUND'],
   ...['PAYLOAD_TOO_LARGE', 'RESULT_TOO_LARGE', 'KV_VALUE_TOO_LARGE', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'],
-  ...['LEASE_LOST', 'JOB_DEAD', 'JOB_CANCELLED', 'WAIT_TIMEOUT'],
+  ...['LEASE_LOST', 'SCHEDULE_NOT_FOUND', 'JOB_DEAD', 'JOB_CANCELLED', 'WAIT_TIMEOUT'],
 ])
 const seed = Number(process.env['HOLDFAST_FUZZ_SEED'] ?? Date.now() % 0x7fffffff)
 const hangsAfterMs = 20_000

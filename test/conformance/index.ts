@@ -27,6 +27,7 @@ import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
 import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
+import { reaperTests } from './reaper.ts'
 import { requeueTests } from './requeue.ts'
 import { requeueAllTests } from './requeue-all.ts'
 import { rescueTests } from './rescue.ts'
@@ -34,6 +35,7 @@ import { resultTests } from './result.ts'
 import { retentionTests } from './retention.ts'
 import { retryTests } from './retry.ts'
 import { sameMomentTests } from './same-moment.ts'
+import { scheduleTests } from './schedules.ts'
 import { schedulingTests } from './scheduling.ts'
 import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
@@ -46,7 +48,7 @@ import { workEndingTests } from './work-endings.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
-  ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests],
+  ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests, scheduleTests],
   ...[
     claimTests,
     claimOrderTests,
@@ -69,7 +71,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
-  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests],
+  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

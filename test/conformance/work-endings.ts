@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
 import { isHoldfastError } from '../../src/errors.ts'
-import { defineQueue, type Job } from '../../src/index.ts'
+import { defineQueue, type Job, RetryLater } from '../../src/index.ts'
 import { abortOf, heard, hour, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -23,6 +23,21 @@ export function workEndingTests(inWorld: InWorld): void {
         assert.ok(isHoldfastError(reason, 'JOB_TIMEOUT'))
         const { state, result, error, history } = await readJob(holdfast, id)
         assert.deepEqual([state, result, error?.code, history[0]?.ending], ['dead', null, 'JOB_TIMEOUT', 'timeout'])
+      }),
+    )
+
+    test(
+      'an error that says when to try again is obeyed, and costs an attempt',
+      inWorld(async ({ holdfast, clock }) => {
+        const mail = holdfast.queue('mail', { attempts: 2 })
+        const { id } = await mail.enqueue(1)
+        const retrying = heard(holdfast, 'job.retrying')
+        await using _ = holdfast.work(mail, async () => {
+          throw new RetryLater('busy', { delay: '7m' })
+        })
+        await retrying
+        const { state, runAt, attempts } = await readJob(holdfast, id)
+        assert.deepEqual([state, runAt.getTime() - clock.now(), attempts], ['scheduled', 7 * minute, 1])
       }),
     )
 

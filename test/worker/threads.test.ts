@@ -101,6 +101,17 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
+  test('says when to try again', async () => {
+    await using world = await setup()
+    const { holdfast } = world
+    const retrying = next(holdfast, 'job.retrying')
+    const { id } = await holdfast.queue(tasks).enqueue('retryLater', { attempts: 2 })
+    const { error, runAt } = await retrying
+    const { history } = await readJob(holdfast, id)
+    assert.equal(error.name, 'RetryLater')
+    assert.equal((runAt?.getTime() ?? 0) - (history[0]?.endedAt.getTime() ?? 0), 7 * 60_000)
+  })
+
   test('hears its signal', async () => {
     await using world = await setup()
     const { holdfast } = world

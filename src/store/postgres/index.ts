@@ -6,6 +6,7 @@ import type { Clock } from '../../clock.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
+  AdvanceRequest,
   AlterRequest,
   CancelRequest,
   Capabilities,
@@ -28,6 +29,7 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
 import { Claims, heal, systemIdentifier } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
@@ -271,6 +273,15 @@ class PostgresStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return kvScan(this.#db, query)
+  }
+
+  advance(request: AdvanceRequest) {
+    return advance(this.#desk, request)
+  }
+
+  async time(): Promise<number> {
+    const [row] = await this.#db.query('select holdfast.now_ms($1)', [this.#db.now])
+    return Number(row?.[0])
   }
 
   watch() {

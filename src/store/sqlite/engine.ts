@@ -16,6 +16,7 @@
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { HoldName, SweepRequest } from '../store.ts'
+import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
@@ -34,15 +35,7 @@ import { readChanges, watch } from './watch.ts'
 
 const quick = { claim, renew, progress, sweep, watch }
 const durable = {
-  define,
-  pause,
-  enqueue,
-  settle,
-  cancel,
-  requeue,
-  requeueChunk,
-  alter,
-  purgeChunk,
+  ...{ define, pause, enqueue, advance, settle, cancel, requeue, requeueChunk, alter, purgeChunk },
   kvWrite: applyKv,
   repair,
 }

@@ -7,6 +7,8 @@ import { isRefused, toError } from '../../errors.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
 import { repaired } from '../findings.ts'
 import type {
+  AdvanceAnswer,
+  AdvanceRequest,
   AlterAnswer,
   AlterRequest,
   CancelAnswer,
@@ -220,6 +222,15 @@ class SqliteStore implements Store {
 
   kvScan(query: KvScanQuery) {
     return this.#one('kvScan', query)
+  }
+
+  async advance(request: AdvanceRequest): Promise<AdvanceAnswer> {
+    const [answer] = await this.#port.call('advance', [request])
+    return answer as AdvanceAnswer
+  }
+
+  async time(): Promise<number> {
+    return Math.floor(this.#clock.now())
   }
 
   watch() {

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isMainThread, threadId } from 'node:worker_threads'
 import { Permanent } from '../../../src/permanent.ts'
+import { RetryLater } from '../../../src/retry-later.ts'
 import type { Job } from '../../../src/worker/job.ts'
 
 export type ThreadTask =
@@ -13,6 +14,7 @@ export type ThreadTask =
   | 'outcome'
   | 'permanent'
   | 'permanentWithBadEffects'
+  | 'retryLater'
   | 'failure'
   | 'typeError'
   | 'strange'
@@ -52,6 +54,9 @@ const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
   },
   permanentWithBadEffects() {
     throw new Permanent('no such user', { effects: { sql: [{ text: '' }] } })
+  },
+  retryLater() {
+    throw new RetryLater('busy', { delay: '7m' })
   },
   failure() {
     throw Object.assign(new Error('no luck'), { code: 'E_LUCK' })

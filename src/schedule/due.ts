@@ -1,0 +1,56 @@
+// What is to be done about a schedule now. Pure: what is stored and the time in, a step out.
+//
+// The cursor says up to where slots are dealt with. Slots between it and now are due; mostly there is none, or one that is
+// some milliseconds old. More of them, or an old one, were missed: nobody was there, the store was away, the machine slept, or
+// its clock was set forward. Where the clock was set back the cursor lies ahead of it, and nothing is due until time has come
+// there again: so no slot fires twice.
+
+import type { SlotTimes } from './cron.ts'
+import type { StoredSchedule } from './stored-schedule.ts'
+
+export interface Step {
+  /** Slots to fire, in their order. */
+  readonly fire: readonly number[]
+  /** How many are passed over; of more than `catchUpMax` it stands for "many". */
+  readonly skipped: number
+  /** Where the cursor stands then. */
+  readonly cursor: number
+}
+
+/** How late a slot may be and still count as on time under `skip`. */
+export const onTimeMs = 60_000
+/** The most slots that `all` makes up for, the latest ones; older ones are passed over. */
+export const catchUpMax = 1_000
+/** How much payload is written in one transaction; what is left comes with the next step. */
+const stepChars = 8 * 1024 * 1024
+
+/** Null: nothing is due. */
+export function stepOf({ cursor, missed, job }: StoredSchedule, times: SlotTimes, now: number): Step | null {
+  const due = dueSlots(times, cursor, now)
+  const newest = due.slots.at(-1)
+  if (newest === undefined) return null
+  const others = due.passed + due.slots.length - 1
+  if (missed === 'once') return { fire: [newest], skipped: others, cursor: newest }
+  if (missed === 'all') {
+    const fire = due.slots.slice(0, Math.ceil(stepChars / job.payload.length))
+    return { fire, skipped: due.passed, cursor: fire.at(-1) as number }
+  }
+  const isOnTime = now - newest <= onTimeMs
+  return { fire: isOnTime ? [newest] : [], skipped: isOnTime ? others : others + 1, cursor: newest }
+}
+
+function dueSlots(
+  times: SlotTimes,
+  cursor: number,
+  now: number,
+): { readonly slots: number[]; readonly passed: number } {
+  const slots: number[] = []
+  let slot = times.next(cursor)
+  while (slot !== null && slot <= now && slots.length <= catchUpMax) {
+    slots.push(slot)
+    slot = times.next(slot)
+  }
+  if (slots.length <= catchUpMax) return { slots, passed: 0 }
+  const latest = times.latest(catchUpMax, now)
+  return { slots: latest, passed: slots.filter((each) => each < (latest[0] as number)).length }
+}

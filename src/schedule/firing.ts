@@ -1,0 +1,152 @@
+// Firing: for every schedule the slots that are due become jobs, once each, whoever fires them.
+//
+//   read all ──▶ ask the time ──▶ for each: which slots are due? ──▶ advance: cursor and jobs, together
+//
+// Every process does this at about the same moment, and nobody leads. Of all who read the same version one lands; the others
+// are told `stale` and changed nothing. There is no moment between the job and the cursor: a process that is killed has
+// done both or neither, and the next one does what is left. One that slept for hours, with a step in hand, has an old
+// version in hand. That is why this needs no dedup key for each slot: a key is forgotten some day, a version never comes again.
+//
+// Time is asked after the schedules were read: what is due then was stored before.
+
+import { isHoldfastError, isRefused, toError } from '../errors.ts'
+import type { AdvanceAnswer } from '../store/store.ts'
+import { slotTimes } from './cron.ts'
+import { type Step, stepOf } from './due.ts'
+import { toSlotJob } from './job.ts'
+import { encodeSchedule } from './options.ts'
+import { declareEveryMs, keyOf, type Schedules, type SchedulesDesk } from './schedules.ts'
+import type { ReadSchedule, StoredSchedule } from './stored-schedule.ts'
+
+export interface FiringReport {
+  readonly fired: number
+  readonly skipped: number
+  /** In how long the next slot is, by the store's clock; null: none is known. */
+  readonly nextInMs: number | null
+}
+
+/** What was found out about a schedule when it was last read. */
+interface Known {
+  readonly version: number
+  readonly nextSlot: number | null
+  /** Before this time nothing is to be done about it, unless it has another version by then. */
+  readonly lookAt: number
+}
+
+interface Fired {
+  readonly fired: number
+  readonly skipped: number
+  readonly known: Known
+}
+
+/** How soon a schedule that cannot be fired is tried again. */
+const failedMs = 60_000
+
+export class Firing {
+  readonly #desk: SchedulesDesk
+  readonly #schedules: Schedules
+  /** Finding the next slot costs some 0.1 ms, and most looks find nothing new. */
+  #known = new Map<string, Known>()
+
+  constructor(desk: SchedulesDesk, schedules: Schedules) {
+    this.#desk = desk
+    this.#schedules = schedules
+  }
+
+  /** What goes wrong with one schedule is told, and keeps none of the others from firing. */
+  async fireDue(): Promise<FiringReport> {
+    const all = await this.#schedules.readAll()
+    const found = new Map<string, Known>()
+    let [fired, skipped, nextSlot] = [0, 0, Number.POSITIVE_INFINITY]
+    const now = all.length > 0 ? await this.#desk.store.time() : 0
+    for (const read of all) {
+      const one = await this.#fireUnlessKnown(read, now)
+      fired += one.fired
+      skipped += one.skipped
+      nextSlot = Math.min(nextSlot, one.known.nextSlot ?? Number.POSITIVE_INFINITY)
+      found.set(read.name, one.known)
+    }
+    this.#known = found
+    return { fired, skipped, nextInMs: Number.isFinite(nextSlot) ? Math.max(0, nextSlot - now) : null }
+  }
+
+  async #fireUnlessKnown(read: ReadSchedule, now: number): Promise<Fired> {
+    const { name, version, schedule } = read
+    const known = this.#known.get(name)
+    if (known?.version === version && now < known.lookAt) return { fired: 0, skipped: 0, known }
+    try {
+      if (schedule === null) throw unreadable(name)
+      return await this.#fire(name, schedule, version, now)
+    } catch (error) {
+      if (isHoldfastError(error, 'STORE_UNAVAILABLE') || isHoldfastError(error, 'CLOSED')) throw error
+      this.#desk.events.emit('schedule.failed', { schedule: name, error: error as Error })
+      return { fired: 0, skipped: 0, known: { version, nextSlot: null, lookAt: now + failedMs } }
+    }
+  }
+
+  async #fire(name: string, read: StoredSchedule, readVersion: number, now: number): Promise<Fired> {
+    const times = slotTimes(read.cron, read.timeZone)
+    let [schedule, version, fired, skipped] = [read, readVersion, 0, 0]
+    for (;;) {
+      const step = schedule.paused ? null : stepOf(schedule, times, now)
+      if (step === null) break
+      const next = this.#after(name, schedule, step, now)
+      const answer = await this.#advance(name, version, next, step, now)
+      if (answer === 'stale') return { fired, skipped, known: { version, nextSlot: now, lookAt: now } }
+      fired += answer.created
+      skipped += step.skipped + step.fire.length - answer.created
+      schedule = next
+      version = answer.version
+    }
+    const nextSlot = schedule.paused ? null : times.next(schedule.cursor)
+    const redeclareAt = this.#schedules.isDeclared(name, schedule)
+      ? schedule.declaredAt + declareEveryMs
+      : Number.POSITIVE_INFINITY
+    if (redeclareAt <= now) await this.#redeclare(name, schedule, version, now)
+    return {
+      fired,
+      skipped,
+      known: { version, nextSlot, lookAt: Math.min(nextSlot ?? Number.POSITIVE_INFINITY, redeclareAt) },
+    }
+  }
+
+  #after(name: string, schedule: StoredSchedule, { fire, skipped, cursor }: Step, now: number): StoredSchedule {
+    return {
+      ...schedule,
+      cursor,
+      lastSlot: fire.at(-1) ?? schedule.lastSlot,
+      lastFiredAt: fire.length > 0 ? now : schedule.lastFiredAt,
+      fired: schedule.fired + fire.length,
+      skipped: schedule.skipped + skipped,
+      declaredAt: this.#schedules.isDeclared(name, schedule) ? now : schedule.declaredAt,
+    }
+  }
+
+  async #advance(name: string, version: number, next: StoredSchedule, step: Step, now: number) {
+    const jobs = step.fire.map((slot) => toSlotJob(name, next, slot))
+    const value = encodeSchedule(next)
+    const answer: AdvanceAnswer = await this.#desk.store.advance({ key: keyOf(name), version, value, jobs })
+    if (isRefused(answer)) throw toError(answer)
+    if (answer === 'stale') return answer
+    const { events } = this.#desk
+    const { queue, delayMs } = next.job
+    if (jobs.length > 0 && delayMs > 0) this.#desk.expect(delayMs)
+    if (step.skipped > 0) events.emit('schedule.skipped', { schedule: name, slots: step.skipped, reason: 'missed' })
+    for (const [i, { id, status }] of answer.enqueued.entries()) {
+      const slot = step.fire[i] as number
+      if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'held' })
+      else events.emit('schedule.fired', { schedule: name, queue, id, slot: new Date(slot), lateMs: now - slot })
+    }
+    return { version: answer.version, created: answer.enqueued.filter(({ status }) => status === 'created').length }
+  }
+
+  /** Tells the store, about once an hour, that the code of this schedule still runs somewhere. Who is stale leaves it. */
+  async #redeclare(name: string, schedule: StoredSchedule, version: number, now: number): Promise<void> {
+    const value = encodeSchedule({ ...schedule, declaredAt: now })
+    await this.#desk.store.advance({ key: keyOf(name), version, value, jobs: [] })
+  }
+}
+
+function unreadable(name: string): Error {
+  return new Error(`What is stored under ${keyOf(name)} is no schedule; declare it again, or remove it.`)
+}

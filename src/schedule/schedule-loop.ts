@@ -1,0 +1,64 @@
+// Fires schedules in the background while somebody works here: one loop for all workers of a process. It looks at the next
+// slot it knows of, and about once a second in any case, because schedules are declared and clocks are set elsewhere, too.
+// So a slot is fired within a second, whatever happened in between. It never gives up: while the store is away it asks once a
+// second, and what is missed meanwhile is dealt with as each schedule says.
+
+import { Alarm } from '../alarm.ts'
+import type { Timers } from '../clock.ts'
+import type { Firing } from './firing.ts'
+
+const everyMs = 1_000
+const pauseMs = 20
+
+export class ScheduleLoop {
+  readonly #firing: Firing
+  readonly #timers: Timers
+  readonly #alarm: Alarm
+  #members = 0
+  #looking: Promise<void> | null = null
+
+  constructor(firing: Firing, timers: Timers) {
+    this.#firing = firing
+    this.#timers = timers
+    this.#alarm = new Alarm(timers, () => this.#look(), { keepsProcess: false })
+  }
+
+  /** Fires from now on, until everybody has left; answers how to. */
+  join(): () => void {
+    this.#members += 1
+    this.#alarm.by(this.#timers.now())
+    return () => {
+      this.#members -= 1
+      if (this.#members === 0) this.#alarm.stop()
+    }
+  }
+
+  /** A slot here may be sooner than it thinks. */
+  hint(): void {
+    if (this.#members > 0) this.#alarm.by(this.#timers.now())
+  }
+
+  /** Resolves when no look is under way. */
+  async idle(): Promise<void> {
+    await this.#looking
+  }
+
+  #look(): void {
+    this.#looking ??= this.#lookOnce().finally(() => {
+      this.#looking = null
+    })
+  }
+
+  async #lookOnce(): Promise<void> {
+    const startedAt = this.#timers.now()
+    const inAnyCase = everyMs * (0.8 + Math.random() * 0.2) // no two processes in step
+    let waitMs = inAnyCase
+    try {
+      const { nextInMs } = await this.#firing.fireDue()
+      if (nextInMs !== null) waitMs = Math.max(pauseMs, nextInMs)
+    } catch {
+      // The store is away, which workers tell of, or it is closed, and everybody leaves.
+    }
+    if (this.#members > 0) this.#alarm.by(Math.min(startedAt + inAnyCase, this.#timers.now() + waitMs))
+  }
+}

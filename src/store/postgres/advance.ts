@@ -1,0 +1,24 @@
+import { isRefused } from '../../errors.ts'
+import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
+import { addCarefully, countReady, type Desk } from './enqueue.ts'
+
+/** The cursor's row is locked first: who is stale waits for whoever is not, and is told so. */
+export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
+  await desk.lanes.open(jobs)
+  const answer = await desk.db.transact((tx) =>
+    tx.attempt(async (): Promise<AdvanceAnswer> => {
+      await tx.readClock()
+      const writes = JSON.stringify([{ as: 'compareAndSet', ...move, ttlMs: null }])
+      const [row] = await tx.query('select holdfast.kv_write($1::jsonb, null, $2)::text', [writes, tx.now])
+      const [moved] = JSON.parse(row?.[0] ?? '[]') as [Exclude<KvAnswer, { refused: unknown }>]
+      if (!moved.applied) return 'stale'
+      return { version: moved.version as number, enqueued: await addCarefully(tx, desk.lanes, jobs) }
+    }),
+  )
+  if (answer !== 'stale' && !isRefused(answer)) {
+    desk.announce(
+      countReady(jobs.filter(({ delayMs }, i) => delayMs === 0 && answer.enqueued[i]?.status === 'created')),
+    )
+  }
+  return answer
+}

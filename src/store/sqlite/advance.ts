@@ -1,0 +1,12 @@
+import type { AdvanceAnswer, AdvanceRequest } from '../store.ts'
+import { enqueueJob } from './enqueue.ts'
+import { applyKv } from './kv.ts'
+import type { Transaction } from './transaction.ts'
+
+export function advance(tx: Transaction, { key, version, value, jobs }: AdvanceRequest): AdvanceAnswer {
+  return tx.attempt(() => {
+    const moved = applyKv(tx, { as: 'compareAndSet', key, version, value, ttlMs: null })
+    if (!moved.applied) return 'stale'
+    return { version: moved.version as number, enqueued: jobs.map((job) => enqueueJob(tx, job)) }
+  })
+}

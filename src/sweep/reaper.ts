@@ -1,0 +1,170 @@
+// A reaper looks for rows of the application's own tables that were left behind, and enqueues a job for each: work that was
+// recorded, but whose job was never enqueued, or has ended without finishing it. The dedup key of the job makes that safe: a
+// row whose job lives gets no second one, however many reapers find it, and however often.
+//
+// Every process may run it. So that they do not all search at once they take turns: whoever first moves the time of the
+// last turn in the key-value store (`holdfast.reaper.<name>`), after the interval is over by the store's clock, has this one.
+// A process that dies in its turn is not waited for: the next turn is somebody else's.
+//
+// Nothing stops it: a search that fails or hangs, a row that cannot be enqueued and a store that is away are told, and it
+// looks again at the next turn.
+
+import { Alarm } from '../alarm.ts'
+import type { Timers } from '../clock.ts'
+import { HoldfastError, isHoldfastError } from '../errors.ts'
+import type { Events } from '../events.ts'
+import { checkReaperName } from '../job/names.ts'
+import type { Kv } from '../kv/kv.ts'
+import type { Enqueued } from '../store/store.ts'
+import type { ReaperPlan, Revival } from './reaper-options.ts'
+
+/** What this needs of the client it came from. */
+export interface ReaperDesk {
+  readonly kv: Kv
+  readonly events: Events
+  readonly timers: Timers
+  time(): Promise<number>
+  enqueue(revival: Revival): Promise<Enqueued>
+  stopped(reaper: Reaper): void
+}
+
+export interface ReaperReport {
+  /** Rows that the search brought. */
+  readonly found: number
+  /** Those that got a job. */
+  readonly revived: number
+  /** Those that have one already. */
+  readonly duplicates: number
+  /** Those that could not be enqueued. */
+  readonly failed: number
+}
+
+const keyPrefix = 'holdfast.reaper.'
+/** How many rows are enqueued at a time. */
+const togetherMax = 100
+
+export class Reaper {
+  readonly name: string
+  readonly #desk: ReaperDesk
+  readonly #plan: ReaperPlan
+  readonly #alarm: Alarm
+  readonly #halt = new AbortController()
+  #looking: Promise<void> | null = null
+
+  constructor(desk: ReaperDesk, name: string, plan: ReaperPlan) {
+    this.name = checkReaperName(name)
+    this.#desk = desk
+    this.#plan = plan
+    this.#alarm = new Alarm(desk.timers, () => this.#look())
+  }
+
+  start(): this {
+    this.#alarm.by(this.#desk.timers.now())
+    return this
+  }
+
+  /** Looks now, whoever's turn it is. Rejects where the search fails. */
+  async run(): Promise<ReaperReport> {
+    const startedAt = this.#desk.timers.now()
+    const report = await this.#revive(await this.#find())
+    const durationMs = this.#desk.timers.now() - startedAt
+    this.#desk.events.emit('reaper.ran', { reaper: this.name, ...report, durationMs })
+    return report
+  }
+
+  /** Looks no more. Resolves when what it was about has ended. */
+  async stop(): Promise<void> {
+    this.#halt.abort(new HoldfastError('CLOSED', `Reaper ${this.name} was stopped.`))
+    this.#alarm.stop()
+    await this.#looking
+    this.#desk.stopped(this)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop()
+  }
+
+  #look(): void {
+    this.#looking ??= this.#lookOnce().finally(() => {
+      this.#looking = null
+    })
+  }
+
+  async #lookOnce(): Promise<void> {
+    let waitMs = this.#plan.everyMs
+    try {
+      waitMs = await this.#takeTurn()
+      if (waitMs === 0) {
+        waitMs = this.#plan.everyMs
+        await this.run()
+      }
+    } catch (error) {
+      if (!this.#halt.signal.aborted && !isHoldfastError(error, 'CLOSED')) this.#tellFailed(error)
+    }
+    if (!this.#halt.signal.aborted) this.#alarm.by(this.#desk.timers.now() + waitMs)
+  }
+
+  /** In how long the next turn is; 0: this one is ours. A time ahead of the clock was written before it was set back. */
+  async #takeTurn(): Promise<number> {
+    const { kv } = this.#desk
+    const { everyMs } = this.#plan
+    const key = keyPrefix + this.name
+    const entry = await kv.get<{ readonly turnAt?: unknown }>(key)
+    const now = await this.#desk.time()
+    const turnAt = Number(Object(entry?.value).turnAt ?? Number.NaN)
+    const leftMs = turnAt + everyMs - now
+    if (leftMs > 0 && turnAt <= now) return leftMs
+    const { applied } = await kv.compareAndSet(key, entry?.version ?? null, { turnAt: now })
+    return applied ? 0 : everyMs
+  }
+
+  async #find(): Promise<unknown[]> {
+    const { batch, timeoutMs, find } = this.#plan
+    const tooLong = new Error(`The search took longer than ${timeoutMs} ms.`)
+    const late = new AbortController()
+    const callOff = this.#desk.timers.after(timeoutMs, () => late.abort(tooLong))
+    const signal = AbortSignal.any([this.#halt.signal, late.signal])
+    const search = async () => {
+      const rows: unknown[] = []
+      for await (const row of await find({ limit: batch, signal })) if (rows.push(row) >= batch) break
+      return rows
+    }
+    return Promise.race([search(), whenAborted(signal)]).finally(callOff)
+  }
+
+  async #revive(rows: readonly unknown[]): Promise<ReaperReport> {
+    const report = { found: rows.length, revived: 0, duplicates: 0, failed: 0 }
+    for (let at = 0; at < rows.length && !this.#halt.signal.aborted; at += togetherMax) {
+      const answers = await Promise.allSettled(rows.slice(at, at + togetherMax).map((row) => this.#enqueue(row)))
+      for (const answer of answers) {
+        if (answer.status === 'rejected') {
+          report.failed += 1
+          this.#tellFailed(answer.reason)
+        } else if (answer.value?.status === 'created') report.revived += 1
+        else if (answer.value?.status === 'duplicate') report.duplicates += 1
+      }
+    }
+    return report
+  }
+
+  async #enqueue(row: unknown): Promise<Enqueued | null> {
+    const revival = this.#plan.toRevival(row)
+    if (revival === null) return null
+    if (Object(revival).dedup !== undefined) return this.#desk.enqueue(revival)
+    const wanted = `Reaper ${this.name} must enqueue { queue, payload, dedup: { key } }: the key keeps a row from getting two jobs.`
+    throw new HoldfastError('INVALID_OPTION', wanted, { option: 'dedup' })
+  }
+
+  #tellFailed(thrown: unknown): void {
+    const error = thrown instanceof Error ? thrown : new Error(String(thrown))
+    this.#desk.events.emit('reaper.failed', { reaper: this.name, error })
+  }
+}
+
+function whenAborted(signal: AbortSignal): Promise<never> {
+  const { promise, reject } = Promise.withResolvers<never>()
+  const refuse = () => reject(signal.reason)
+  if (signal.aborted) refuse()
+  else signal.addEventListener('abort', refuse, { once: true })
+  return promise
+}

@@ -1,0 +1,44 @@
+// At most so many calls to one host at a time, in this process: a receiver that is slow is not made slower, and does not take
+// all the places of the worker that others wait for. Who finds no place waits for a moment, and then comes again later.
+
+import { pause, systemTimers } from '../clock.ts'
+
+export class HostLimit {
+  readonly #max: number
+  readonly #running = new Map<string, number>()
+  readonly #waiting = new Map<string, Set<() => void>>()
+
+  constructor(max: number) {
+    this.#max = max
+  }
+
+  /** Answers how to leave; null where no place was free in time. */
+  async enter(host: string, waitMs: number, signal: AbortSignal): Promise<(() => void) | null> {
+    const deadline = performance.now() + waitMs
+    while ((this.#running.get(host) ?? 0) >= this.#max) {
+      const leftMs = deadline - performance.now()
+      if (leftMs <= 0 || signal.aborted) return null
+      await this.#freed(host, leftMs, signal)
+    }
+    this.#running.set(host, (this.#running.get(host) ?? 0) + 1)
+    return () => this.#leave(host)
+  }
+
+  async #freed(host: string, waitMs: number, signal: AbortSignal): Promise<void> {
+    const freed = new AbortController()
+    const wake = () => freed.abort()
+    const waiting = this.#waiting.get(host) ?? new Set()
+    this.#waiting.set(host, waiting.add(wake))
+    await pause(systemTimers, waitMs, AbortSignal.any([freed.signal, signal]))
+    waiting.delete(wake)
+    if (waiting.size === 0) this.#waiting.delete(host)
+  }
+
+  #leave(host: string): void {
+    const left = (this.#running.get(host) ?? 1) - 1
+    if (left === 0) this.#running.delete(host)
+    else this.#running.set(host, left)
+    const [next] = this.#waiting.get(host) ?? []
+    next?.()
+  }
+}

@@ -1,0 +1,152 @@
+// Webhooks: a queue whose jobs are HTTP calls. Enqueued as an effect of what they announce, they are sent exactly when it is
+// true, and from then on they are jobs like any other: leased, retried, dead at last and requeued by hand.
+//
+//   2xx                          done; the status and the beginning of the answer are the result
+//   5xx, 408, 429, no answer     tried again: after what Retry-After says, or by the backoff
+//   anything else, a bad address dead at once
+//
+// A call is delivered at least once. A worker that dies between the answer and the settlement leaves a job that is delivered
+// again, under the same id: receivers remember ids.
+
+import { defineQueue, type QueueDefinition } from '../definition.ts'
+import type { FollowUp } from '../effects.ts'
+import { isHoldfastError } from '../errors.ts'
+import { Permanent } from '../permanent.ts'
+import type { EnqueueOptions } from '../prepare.ts'
+import type { Queue } from '../queue.ts'
+import { RetryLater } from '../retry-later.ts'
+import type { Enqueued } from '../store/store.ts'
+import type { Handler, WorkOptions } from '../worker/options.ts'
+import type { Worker } from '../worker/worker.ts'
+import { type Answered, deliver } from './deliver.ts'
+import { Door } from './door.ts'
+import { HostLimit } from './host-limit.ts'
+import {
+  type CallOptions,
+  checkCall,
+  toCall,
+  toWebhookPlan,
+  type WebhookCall,
+  type WebhookPlan,
+  type WebhooksOptions,
+} from './options.ts'
+import { retryAfterMs } from './retry-after.ts'
+import { signatureHeaders } from './signature.ts'
+
+/** The result of a delivery. */
+export interface WebhookAnswer {
+  readonly status: number
+  /** How the answer began: at most 1 KiB. */
+  readonly body: string
+}
+
+export type WebhookQueue = QueueDefinition<WebhookCall, WebhookCall, WebhookAnswer, WebhookAnswer>
+export type WebhookOptions = CallOptions & Omit<EnqueueOptions, 'headers'>
+
+/** What webhooks need of a client. */
+export interface WebhookClient {
+  queue(definition: WebhookQueue): Queue<WebhookCall, WebhookCall, WebhookAnswer, WebhookAnswer>
+  work(definition: WebhookQueue, handler: Handler<WebhookCall, WebhookAnswer>, options?: WorkOptions): Worker
+}
+
+/** How long a delivery waits for a place at its host before it is put off, and for how long then. */
+const placeMs = 2_000
+const putOffMs = 5_000
+/** Room for what is not the delivery itself. */
+const aroundMs = 5_000
+
+/** Needs no connection: share it between those who announce and those who deliver. */
+export function defineWebhooks(options: WebhooksOptions): Webhooks {
+  return new Webhooks(toWebhookPlan(options))
+}
+
+export class Webhooks {
+  readonly queue: WebhookQueue
+  readonly #plan: WebhookPlan
+  readonly #door: Door
+  readonly #hosts: HostLimit
+
+  constructor(plan: WebhookPlan) {
+    this.#plan = plan
+    this.#door = new Door(plan.rules)
+    this.#hosts = new HostLimit(plan.perHost)
+    const timeout = plan.timeoutMs + placeMs + aroundMs
+    this.queue = defineQueue<WebhookCall, WebhookAnswer>(plan.queue, { ...plan.behaviour, timeout })
+  }
+
+  /** The payload of a call: `job.effects.enqueue(webhooks.queue, webhooks.call(url, body))`. */
+  call(url: string | URL, body: unknown, options: CallOptions = {}): WebhookCall {
+    return toCall(url, body, options)
+  }
+
+  /** The same as an effect: `lease.done(result, { enqueue: [webhooks.effect(url, body)] })`. */
+  effect(url: string | URL, body: unknown, options: Omit<WebhookOptions, 'tx'> = {}): FollowUp {
+    const { call, enqueue } = parted(options)
+    return { ...enqueue, queue: this.queue, payload: toCall(url, body, call) }
+  }
+
+  /** Once this has resolved it will be delivered; in your own transaction (`tx`), once that has committed. */
+  async enqueue(on: WebhookClient, url: string | URL, body: unknown, options: WebhookOptions = {}): Promise<Enqueued> {
+    const { call, enqueue } = parted(options)
+    return on.queue(this.queue).enqueue(toCall(url, body, call), enqueue)
+  }
+
+  /** Delivers them, until the worker is stopped. */
+  work(on: WebhookClient, options: WorkOptions = {}): Worker {
+    return on.work(this.queue, this.handler, options)
+  }
+
+  /** For `holdfast.work(webhooks.queue, webhooks.handler)`, beside other queues. */
+  readonly handler: Handler<WebhookCall, WebhookAnswer> = async (job) => {
+    const call = required(job.payload)
+    const url = new URL(call.url)
+    const leave = await this.#hosts.enter(url.host, placeMs, job.signal)
+    if (!leave) return job.snooze(putOffMs * (0.5 + Math.random()))
+    try {
+      const answer = await this.#deliver(job.id, call, url, job.signal)
+      return this.#judge(answer)
+    } finally {
+      leave()
+    }
+  }
+
+  async #deliver(id: string, call: WebhookCall, url: URL, signal: AbortSignal): Promise<Answered> {
+    const { body, contentType, headers: ownHeaders } = call
+    const { timeoutMs } = this.#plan
+    const signed = signatureHeaders(id, body, await this.#plan.secretsFor(call), Date.now())
+    const headers = { 'user-agent': 'holdfast', 'content-type': contentType, ...signed }
+    const inTime = AbortSignal.timeout(timeoutMs)
+    try {
+      return await deliver({ url, body, headers, ownHeaders, signal: AbortSignal.any([signal, inTime]) }, this.#door)
+    } catch (error) {
+      signal.throwIfAborted()
+      if (inTime.aborted) throw new Error(`${url.host} did not answer within ${timeoutMs} ms.`, { cause: error })
+      throw error
+    }
+  }
+
+  #judge({ url, status, body, retryAfter }: Answered): WebhookAnswer {
+    if (status >= 200 && status <= 299) return { status, body }
+    const sentence = `${url.host} answered ${status}${body === '' ? '' : `: ${body}`}`
+    if (status < 500 && status !== 408 && status !== 429) throw new Permanent(sentence)
+    const delayMs = retryAfterMs(retryAfter, Date.now())
+    if (delayMs === null) throw new Error(sentence)
+    throw new RetryLater(sentence, { delay: Math.min(delayMs, this.#plan.retryAfterMaxMs) })
+  }
+}
+
+function parted({ contentType, headers, ...enqueue }: WebhookOptions) {
+  return {
+    call: { ...(contentType !== undefined && { contentType }), ...(headers !== undefined && { headers }) },
+    enqueue,
+  }
+}
+
+/** What no later attempt can mend. */
+function required(call: WebhookCall): WebhookCall {
+  try {
+    return checkCall(call)
+  } catch (error) {
+    throw isHoldfastError(error) ? new Permanent(error.message, { cause: error }) : error
+  }
+}

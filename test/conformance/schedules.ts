@@ -1,0 +1,408 @@
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { z } from 'zod'
+import { defineQueue } from '../../src/definition.ts'
+import type { HoldfastEvents } from '../../src/events.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { allJobs, day, hour, minute, rejects } from './expect.ts'
+import type { InWorld, TestClock } from './world.ts'
+
+export function scheduleTests(inWorld: InWorld): void {
+  describe('schedules', () => {
+    test(
+      'a slot becomes a job when it is due, with the payload, the options, and headers that name it',
+      inWorld(async ({ holdfast, clock }) => {
+        const declared = await holdfast.schedule('report', {
+          ...{ cron: '0 * * * *', queue: 'reports', payload: { kind: 'hourly' } },
+          ...{ priority: 2, attempts: 3, headers: { team: 'sales' } },
+        })
+        assert.equal(declared.nextAt?.toISOString(), '2030-01-01T01:00:00.000Z')
+        await clock.advance(hour - 1)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 0 })
+        await clock.advance(1)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        const [job] = await allJobs(holdfast)
+        assert.deepEqual(
+          [job?.queue, job?.payload, job?.priority, job?.maxAttempts, job?.state],
+          ['reports', { kind: 'hourly' }, 2, 3, 'ready'],
+        )
+        assert.deepEqual(job?.headers, {
+          team: 'sales',
+          'holdfast-schedule': 'report',
+          'holdfast-slot': '2030-01-01T01:00:00.000Z',
+        })
+      }),
+    )
+
+    test(
+      'a slot fires once, however often and by however many it is looked at, also when its job is done and forgotten',
+      inWorld(async ({ holdfast, clock, another }) => {
+        const queue = defineQueue('reports', { retain: { done: 0 } })
+        await holdfast.schedule('report', { cron: '0 * * * *', queue, missed: 'all' })
+        const other = await another()
+        await clock.advance(hour)
+        const both = await Promise.all([holdfast, other, holdfast, other].map(fire))
+        assert.equal(
+          both.reduce((sum, { fired }) => sum + fired, 0),
+          1,
+        )
+        const [lease] = await holdfast.claim(['reports'])
+        await lease?.done()
+        assert.deepEqual(await allJobs(holdfast), [])
+        assert.deepEqual(await fire(other), { fired: 0, skipped: 0 })
+        await clock.advance(hour)
+        assert.deepEqual(await fire(other), { fired: 1, skipped: 0 })
+      }),
+    )
+
+    test(
+      'who comes with an old version in hand fires nothing, however late it comes',
+      inWorld(async ({ holdfast, clock, store }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports' })
+        const sleeper = await store()
+        const seen = await sleeper.kvGet('holdfast.schedule.report')
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        await clock.advance(1_000 * day)
+        const { version = null, value = '' } = seen ?? {}
+        const step = { key: 'holdfast.schedule.report', version, value, jobs: [newJob] }
+        assert.equal(await sleeper.advance(step), 'stale')
+        assert.equal((await holdfast.stats('reports')).ready, 1)
+      }),
+    )
+
+    test(
+      'an advance lands whole or not at all',
+      inWorld(async ({ holdfast, store }) => {
+        const seam = await store()
+        const id = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
+        await holdfast.queue('reports').enqueue({}, { id })
+        const step = { key: 'cursor', version: null, value: '1' }
+        const answer = await seam.advance({ ...step, jobs: [newJob, { ...newJob, id, idGiven: true }] })
+        assert.ok(typeof answer === 'object' && 'refused' in answer && answer.refused === 'DUPLICATE_JOB_ID')
+        assert.equal(await holdfast.kv.get('cursor'), null)
+        assert.equal((await holdfast.stats()).ready, 1)
+        const landed = await seam.advance({ ...step, jobs: [newJob] })
+        assert.ok(typeof landed === 'object' && 'enqueued' in landed)
+        assert.deepEqual(landed.enqueued, [{ id: newJob.id, status: 'created' }])
+        assert.equal((await holdfast.kv.get('cursor'))?.version, landed.version)
+        assert.equal((await holdfast.stats()).ready, 2)
+      }),
+    )
+
+    test(
+      'missed slots: skip fires none of them, once one job for all, all each of them',
+      inWorld(async ({ holdfast, clock }) => {
+        for (const missed of ['skip', 'once', 'all'] as const) {
+          await holdfast.schedule(missed, { cron: '0 * * * *', queue: missed, missed })
+        }
+        await clock.advance(5 * hour + 10 * minute)
+        assert.deepEqual(await fire(holdfast), { fired: 0 + 1 + 5, skipped: 5 + 4 + 0 })
+        assert.deepEqual(await slotsOf(holdfast, 'once'), ['05:00'])
+        assert.deepEqual(await slotsOf(holdfast, 'all'), ['01:00', '02:00', '03:00', '04:00', '05:00'])
+        await clock.advance(50 * minute)
+        assert.deepEqual(await fire(holdfast), { fired: 3, skipped: 0 })
+        assert.deepEqual(await slotsOf(holdfast, 'skip'), ['06:00'])
+      }),
+    )
+
+    test(
+      'a slot that is up to a minute late is not missed',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports' })
+        await clock.advance(hour + minute)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        await clock.advance(hour + 1)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 1 })
+      }),
+    )
+
+    test(
+      'all makes up for the latest thousand slots, in their order, and passes over older ones',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('tick', { cron: '* * * * *', queue: 'ticks', missed: 'all' })
+        await clock.advance(1_200 * minute)
+        const { fired, skipped } = await fire(holdfast)
+        assert.equal(fired, 1_000)
+        assert.ok(skipped > 0)
+        const slots = await slotsOf(holdfast, 'ticks')
+        assert.deepEqual([slots.length, slots[0], slots.at(-1)], [1_000, '03:21', '20:00'])
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 0 })
+      }),
+    )
+
+    test(
+      'a clock that is set back fires no slot again, and goes on where it was',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', missed: 'all' })
+        await clock.advance(3 * hour)
+        assert.deepEqual(await fire(holdfast), { fired: 3, skipped: 0 })
+        await clock.advance(-2 * hour)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 0 })
+        await clock.advance(2 * hour)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 0 })
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+      }),
+    )
+
+    test(
+      'a slot of the hour that is skipped comes right after it; one of the hour that comes twice fires once',
+      inWorld(async ({ holdfast, clock }) => {
+        await goTo(clock, '2030-03-30T12:00Z')
+        const berlin = { cron: '30 2 * * *', timeZone: 'Europe/Berlin', queue: 'reports', missed: 'all' } as const
+        await holdfast.schedule('report', berlin)
+        await goTo(clock, '2030-04-01T12:00Z')
+        assert.deepEqual(await fire(holdfast), { fired: 2, skipped: 0 })
+        assert.deepEqual(await slotsOf(holdfast, 'reports', 16), ['2030-03-31T01:00', '2030-04-01T00:30'])
+        await holdfast.purge('reports')
+        await goTo(clock, '2030-10-26T12:00Z')
+        await fire(holdfast)
+        await holdfast.purge('reports')
+        await goTo(clock, '2030-10-28T12:00Z')
+        assert.deepEqual(await fire(holdfast), { fired: 2, skipped: 0 })
+        assert.deepEqual(await slotsOf(holdfast, 'reports', 16), ['2030-10-27T00:30', '2030-10-28T01:30'])
+      }),
+    )
+
+    test(
+      'a paused schedule fires nothing, and slots of that time never',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', missed: 'all' })
+        assert.equal(await holdfast.pauseSchedule('report'), true)
+        assert.equal(await holdfast.pauseSchedule('report'), false)
+        await clock.advance(3 * hour)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 0 })
+        const [paused] = await holdfast.schedules()
+        assert.deepEqual([paused?.paused, paused?.nextAt, paused?.overdueSince], [true, null, null])
+        assert.equal(await holdfast.resumeSchedule('report'), true)
+        assert.equal(await holdfast.resumeSchedule('report'), false)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 0 })
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+      }),
+    )
+
+    test(
+      'run now enqueues a job beside those of slots, also while it is paused',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', payload: 7 })
+        await holdfast.pauseSchedule('report')
+        const { id, status } = await holdfast.runScheduleNow('report')
+        assert.equal(status, 'created')
+        const job = await holdfast.job(id)
+        assert.deepEqual([job?.payload, job?.headers], [7, { 'holdfast-schedule': 'report' }])
+        await holdfast.resumeSchedule('report')
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+      }),
+    )
+
+    test(
+      'an unscheduled one fires no more; declared again it starts with the next slot',
+      inWorld(async ({ holdfast, clock, another }) => {
+        const options = { cron: '0 * * * *', queue: 'reports', missed: 'all' } as const
+        await holdfast.schedule('report', options)
+        const other = await another()
+        await fire(other)
+        assert.equal(await holdfast.unschedule('report'), true)
+        assert.equal(await holdfast.unschedule('report'), false)
+        await clock.advance(2 * hour)
+        assert.deepEqual(await fire(other), { fired: 0, skipped: 0 })
+        assert.deepEqual(await holdfast.schedules(), [])
+        await holdfast.schedule('report', options)
+        assert.deepEqual(await fire(other), { fired: 0, skipped: 0 })
+        await clock.advance(hour)
+        assert.deepEqual(await fire(other), { fired: 1, skipped: 0 })
+      }),
+    )
+
+    test(
+      'a slot whose job meets the holder of its dedup key makes none, and says so',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', dedup: { key: 'report' } })
+        const skipped = told(holdfast, 'schedule.skipped')
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 1 })
+        assert.deepEqual(skipped, [{ schedule: 'report', slots: 1, reason: 'held' }])
+      }),
+    )
+
+    test(
+      'schedules are listed by name with what is known of each',
+      inWorld(async ({ holdfast, clock, another }) => {
+        await holdfast.schedule('b', { cron: '*/10 * * * *', queue: 'q' })
+        await holdfast.schedule('a', { cron: '@daily', timeZone: 'America/New_York', queue: 'q', payload: [1] })
+        await clock.advance(25 * minute)
+        await fire(holdfast)
+        const reader = await another({ readOnly: true })
+        const [a, b] = await reader.schedules()
+        assert.deepEqual(
+          [a?.name, a?.timeZone, a?.payload, a?.missed, a?.lastSlot],
+          ['a', 'America/New_York', [1], 'skip', null],
+        )
+        assert.equal(a?.nextAt?.toISOString(), '2030-01-01T05:00:00.000Z')
+        assert.deepEqual([b?.name, b?.fired, b?.skipped, b?.drift], ['b', 0, 2, null])
+        assert.equal(b?.nextAt?.toISOString(), '2030-01-01T00:30:00.000Z')
+        await clock.advance(6 * minute)
+        const [, late] = await reader.schedules()
+        assert.equal(late?.overdueSince?.toISOString(), '2030-01-01T00:30:00.000Z')
+        assert.equal(late?.nextAt?.toISOString(), '2030-01-01T00:40:00.000Z')
+        await rejects(reader.schedule('c', { cron: '@daily', queue: 'q' }), 'UNSUPPORTED')
+      }),
+    )
+
+    test(
+      'another declaration takes effect from now on, is told, and shows as drift to who declared it before',
+      inWorld(async ({ holdfast, clock, another }) => {
+        const options = { cron: '0 * * * *', queue: 'reports', payload: { a: 1, b: 2 } }
+        await holdfast.schedule('report', options)
+        const newer = await another()
+        const changed = told(newer, 'schedule.changed')
+        await clock.advance(30 * minute)
+        const same = await newer.schedule('report', { ...options, payload: { b: 2, a: 1 } })
+        assert.deepEqual([same.drift, same.changedAt, changed], [[], same.createdAt, []])
+        const after = await newer.schedule('report', { ...options, cron: '45 * * * *', payload: 3 })
+        assert.deepEqual([after.drift, changed], [[], [{ schedule: 'report', changes: ['cron', 'payload'] }]])
+        assert.equal(after.changedAt.toISOString(), '2030-01-01T00:30:00.000Z')
+        assert.equal(after.nextAt?.toISOString(), '2030-01-01T00:45:00.000Z')
+        const [seen] = await holdfast.schedules()
+        assert.deepEqual(seen?.drift, ['cron', 'payload'])
+        await clock.advance(30 * minute)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 1 })
+        await clock.advance(45 * minute)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        assert.deepEqual(
+          (await allJobs(holdfast)).map(({ payload }) => payload),
+          [3],
+        )
+      }),
+    )
+
+    test(
+      'another payload alone moves no slot: what was missed is made up for with the new one',
+      inWorld(async ({ holdfast, clock }) => {
+        const options = { cron: '0 * * * *', queue: 'reports', missed: 'once' } as const
+        await holdfast.schedule('report', { ...options, payload: 1 })
+        await clock.advance(90 * minute)
+        await holdfast.schedule('report', { ...options, payload: 2 })
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        assert.deepEqual(
+          (await allJobs(holdfast)).map(({ payload }) => payload),
+          [2],
+        )
+      }),
+    )
+
+    test(
+      'a schedule whose code is gone keeps firing, and shows for how long nobody has declared it',
+      inWorld(async ({ holdfast, clock, another }) => {
+        const code = await another()
+        await code.schedule('report', { cron: '@daily', queue: 'reports', missed: 'all' })
+        await clock.advance(90 * minute)
+        await fire(code)
+        const declaredAt = async () => (await holdfast.schedules())[0]?.declaredAt.toISOString()
+        assert.equal(await declaredAt(), '2030-01-01T01:30:00.000Z')
+        await code.close()
+        await clock.advance(3 * day)
+        assert.deepEqual(await fire(holdfast), { fired: 3, skipped: 0 })
+        assert.equal(await declaredAt(), '2030-01-01T01:30:00.000Z')
+      }),
+    )
+
+    test(
+      'what is no schedule under its key is told of and harms no other',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports' })
+        await holdfast.kv.put('holdfast.schedule.broken', { cron: 7 })
+        await holdfast.kv.put('holdfast.schedule.worse', {
+          cron: 'x',
+          timeZone: 'UTC',
+          cursor: 0,
+          job: { queue: 'q', payload: '1' },
+        })
+        const failed = told(holdfast, 'schedule.failed')
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        assert.deepEqual(
+          failed.map(({ schedule }) => schedule),
+          ['broken', 'worse'],
+        )
+        await fire(holdfast)
+        assert.equal(failed.length, 2, 'and not at every look')
+        await holdfast.schedule('broken', { cron: '0 * * * *', queue: 'reports' })
+        assert.deepEqual(
+          (await holdfast.schedules()).map(({ name }) => name),
+          ['broken', 'report'],
+        )
+      }),
+    )
+
+    test(
+      'bad options are refused with what is wrong with them, and nothing is stored',
+      inWorld(async ({ holdfast }) => {
+        const good = { cron: '0 * * * *', queue: 'reports' }
+        const cases: [object, RegExp][] = [
+          [{ ...good, cron: '61 * * * *' }, /cron "61 \* \* \* \*" cannot be read: Invalid value for minute: 61\./],
+          [{ ...good, cron: 'every day' }, /cron "every day" cannot be read: /],
+          [{ ...good, cron: '' }, /cron is five or six fields/],
+          [{ ...good, cron: '2030-01-01T00:00:00' }, /cron is five or six fields/],
+          [{ ...good, cron: '0 0 31 2 *' }, /names a time that never comes/],
+          [{ ...good, timeZone: 'Mars/Olympus' }, /timeZone is an IANA name .* got "Mars\/Olympus"/],
+          [{ ...good, missed: 'some' }, /missed is 'skip', 'once', 'all'; got "some"/],
+          [{ ...good, priority: 10 }, /priority must be/],
+          [{ ...good, runAt: 7 }, /There is no option "runAt" in schedule options/],
+          [{ ...good, every: '1m' }, /There is no option "every" in schedule options/],
+        ]
+        for (const [options, says] of cases) {
+          await assert.rejects(holdfast.schedule('report', options as never), (error: Error & { code?: string }) => {
+            assert.equal(error.code, 'INVALID_OPTION')
+            assert.match(error.message, says)
+            return true
+          })
+        }
+        await rejects(holdfast.schedule('no spaces', good), 'INVALID_NAME')
+        await rejects(holdfast.schedule('report', { ...good, queue: 'no spaces' }), 'INVALID_NAME')
+        const typed = defineQueue('typed', { payload: z.object({ n: z.number() }) })
+        await rejects(
+          holdfast.schedule('report', { ...good, queue: typed, payload: { n: 'x' } as never }),
+          'INVALID_PAYLOAD',
+        )
+        await rejects(holdfast.schedule('report', { ...good, payload: 'x'.repeat(256 * 1024) }), 'PAYLOAD_TOO_LARGE')
+        for (const change of ['pauseSchedule', 'resumeSchedule', 'runScheduleNow'] as const) {
+          await rejects(holdfast[change]('nobody'), 'SCHEDULE_NOT_FOUND')
+        }
+        assert.deepEqual(await holdfast.schedules(), [])
+      }),
+    )
+  })
+}
+
+const newJob = {
+  ...{ id: '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f81', idGiven: false, queue: 'reports', payload: '1', headers: null },
+  ...{ priority: 5, maxAttempts: 5, timeoutMs: null, delayMs: 0, runAt: null, startBefore: null },
+  ...{ dedup: null, idempotency: null },
+} as const
+
+async function fire(holdfast: Holdfast): Promise<{ fired: number; skipped: number }> {
+  const { fired, skipped } = await holdfast.sweep()
+  return { fired, skipped }
+}
+
+async function goTo(clock: TestClock, time: string): Promise<void> {
+  await clock.advance(Date.parse(time) - clock.now())
+}
+
+/** The slots of a queue's jobs, in the order in which they will run: `05:00`, or with the date. */
+async function slotsOf(holdfast: Holdfast, queue: string, length = 5): Promise<string[]> {
+  const jobs = (await allJobs(holdfast)).filter((job) => job.queue === queue)
+  return jobs.map(({ headers }) => (headers['holdfast-slot'] ?? '').slice(length === 5 ? 11 : 0, 16))
+}
+
+function told<Name extends keyof HoldfastEvents>(holdfast: Holdfast, name: Name): HoldfastEvents[Name][] {
+  const events: HoldfastEvents[Name][] = []
+  holdfast.on(name, (event) => events.push(event))
+  return events
+}

@@ -1,0 +1,115 @@
+// Schedules fired beside workers: soon, without being asked, and not where they are switched off.
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import test from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { VirtualClock } from '../../src/testing/index.ts'
+import { scratchDirectory } from '../support/scratch.ts'
+
+const everySecond = { cron: '* * * * * *', queue: 'ticks', missed: 'all' } as const
+
+test('beside a worker a slot is fired within a second, also one that another client declared', async () => {
+  await using world = await setup()
+  const { holdfast, another } = world
+  const fired = listen(holdfast)
+  holdfast.work('ticks', async () => null)
+  await (await another()).schedule('tick', everySecond)
+  await fired.until(3)
+  assert.ok(
+    fired.events.every(({ lateMs }) => lateMs >= 0 && lateMs < 1_000),
+    JSON.stringify(fired.events),
+  )
+})
+
+test('without a worker nothing fires until somebody sweeps', async () => {
+  await using world = await setup()
+  await world.holdfast.schedule('tick', everySecond)
+  await sleep(1_500)
+  assert.equal((await world.holdfast.stats()).ready, 0)
+  assert.ok((await world.holdfast.sweep()).fired > 0)
+})
+
+test('HOLDFAST_DISABLE=schedule and { sweep: false } leave firing to others', async () => {
+  await using world = await setup()
+  const { holdfast, another } = world
+  await holdfast.schedule('tick', everySecond)
+  process.env['HOLDFAST_DISABLE'] = 'schedule'
+  try {
+    holdfast.work('ticks', async () => null)
+    await sleep(100)
+  } finally {
+    delete process.env['HOLDFAST_DISABLE']
+  }
+  const other = await another()
+  other.work('ticks', async () => null, { sweep: false })
+  await sleep(1_500)
+  const [tick] = await holdfast.schedules()
+  assert.equal(tick?.fired, 0)
+  assert.ok(tick?.overdueSince)
+})
+
+test('a machine that slept for hours fires what its schedules say, within a second of waking', async () => {
+  const clock = new VirtualClock()
+  await using holdfast = await open('sqlite::memory:', { clock, logger: false })
+  const fired = listen(holdfast)
+  await holdfast.schedule('all', { cron: '0 * * * *', queue: 'ticks', missed: 'all' })
+  await holdfast.schedule('once', { cron: '0 * * * *', queue: 'ticks', missed: 'once' })
+  await holdfast.schedule('skip', { cron: '0 * * * *', queue: 'ticks' })
+  const seen: string[] = []
+  holdfast.work('ticks', async (job) => void seen.push(String(job.headers['holdfast-schedule'])))
+  await sleep(200)
+  assert.equal(fired.events.length, 0)
+  clock.advance(4.5 * 3_600_000)
+  await fired.until(5)
+  await sleep(300)
+  assert.deepEqual(seen.sort(), ['all', 'all', 'all', 'all', 'once'])
+})
+
+test('a clock that is set back while slots fire makes none of them fire again', async () => {
+  const clock = new VirtualClock()
+  await using holdfast = await open('sqlite::memory:', { clock, logger: false })
+  const fired = listen(holdfast)
+  await holdfast.schedule('tick', everySecond)
+  holdfast.work('ticks', async () => null)
+  for (const ms of [3_000, -2_000, 1_000, 2_000]) {
+    clock.advance(ms)
+    await sleep(1_100)
+  }
+  assert.deepEqual(
+    fired.events.map(({ slot }) => slot.getUTCSeconds()),
+    [1, 2, 3, 4],
+  )
+})
+
+async function setup() {
+  const scratch = await scratchDirectory()
+  const clients: Holdfast[] = []
+  const another = async () => {
+    const client = await open(`sqlite:${join(scratch.path, 'jobs.db')}`, { logger: false })
+    clients.push(client)
+    return client
+  }
+  const holdfast = await another()
+  const dispose = async () => {
+    await Promise.all(clients.map((client) => client.close()))
+    await scratch[Symbol.asyncDispose]()
+  }
+  return { holdfast, another, [Symbol.asyncDispose]: dispose }
+}
+
+function listen(holdfast: Holdfast) {
+  const events: { readonly slot: Date; readonly lateMs: number }[] = []
+  let wanted: { readonly count: number; readonly resolve: () => void } | null = null
+  holdfast.on('schedule.fired', (event) => {
+    events.push(event)
+    if (wanted && events.length >= wanted.count) wanted.resolve()
+  })
+  const until = (count: number) =>
+    new Promise<void>((resolve) => {
+      wanted = { count, resolve }
+      if (events.length >= count) resolve()
+    })
+  return { events, until }
+}

@@ -6,6 +6,7 @@ import { type Duration, show, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from './job/codec.ts'
+import { parseJson } from './job/json.ts'
 import { checkKey, checkOptions } from './job/names.ts'
 import type { EffectSet, KvPut, NewJob } from './job/record.ts'
 import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
@@ -113,7 +114,7 @@ export function keepable(effects: EffectSet | null): EffectSet | null {
 function keepableValue(value: unknown): unknown {
   try {
     if (value instanceof Date) return value.toISOString()
-    return value === undefined ? null : JSON.parse(encodeJson(value, payloadRule))
+    return value === undefined ? null : parseJson(encodeJson(value, payloadRule))
   } catch (cause) {
     throw new HoldfastError(
       'INVALID_OPTION',

@@ -8,6 +8,7 @@ import { HoldfastError } from './errors.ts'
 import { newId } from './id.ts'
 import { bounds, defaults } from './job/bounds.ts'
 import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from './job/codec.ts'
+import { parseJson } from './job/json.ts'
 import { checkBoolean, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from './job/names.ts'
 import type { Dedup, NewJob } from './job/record.ts'
 
@@ -167,7 +168,7 @@ function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue:
 /** What was enqueued, as it was stored. */
 export function readPayload({ payload }: { readonly payload: string }): unknown {
   try {
-    return JSON.parse(payload)
+    return parseJson(payload)
   } catch (cause) {
     const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
     throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })

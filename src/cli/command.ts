@@ -3,6 +3,7 @@
 import type { Duration } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
+import { parseJson as parse } from '../job/json.ts'
 import type { Terminal } from './terminal.ts'
 
 export interface Command {
@@ -106,7 +107,7 @@ export function given<T extends Record<string, unknown>>(
 /** JSON from the command line. */
 export function parseJson(text: string, what: string): unknown {
   try {
-    return JSON.parse(text)
+    return parse(text)
   } catch (error) {
     const why = (error as Error).message
     throw new UsageError(`The ${what} is not JSON (${why}); quote it for your shell, as in '{"userId":"u1"}'.`)

@@ -1,8 +1,11 @@
 // Opening a store brings its schema up. This command does it beforehand, by a role that may, or prints what to run.
 
 import { isPostgresUrl, postgresAddress } from '../store/postgres/address.ts'
-import { migrate as bringUp, migrationScript, Schema } from '../store/postgres/migrations.ts'
+import { grantRoles } from '../store/postgres/grant.ts'
+import { migrate as bringUp } from '../store/postgres/migrate.ts'
+import { migrationScript, steps } from '../store/postgres/migrations.ts'
 import { isUse, type Roles, type RoleUses, usesByRole } from '../store/postgres/roles.ts'
+import { Schema } from '../store/postgres/schema.ts'
 import { withClient } from '../store/postgres/visit.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
 import { requireUrl } from './store.ts'
@@ -14,6 +17,7 @@ export const migrate: Command = {
   options: {
     schema: { value: 'name', says: "PostgreSQL: the schema, if not the URL's ?schema=; holdfast unless given" },
     print: { says: 'PostgreSQL: only print the SQL for a new schema; needs no connection' },
+    from: { value: 'version', says: 'with --print: only the steps from this version on, for a schema that is at it' },
     grant: {
       value: 'use=role,…',
       multiple: true,
@@ -23,17 +27,20 @@ export const migrate: Command = {
   examples: [
     'holdfast migrate --store postgres://admin@db.example/app',
     'holdfast migrate --print --schema jobs > holdfast.sql',
+    'holdfast migrate --print --from 11 > upgrade.sql',
     'holdfast migrate --grant producer=app_web,worker=app_worker,reader=app_bi',
   ],
   mayCreate: () => true,
 
   async run(call) {
+    if (call.options.isSet('from') && !call.options.isSet('print'))
+      throw new UsageError('--from goes with --print; without it the database itself says where it is.')
     const url = call.options.isSet('print') ? call.url || 'postgres://' : requireUrl(call.url)
     if (!isPostgresUrl(url)) return openSqlite(call)
     const address = postgresAddress(url)
     const schema = new Schema(call.options.text('schema') ?? address.schema ?? 'holdfast')
     const uses = usesByRole(rolesOf(call.options.texts('grant')))
-    return call.options.isSet('print') ? print(schema, uses) : bringUpAt(address.url, schema, uses)
+    return call.options.isSet('print') ? print(schema, fromOf(call), uses) : bringUpAt(address.url, schema, uses)
   },
 }
 
@@ -56,13 +63,23 @@ async function openSqlite({ open, options }: Call): Promise<Answer> {
   return { data: { upToDate: true }, text: 'Up to date: a SQLite file is brought up whenever it is opened.' }
 }
 
-function print(schema: Schema, uses: RoleUses): Answer {
-  const sql = migrationScript(schema, uses).trimEnd()
-  return { data: { schema: schema.name, sql }, text: sql }
+function fromOf({ options }: Call): number {
+  const from = options.number('from') ?? 0
+  if (Number.isInteger(from) && from >= 0 && from <= steps.length) return from
+  throw new UsageError(`--from is a version of the schema, up to ${steps.length}; got "${options.text('from')}".`)
+}
+
+function print(schema: Schema, from: number, uses: RoleUses): Answer {
+  const sql = migrationScript(schema, { from, uses }).trimEnd()
+  return { data: { schema: schema.name, from, to: steps.length, sql }, text: sql }
 }
 
 async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<Answer> {
-  const { from, to } = await withClient(url, (client) => bringUp(client, schema, uses))
+  const { from, to } = await withClient(url, async (client) => {
+    const brought = await bringUp(client, schema)
+    await grantRoles(client, schema, uses)
+    return brought
+  })
   const granted = [...uses].map(([role, of]) => `Role ${role}: ${of.join(', ') || 'nothing any more'}.`)
   return {
     data: { schema: schema.name, from, to, granted: Object.fromEntries(uses) },
@@ -71,6 +88,8 @@ async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<A
 }
 
 function textOf(schema: string, from: number, to: number): string {
+  if (from > steps.length)
+    return `Schema ${schema} is at version ${to}, which is newer than this Holdfast (${steps.length}) and has room for it.`
   if (from === to) return `Schema ${schema} is already at version ${to}.`
   if (from === 0) return `Made schema ${schema} at version ${to}.`
   return `Brought schema ${schema} from version ${from} to version ${to}.`

@@ -7,7 +7,7 @@ import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { open } from '../open.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/address.ts'
-import { Schema } from '../store/postgres/migrations.ts'
+import { Schema } from '../store/postgres/schema.ts'
 import { hasSchema } from '../store/postgres/visit.ts'
 import { UsageError } from './command.ts'
 

@@ -3,6 +3,7 @@
 
 import { type ErrorCode, HoldfastError } from '../errors.ts'
 import { bounds } from './bounds.ts'
+import { parseJson } from './json.ts'
 
 export interface EncodeRule {
   readonly what: string
@@ -131,7 +132,7 @@ function unfit([what, ...keys]: readonly (string | number)[], why: string, cause
 /** What was stored, as data; text that was damaged behind our back is shown as it stands. */
 export function decodeJson(text: string): unknown {
   try {
-    return JSON.parse(text)
+    return parseJson(text)
   } catch {
     return text
   }
@@ -158,7 +159,7 @@ export function byteLength(text: string): number {
 
 /** The same data always gives the same text: keys sorted at every level. */
 export function canonicalJson(text: string): string {
-  return JSON.stringify(sorted(JSON.parse(text)))
+  return JSON.stringify(sorted(parseJson(text)))
 }
 
 function sorted(value: unknown): unknown {

@@ -110,14 +110,41 @@ test('--print needs no store, takes the schema from its URL too, and answers in 
   assert.match(sql, /^begin;\ncreate schema if not exists "jobs";\n/)
 })
 
-test('a schema from the future is refused with SCHEMA_AHEAD', async () => {
+test('--print --from prints the steps from an installed version on, and nothing at the last', async () => {
+  const { to } = JSON.parse((await holdfastAt('', 'migrate', '--print', '--json')).stdout)
+  const last = await holdfastAt('', 'migrate', '--print', '--from', String(to - 1), '--schema', 'jobs')
+  assert.match(
+    last.stdout,
+    /^-- from \d+ to \d+ of \d+\nbegin;\n[\s\S]*update "jobs".meta set schema = \d+[^;]*;\ncommit;\n$/,
+  )
+  assert.equal((await holdfastAt('', 'migrate', '--print', '--from', String(to))).stdout.trim(), '')
+  for (const wrong of ['-1', '1.5', String(to + 1), 'x']) {
+    const { code, stderr } = await holdfastAt('', 'migrate', '--print', `--from=${wrong}`)
+    assert.match(stderr, /^holdfast: --from is a /)
+    assert.equal(code, 2)
+  }
+  assert.match((await holdfastAt(nobody, 'migrate', '--from', '1')).stderr, /^holdfast: --from goes with --print/)
+})
+
+test('a newer schema that has room for this version is left as it is, and migrate says so', async () => {
   await using world = await setup()
   await world.holdfast('migrate')
   await world.query('update holdfast.meta set schema = 1000')
+  assert.match((await world.holdfast('migrate')).stdout, /^Schema holdfast is at version 1000, which is newer than /)
+  assert.equal((await world.holdfast('queues')).code, 0)
+})
+
+test('a schema from the future is refused with SCHEMA_AHEAD', async () => {
+  await using world = await setup()
+  await world.holdfast('migrate')
+  await world.query('update holdfast.meta set schema = 1000, min_client = 999')
   for (const command of ['migrate', 'queues']) {
     const { code, stderr } = await world.holdfast(command)
     assert.equal(code, 1)
-    assert.match(stderr, /^holdfast: The database has schema 1000; .* Upgrade .*\(SCHEMA_AHEAD\)\n$/)
+    assert.match(
+      stderr,
+      /^holdfast: The database has schema 1000, for clients that know 999 or later; .* Upgrade .*\(SCHEMA_AHEAD\)\n$/,
+    )
   }
 })
 

@@ -5,7 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { type DoctorOptions, type Finding, grants, type Holdfast, open, postgres } from '../../src/index.ts'
 import { wantedObjects } from '../../src/store/postgres/doctor/drift.ts'
-import { Schema } from '../../src/store/postgres/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
 import { claimOne } from '../conformance/expect.ts'
 import { startServer } from '../support/postgres.ts'
 import { type Ground, setup } from './exactness-ground.ts'
@@ -297,6 +297,8 @@ describe('the server', () => {
     await using pool = swallowing(ground)
     await using holdfast = await open(postgres({ pool }))
     assert.match((await one(holdfast, 'notifications')).sentence, /not heard.*pooler/)
+    await using past = await open(postgres({ pool, listen: ground.url }))
+    assert.deepEqual(await all(past, 'notifications'), [], 'a connection past the pooler hears')
     await using direct = await open(ground.url)
     assert.deepEqual(await all(direct, 'notifications'), [])
     await using polling = await open(postgres({ pool: ground.pool, listen: false }))

@@ -12,7 +12,7 @@ import type { JobState } from '../../src/job/record.ts'
 import { open } from '../../src/open.ts'
 import type { EnqueueOptions } from '../../src/prepare.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
-import { Schema } from '../../src/store/postgres/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 

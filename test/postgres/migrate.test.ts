@@ -6,7 +6,8 @@ import { describe, test } from 'node:test'
 import pg from 'pg'
 import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
-import { migrationScript, Schema } from '../../src/store/postgres/migrations.ts'
+import { migrationScript } from '../../src/store/postgres/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
 import { type Ground, setup } from './exactness-ground.ts'
 import { assertRecount } from './exactness-recount.ts'
@@ -58,10 +59,10 @@ describe('the schema', () => {
   test('of a newer version is refused with SCHEMA_AHEAD, and stays as it is', async () => {
     await using ground = await setup()
     await (await open(ground.url)).close()
-    await ground.pool.query('update holdfast.meta set schema = schema + 1')
+    await ground.pool.query('update holdfast.meta set schema = schema + 1, min_client = schema + 1')
     const before = await schemaOf(ground.pool)
     const [{ schema: found }] = (await ground.pool.query('select schema from holdfast.meta')).rows
-    const error = await rejects(open(ground.url), 'SCHEMA_AHEAD', { found, known: found - 1 })
+    const error = await rejects(open(ground.url), 'SCHEMA_AHEAD', { found, known: found - 1, minClient: found })
     assert.match(error.message, /Upgrade/)
     assert.equal(await schemaOf(ground.pool), before)
   })

@@ -73,6 +73,96 @@ test(
   }),
 )
 
+test(
+  'rows restored into a copy of their own cluster, which has the same identifier, are healed by who opens them',
+  inHand(async (hand) => {
+    await work(hand)
+    await shift(hand)
+    const reopened = await hand.another()
+    assert.deepEqual(await claimOrder(reopened, ['mail']), [1, 2, 4, 5, 6, 7])
+  }),
+)
+
+test(
+  'so are jobs that nobody had claimed from yet, where only they are ahead',
+  inHand(async (hand) => {
+    for (const n of [1, 2, 3]) await hand.enqueue('mail', n)
+    await shift(hand)
+    const reopened = await hand.another()
+    await hand.enqueue('mail', 'new')
+    assert.deepEqual(await claimOrder(reopened, ['mail']), [1, 2, 3, 'new'])
+  }),
+)
+
+test(
+  'a cursor that is ahead is noticed by a claim that looks at many queues before it locks any',
+  inHand(async (hand) => {
+    const queues = Array.from({ length: 20 }, (_, n) => `queue-${n}`)
+    for (const queue of queues) await hand.enqueue(queue, 'old')
+    assert.equal((await hand.claim(queues)).length, 20)
+    await shift(hand)
+    for (const queue of queues) await hand.enqueue(queue, 'new')
+    const payloads = await hand.claim(queues)
+    assert.equal(payloads.filter((payload) => payload === 'new').length, 20)
+  }),
+)
+
+test(
+  'what was restored under a process that does not claim is healed by its upkeep',
+  inHand(async (hand) => {
+    await hand.enqueue('mail', 1)
+    await comeFromElsewhere(hand)
+    await hand.holdfast.sweep()
+    const [row] = await hand.rows(
+      'select holdfast.is_from_elsewhere(null) as is_ahead, system_identifier from holdfast.meta',
+    )
+    assert.equal(row?.['is_ahead'], false)
+    assert.notEqual(row?.['system_identifier'], 'another cluster')
+  }),
+)
+
+test(
+  'which cluster it is gets noted where it was not known, and what runs goes on',
+  inHand(async (hand) => {
+    const { one } = await work(hand)
+    await hand.rows('update holdfast.meta set system_identifier = null')
+    await hand.another()
+    assert.equal((await one.done()).state, 'done')
+    const [row] = await hand.rows('select system_identifier from holdfast.meta')
+    assert.notEqual(row?.['system_identifier'], null)
+  }),
+)
+
+test(
+  'a job for a lane that is not there any more opens it anew, however it is enqueued',
+  inHand(async (hand) => {
+    const forget = async () => {
+      await hand.rows('delete from holdfast.job')
+      await hand.rows('delete from holdfast.tally')
+      await hand.rows('delete from holdfast.lane')
+      await hand.rows('delete from holdfast.lane_cursor')
+    }
+    const mail = hand.holdfast.queue('mail')
+    await mail.enqueue('known')
+    await forget()
+    await mail.enqueue('plain')
+    assert.deepEqual(await hand.claim(), ['plain'])
+    await forget()
+    await mail.enqueue('later', { delay: 1 })
+    await forget()
+    await mail.enqueue('keyed', { dedup: { key: 'k' } })
+    assert.deepEqual(await hand.claim(), ['keyed'])
+    await forget()
+    const tx = await hand.begin()
+    await assert.rejects(tx.enqueue('mail', 'in vain'), /start over/)
+    await tx.rollback()
+    const again = await hand.begin()
+    await again.enqueue('mail', 'in a transaction')
+    await again.commit()
+    assert.deepEqual(await hand.claim(), ['in a transaction'])
+  }),
+)
+
 async function claimsAfterShift(hand: Hand): Promise<unknown[]> {
   await work(hand)
   await shift(hand)

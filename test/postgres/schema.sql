@@ -172,6 +172,7 @@ lease (
 meta (
   only_row boolean not null default true,
   schema integer not null,
+  min_client integer not null,
   system_identifier text
 );
 overdue (
@@ -374,6 +375,7 @@ function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid
 function is_exact(p_number numeric) returns boolean sql immutable
   set extra_float_digits=1
   set search_path=pg_catalog, pg_temp;
+function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
 function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
@@ -394,6 +396,7 @@ function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function miss_lane() returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -458,6 +461,7 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function quoted_schema() returns text sql stable;
+function raise_sequences() returns void sql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off

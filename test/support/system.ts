@@ -12,6 +12,8 @@ export interface SystemNeed {
 
 export const systemNeeds = {
   strace: { command: 'strace', debianPackage: 'strace' },
+  pg_dump: { command: 'pg_dump', debianPackage: 'postgresql-client' },
+  pgbouncer: { command: 'pgbouncer', debianPackage: 'pgbouncer' },
 } as const satisfies Record<string, SystemNeed>
 
 export function needs(name: keyof typeof systemNeeds): string | false {
@@ -19,6 +21,11 @@ export function needs(name: keyof typeof systemNeeds): string | false {
   if (process.env['HOLDFAST_TEST_SYSTEM'] !== '1') return `needs ${need.command}; npm run test:system installs it`
   if (!isInstalled(need)) throw new Error(`${need.command} is not installed: run npm run test:system`)
   return false
+}
+
+/** For tests that need nothing but time. */
+export function onlySystem(why: string): string | false {
+  return process.env['HOLDFAST_TEST_SYSTEM'] === '1' ? false : `${why}; npm run test:system runs it`
 }
 
 export function isInstalled({ command }: SystemNeed): boolean {

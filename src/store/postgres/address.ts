@@ -4,6 +4,11 @@ export function isPostgresUrl(url: unknown): url is string {
   return typeof url === 'string' && /^postgres(ql)?:\/\//.test(url)
 }
 
+/** How long to wait for a connection. */
+export const connectMs = 10_000
+/** A connection that is silent for so long asks whether its server is still there: it may have gone without a word. */
+export const silentMs = 10_000
+
 export interface PostgresAddress {
   /** As the driver takes it. */
   readonly url: string

@@ -6,8 +6,10 @@
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { list, parseList, texts } from './columns.ts'
-import { type Database, patiently, type Row } from './database.ts'
+import type { Database, Row } from './database.ts'
+import { patiently } from './failures.ts'
 import { toFence, tokenOf } from './fence.ts'
+import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
 
 export class Claims {
@@ -132,20 +134,3 @@ const joint = '\x1e'
 const selectTexts = 'select id, headers, payload from holdfast.job where id = any ($1::uuid[])'
 const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7)'
 const finishedMax = 1_000
-
-/** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
-export async function heal(db: Database): Promise<void> {
-  const here = await systemIdentifier(db)
-  await db.transactLightly((tx) => tx.query('select holdfast.heal($1)', [here]))
-}
-
-/** Null where the role may not ask. */
-export async function systemIdentifier(db: Database): Promise<string | null> {
-  try {
-    const [row] = await db.once('select system_identifier::text from pg_control_system()', [])
-    return row?.[0] ?? null
-  } catch (error) {
-    if ((error as { code?: unknown }).code === '42501') return null
-    throw error
-  }
-}

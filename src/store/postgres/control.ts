@@ -47,9 +47,8 @@ function finite(ms: number): number | null {
 
 export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
   const { db, lanes } = desk
-  await lanes.open(requests.flatMap(({ effects }) => effects?.enqueue ?? []))
   let ready = new Map<string, number>()
-  const answers = await db.transact(async (tx) => {
+  const cancelAll = async (tx: Transaction) => {
     await lockJobs(
       tx,
       requests.map(({ id }) => id),
@@ -67,6 +66,10 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
     }
     ready = clerk.becameReady
     return answered
+  }
+  const answers = await lanes.withLanes(async () => {
+    await lanes.open(requests.flatMap(({ effects }) => effects?.enqueue ?? []))
+    return db.transact(cancelAll)
   })
   desk.announce(ready)
   desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))

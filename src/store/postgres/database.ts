@@ -4,16 +4,20 @@
 // records in the transaction; sent again under the same number it either lands now, or is told (HF004) that it has landed,
 // and reads what was answered then. Where the caller gave the number it may do so itself, after this gave up: numbers are
 // kept for an hour (`migrations/0006-sweep.ts`), one row a call, whatever it carried. Calls that write nothing durable are
-// simply made again.
+// simply made again (`failures.ts`).
+//
+// Timeouts that a role or a database sets are meant for its statements, not for a queue's: a transaction of ours lifts them
+// for itself. A single statement cannot, so where one was cut short by them, all bring a transaction along from then on.
+// Statements of the application, in a settlement, run with the timeouts that the session came with.
 
 import { createHash, randomUUID } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Pool, PoolClient, QueryResult } from 'pg'
 import { type Clock, systemClock } from '../../clock.ts'
-import { HoldfastError, isHoldfastError, type Refused } from '../../errors.ts'
+import type { Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
-import type { Schema } from './migrations.ts'
-import { isDenied, lacksGrant } from './roles.ts'
+import { beforeSending, hasLanded, isBroken, isCancelled, isUnprepared, patiently } from './failures.ts'
+import type { Schema } from './schema.ts'
+import { Turnstile } from './turnstile.ts'
 
 /** A row as text, column by column, whatever types the application has registered with the driver. */
 export type Row = readonly (string | null)[]
@@ -21,29 +25,45 @@ export type Row = readonly (string | null)[]
 export type Value = string | number | boolean | Buffer | null
 
 const asText = { getTypeParser: () => (text: string) => text }
-const triesMax = 9
-const firstPauseMs = 20
 /**
  * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
  * no longer: the server ends its connection, and it makes the call again when it gets to run.
  */
 const idleMaxMs = 2_000
 
-const begin = `begin isolation level read committed; set local idle_in_transaction_session_timeout = ${idleMaxMs}`
+const liftTimeouts = 'set local statement_timeout = 0; set local lock_timeout = 0'
+const restoreTimeouts = 'set local statement_timeout to default; set local lock_timeout to default'
+
+export const beginOurs = `begin isolation level read committed; set local idle_in_transaction_session_timeout = ${idleMaxMs}; ${liftTimeouts}`
+
+export interface DatabaseOptions {
+  readonly schema: Schema
+  readonly clock: Clock
+  /** How many connections of the pool may be in use at once. */
+  readonly connections: number
+}
+
+const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
+  current_setting('lock_timeout'), current_setting('transaction_timeout', true)`
 
 export class Database {
-  readonly pool: Pool
   readonly schema: Schema
+  readonly #pool: Pool
   readonly #clock: Clock
-  /** Set where sessions do not start as read committed: then even single statements bring a transaction along. */
+  readonly #places: Turnstile
+  /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
   #wraps = false
+  /** Sessions start with timeouts. */
+  #hasTimeouts = false
+  #begin = beginOurs
   #prepares = true
   readonly #names = new Map<string, string>()
 
-  constructor(pool: Pool, schema: Schema, clock: Clock) {
-    this.pool = pool
+  constructor(pool: Pool, { schema, clock, connections }: DatabaseOptions) {
     this.schema = schema
+    this.#pool = pool
     this.#clock = clock
+    this.#places = new Turnstile(connections)
   }
 
   /** For the `p_now` of every function: null lets the database's own clock decide. */
@@ -56,9 +76,14 @@ export class Database {
     this.#wraps = true
   }
 
-  async learnIsolation(): Promise<void> {
-    const [row] = await this.query(`select current_setting('default_transaction_isolation')`, [])
-    this.#wraps = row?.[0] !== 'read committed'
+  /** What sessions start with. A timeout of statements matters once it strikes, the rest from the start. */
+  async learnSession({ struck = false } = {}): Promise<void> {
+    const [row] = await this.#rows(sessionSettings, [])
+    const [isolation, statementTimeout, lockTimeout, transactionTimeout = null] = row ?? []
+    const isTimed = lockTimeout !== '0' || !(transactionTimeout === null || transactionTimeout === '0')
+    this.#hasTimeouts = statementTimeout !== '0' || lockTimeout !== '0'
+    this.#wraps ||= isolation !== 'read committed' || isTimed || (struck && statementTimeout !== '0')
+    if (transactionTimeout !== null) this.#begin = `${beginOurs}; set local transaction_timeout = 0`
   }
 
   /** One statement, committed when it is answered. Made again if the connection breaks. */
@@ -69,7 +94,16 @@ export class Database {
   /** The same, made once. */
   once(text: string, values: readonly Value[]): Promise<Row[]> {
     if (this.#wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
-    return rowsOf(this.pool, this.schema.sql(text), values)
+    return this.#rows(this.schema.sql(text), values)
+  }
+
+  async #rows(sql: string, values: readonly Value[], name?: string): Promise<Row[]> {
+    try {
+      return await this.lend((client) => rowsOf(client, sql, values, name))
+    } catch (error) {
+      if (isCancelled(error) && sql !== sessionSettings) await this.learnSession({ struck: true })
+      throw error
+    }
   }
 
   /**
@@ -81,7 +115,7 @@ export class Database {
     if (this.#wraps || !this.#prepares) return this.once(text, values)
     const sql = this.schema.sql(text)
     try {
-      return await rowsOf(this.pool, sql, values, this.#nameOf(sql))
+      return await this.#rows(sql, values, this.#nameOf(sql))
     } catch (error) {
       if (!isUnprepared(error)) throw error
       this.#prepares = false
@@ -137,25 +171,33 @@ export class Database {
     return patiently(() => this.#transactOnce(work, { durable: false }))
   }
 
-  async #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
-    const client = await this.checkOut()
-    try {
-      await client.query(durable ? begin : `${begin}; set local synchronous_commit = off`)
-      const answer = await work(new Transaction(client, this.schema, this.now))
+  #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
+    const run = async (client: PoolClient) => {
+      await client.query(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
+      const { schema, now } = this
+      const answer = await work(new Transaction(client, { schema, now, hasTimeouts: this.#hasTimeouts }))
       await client.query('commit')
-      client.release()
       return answer
-    } catch (error) {
-      await abandon(client, error)
-      throw error
     }
+    return this.lend(run, { rollsBack: true })
   }
 
-  /** A connection that breaks between two statements says so at the next one; it must not end the process. */
-  async checkOut(): Promise<PoolClient> {
-    const client = await this.pool.connect()
-    if (client.listenerCount('error', ignore) === 0) client.on('error', ignore)
-    return client
+  /**
+   * A connection for as long as `work` takes, once there is a place. One that broke, or cannot be rolled back, is not used
+   * again.
+   */
+  lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
+    return this.#places.pass(async () => {
+      const client = await beforeSending(checkOut(this.#pool))
+      try {
+        const answer = await work(client)
+        client.release(ends)
+        return answer
+      } catch (error) {
+        client.release(ends || isBroken(error) || (rollsBack && !(await rolledBack(client))))
+        throw error
+      }
+    })
   }
 
   async #answerOf(flush: string): Promise<string | null> {
@@ -164,19 +206,41 @@ export class Database {
   }
 }
 
+interface LendOptions {
+  /** What fails is rolled back. */
+  readonly rollsBack?: boolean
+  /** The connection is of no use to anybody afterwards. */
+  readonly ends?: boolean
+}
+
+interface TransactionOptions {
+  readonly schema: Schema
+  readonly now: number | null
+  readonly hasTimeouts: boolean
+}
+
 export class Transaction {
-  readonly client: PoolClient
+  readonly #client: PoolClient
   readonly #schema: Schema
+  readonly #hasTimeouts: boolean
   #now: number | null
 
-  constructor(client: PoolClient, schema: Schema, now: number | null) {
-    this.client = client
+  constructor(client: PoolClient, { schema, now, hasTimeouts }: TransactionOptions) {
+    this.#client = client
     this.#schema = schema
     this.#now = now
+    this.#hasTimeouts = hasTimeouts
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return rowsOf(this.client, this.#schema.sql(text), values)
+    return rowsOf(this.#client, this.#schema.sql(text), values)
+  }
+
+  /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
+  async foreign(text: string, values: readonly unknown[]): Promise<void> {
+    if (this.#hasTimeouts) await this.#client.query(restoreTimeouts)
+    await this.#client.query({ text, values: [...values], queryMode: 'extended' } as never)
+    if (this.#hasTimeouts) await this.#client.query(liftTimeouts)
   }
 
   /** The time of everything this transaction does; read it after the locks were taken. */
@@ -193,22 +257,36 @@ export class Transaction {
 
   /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.client.query('savepoint attempt')
+    await this.#client.query('savepoint attempt')
     try {
       const answer = await work()
-      await this.client.query('release savepoint attempt')
+      await this.#client.query('release savepoint attempt')
       return answer
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      await this.client.query('rollback to savepoint attempt; release savepoint attempt')
+      await this.#client.query('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
   }
 }
 
+/**
+ * A connection that breaks while no statement is under way says so at the next one; it must not end the process. It may do
+ * so with its very first words, which a promise of it would come too late to hear.
+ */
+function checkOut(pool: Pool): Promise<PoolClient> {
+  return new Promise((resolve, reject) => {
+    pool.connect((error, client) => {
+      if (!client) return reject(error)
+      if (client.listenerCount('error', ignore) === 0) client.on('error', ignore)
+      resolve(client)
+    })
+  })
+}
+
 function ignore(): void {}
 
-async function rowsOf(on: Pool | PoolClient, text: string, values: readonly Value[], name?: string): Promise<Row[]> {
+async function rowsOf(on: PoolClient, text: string, values: readonly Value[], name?: string): Promise<Row[]> {
   const result: QueryResult = await on.query({
     name,
     text,
@@ -219,88 +297,9 @@ async function rowsOf(on: Pool | PoolClient, text: string, values: readonly Valu
   return result.rows as unknown as Row[]
 }
 
-async function abandon(client: PoolClient, error: unknown): Promise<void> {
-  try {
-    if (isBroken(error)) throw error
-    await client.query('rollback')
-    client.release()
-  } catch {
-    client.release(true) // what cannot be rolled back ends with its connection
-  }
-}
-
-/** Tries again while the connection breaks or, unless in haste, transactions get in each other's way. */
-export async function patiently<T>(
-  action: () => Promise<T>,
-  { isHasty = false }: { readonly isHasty?: boolean } = {},
-): Promise<T> {
-  let mayHaveLanded = false
-  for (let tries = 1; ; tries++) {
-    try {
-      return await action()
-    } catch (error) {
-      if (isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
-      mayHaveLanded ||= isBroken(error)
-      if (isHasty && isCollision(error) && !mayHaveLanded) throw error
-      if (tries >= triesMax || !(isBroken(error) || isCollision(error))) throw unavailable(error)
-      await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
-    }
-  }
-}
-
-function codeOf(error: unknown): string {
-  return String((error as { code?: unknown } | null)?.code ?? '')
-}
-
-/** What the server, the driver or the network said; anything else thrown in a transaction is its author's. */
-function isForeign(error: unknown): boolean {
-  return codeOf(error) !== '' || isBroken(error)
-}
-
-function isOurs(error: unknown): boolean {
-  return /^HF\d\d\d$/.test(codeOf(error))
-}
-
-export function hasLanded(error: unknown): boolean {
-  return codeOf(error) === 'HF004'
-}
-
-/** A prepared statement that is not there, or is there already, or whose answer has changed its type. */
-function isUnprepared(error: unknown): boolean {
-  const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)
-  return isStale || ['26000', '42P05'].includes(codeOf(error))
-}
-
-/** The server or the way to it is gone: the outcome is unknown. */
-export function isBroken(error: unknown): boolean {
-  const code = codeOf(error)
-  if (/^(57P0[1-5]|08(?!P01)...|53300|25P0[34])$|^E[A-Z_]+$/.test(code)) return true
-  const message = error instanceof Error ? error.message : ''
-  return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
-}
-
-/**
- * Deadlock, serialization failure, lock timeout: nothing landed. So is a finished job that was on its way into the partition
- * for the rest when the one it belongs to was made.
- */
-export function isCollision(error: unknown): boolean {
-  const code = codeOf(error)
-  return ['40001', '40P01', '55P03'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
-}
-
-function tableOf(error: unknown): unknown {
-  return (error as { table?: unknown }).table
-}
-
-function unavailable(cause: unknown): HoldfastError {
-  if (isDenied(cause)) return lacksGrant(cause)
-  // Where a host has several addresses, what was wrong with each of them is inside.
-  const said = cause instanceof AggregateError ? cause.errors[0] : cause
-  const message = said instanceof Error ? said.message : String(said)
-  return new HoldfastError(
-    'STORE_UNAVAILABLE',
-    `The PostgreSQL store could not be used: ${message}. Check that the server runs and can be reached; nothing was acknowledged.`,
-    { code: codeOf(cause) },
-    { cause },
+async function rolledBack(client: PoolClient): Promise<boolean> {
+  return client.query('rollback').then(
+    () => true,
+    () => false,
   )
 }

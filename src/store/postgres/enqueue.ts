@@ -7,7 +7,8 @@ import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
-import { type Database, isCollision, type Transaction, type Value } from './database.ts'
+import type { Database, Transaction, Value } from './database.ts'
+import { isCollision } from './failures.ts'
 import type { Lanes } from './lanes.ts'
 import type { Turnstile } from './turnstile.ts'
 
@@ -22,7 +23,14 @@ export interface Desk {
   announceCancels(ids: readonly string[]): void
 }
 
-export async function enqueue(
+export function enqueue(
+  desk: Desk,
+  requests: readonly EnqueueRequest[],
+): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
+  return desk.lanes.withLanes(() => enqueueOpened(desk, requests))
+}
+
+async function enqueueOpened(
   desk: Desk,
   requests: readonly EnqueueRequest[],
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
@@ -44,10 +52,12 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
 }
 
 function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswer> {
-  return desk.patient.pass(async () => {
+  const alone = async () => {
+    await desk.lanes.open(request.jobs)
     const [answer] = await enqueueTogether(desk, [request], { isHasty: false })
     return answer as EnqueueAnswer
-  })
+  }
+  return desk.patient.pass(() => desk.lanes.withLanes(alone))
 }
 
 /** Nothing about these jobs has to be looked up. */
@@ -134,7 +144,10 @@ export async function enqueueIn(
   await desk.lanes.open(request.jobs)
   const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
   const text = 'select holdfast.enqueue($1::text::jsonb, null, $2::bigint, false)::text as answer'
-  const result = await run(text, [toJson(desk.lanes, [request]), desk.db.now])
+  const result = await run(text, [toJson(desk.lanes, [request]), desk.db.now]).then(undefined, (error) => {
+    desk.lanes.forgetIfSetBack(error) // for the next try: this transaction is the caller's to start over
+    throw error
+  })
   const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
   const [answer] = toAnswers(row?.answer ?? '[]')
   if (isRefused(answer)) return answer

@@ -3,7 +3,8 @@
 import { Pool, type PoolClient } from 'pg'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import type { Clock } from '../../clock.ts'
-import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
+import { show } from '../../duration.ts'
+import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
   AdvanceRequest,
@@ -29,20 +30,24 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { connectMs, silentMs } from './address.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
-import { Claims, heal, systemIdentifier } from './claim.ts'
+import { Claims } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
-import { Database, patiently } from './database.ts'
+import { Database } from './database.ts'
 import { examine } from './doctor/examine.ts'
 import { type Desk, enqueue, enqueueIn } from './enqueue.ts'
+import { patiently } from './failures.ts'
+import { heal } from './heal.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
-import { migrate, requireSchema, Schema } from './migrations.ts'
+import { migrate, requireSchema } from './migrate.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
 import { grantScript, type Roles, usesByRole } from './roles.ts'
+import { Schema } from './schema.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
 import { Turnstile } from './turnstile.ts'
@@ -57,9 +62,15 @@ export interface PostgresOptions {
   readonly schema?: string
   /**
    * Whether to keep a connection for LISTEN while claiming, and to NOTIFY in your transactions; true unless given. Without
-   * it the store polls, and a transaction of yours that enqueues may be prepared for two-phase commit.
+   * it the store polls, and a transaction of yours that enqueues may be prepared for two-phase commit. Where everything else
+   * goes through a pooler in transaction mode, the URL of the server itself: one connection more, for LISTEN alone.
    */
-  readonly listen?: boolean
+  readonly listen?: boolean | string
+  /**
+   * How many connections may be in use at once, the one for LISTEN included: 10 of the store's own, three quarters of your
+   * pool unless given, so that your own statements never wait for all of ours.
+   */
+  readonly connections?: number
 }
 
 export function postgres(options: PostgresOptions) {
@@ -71,20 +82,22 @@ export function postgres(options: PostgresOptions) {
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const schema = new Schema(options.schema ?? 'holdfast')
+    const connections = connectionsOf(options)
     const pool =
       options.pool ??
       new Pool({
         connectionString: requireUrl(options.url),
-        max: poolMax,
+        max: connections,
         connectionTimeoutMillis: connectMs,
         keepAlive: true,
+        keepAliveInitialDelayMillis: silentMs,
         allowExitOnIdle: true, // a program that never closes its store ends all the same
       })
     // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
     const ignore = () => undefined
     if (!options.pool) pool.on('error', ignore)
     try {
-      const store = new PostgresStore(pool, schema, clock, options)
+      const store = new PostgresStore(pool, { ...options, schema, clock, connections })
       await (readOnly ? store.look() : store.start())
       return store
     } catch (error) {
@@ -104,17 +117,30 @@ function requireUrl(url: string | undefined): string {
   throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
 }
 
+/** Of one's own pool all, of a pool that others use, too, three quarters. */
+function connectionsOf({ pool, connections }: PostgresOptions): number {
+  if (connections !== undefined && !(Number.isInteger(connections) && connections > 0)) {
+    throw new HoldfastError('INVALID_OPTION', `connections is a whole number from 1 on; got ${show(connections)}.`, {
+      option: 'connections',
+      value: connections,
+    })
+  }
+  if (!pool) return connections ?? poolMax
+  const { max = poolMax } = pool.options
+  return Math.min(max, connections ?? Math.max(1, Math.floor(max * 0.75)))
+}
+
 const poolMax = 10
-const connectMs = 10_000
 /** Of each step while a doctor sweeps. */
 const sweepMax = 1_000
 
-/** A pool this small would have no connection left beside the one that listens. */
-const poolMinToListen = 3
+/** With fewer there would be too few left beside the one that listens. */
+const connectionsToListen = 3
 
-/** A role that may only enqueue cannot heal a store that was restored elsewhere; whoever claims from it does. */
-function leaveToWorkers(error: unknown): void {
-  if (!isHoldfastError(error) || error.facts['code'] !== '42501') throw error
+interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
+  readonly schema: Schema
+  readonly clock: Clock
+  readonly connections: number
 }
 
 class PostgresStore implements Store {
@@ -127,7 +153,7 @@ class PostgresStore implements Store {
   readonly claimsFollowEnqueues = false
   readonly #pool: Pool
   readonly #ownsPool: boolean
-  readonly #listens: boolean
+  readonly #listen: boolean | string
   readonly #db: Database
   readonly #wakes: Wakes
   readonly #claims: Claims
@@ -135,14 +161,17 @@ class PostgresStore implements Store {
   readonly #desk: Desk
   #closing: Promise<void> | null = null
 
-  constructor(pool: Pool, schema: Schema, clock: Clock, { pool: given, listen = true }: PostgresOptions) {
+  constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections }: StoreOptions) {
     this.#pool = pool
     this.#ownsPool = given === undefined
-    this.#listens = listen
-    this.#db = new Database(pool, schema, clock)
+    this.#listen = listen
+    this.#db = new Database(pool, { schema, clock, connections })
     const lanes = new Lanes(this.#db)
-    const patient = new Turnstile(Math.max(1, Math.floor((pool.options.max ?? poolMax) / 3)))
-    this.#wakes = new Wakes(this.#db, { mayListen: listen && (pool.options.max ?? poolMax) >= poolMinToListen })
+    const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
+    this.#wakes = new Wakes(
+      this.#db,
+      typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
+    )
     this.#desk = {
       db: this.#db,
       lanes,
@@ -161,21 +190,12 @@ class PostgresStore implements Store {
 
   async start(): Promise<void> {
     await this.#withClient((client) => migrate(client, this.#db.schema))
-    await this.#db.learnIsolation()
-    const [row] = await this.#db.query('select system_identifier from holdfast.meta', [])
-    const here = await systemIdentifier(this.#db)
-    if (here !== null && row?.[0] !== here) await heal(this.#db).catch(leaveToWorkers)
+    await this.#db.learnSession()
+    await heal(this.#db)
   }
 
   async #withClient(work: (client: PoolClient) => Promise<unknown>): Promise<void> {
-    await patiently(async () => {
-      const client = await this.#db.checkOut()
-      try {
-        await work(client)
-      } finally {
-        client.release()
-      }
-    })
+    await patiently(() => this.#db.lend(work))
   }
 
   async define(queues: readonly QueueSettings[]): Promise<void> {
@@ -188,7 +208,7 @@ class PostgresStore implements Store {
   }
 
   enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
-    const channel = this.#listens ? this.#wakes.channel : null
+    const channel = this.#listen === false ? null : this.#wakes.channel
     return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel }, request)
   }
 
@@ -294,7 +314,7 @@ class PostgresStore implements Store {
 
   examine(request: ExamineRequest) {
     const sweep = () => this.sweep({ max: sweepMax })
-    return examine({ db: this.#db, listens: this.#listens, request, sweep })
+    return examine({ db: this.#db, listen: this.#listen, request, sweep })
   }
 
   subscribe(subscriber: Subscriber): () => void {

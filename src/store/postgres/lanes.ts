@@ -53,15 +53,26 @@ export class Lanes {
     if (wanted.length > 0) throw new LanesMissing(wanted)
   }
 
+  /** Starts over where lanes are missing: those that nobody has opened yet, or that were known and are gone. */
   async withLanes<T>(work: () => Promise<T>): Promise<T> {
+    let isAfresh = false
     for (;;) {
       try {
         return await work()
       } catch (error) {
-        if (!(error instanceof LanesMissing)) throw error
-        await this.open(error.wanted)
+        if (error instanceof LanesMissing) await this.open(error.wanted)
+        else if (this.forgetIfSetBack(error) && !isAfresh) isAfresh = true
+        else throw error
       }
     }
+  }
+
+  /** The database was set back behind a lane that was known here; see `migrations/0003-enqueue.ts`. */
+  forgetIfSetBack(error: unknown): boolean {
+    if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
+    this.#byPlace.clear()
+    this.#byNo.clear()
+    return true
   }
 
   #missing(jobs: readonly Wanted[]): Wanted[] {

@@ -18,7 +18,7 @@
 
 import { show } from '../../duration.ts'
 import { HoldfastError } from '../../errors.ts'
-import type { Schema } from './migrations.ts'
+import type { Schema } from './schema.ts'
 
 export type RoleUse = 'producer' | 'worker' | 'reader'
 
@@ -44,7 +44,6 @@ function namesOf(functions: readonly string[]): readonly string[] {
   return functions.map((each) => each.replace(/\(.*/, ''))
 }
 
-/** Run after every migration: a function that was replaced has lost what was said of it. */
 export function armour(schema: Schema): string {
   const named = (name: string) => `${schema.quoted}.${name}`
   return `${ownersFunctions.map((name) => `alter function ${named(name)} security definer;`).join('\n')}
@@ -104,45 +103,68 @@ export function grantScript(schema: Schema, uses: RoleUses): string {
 
 function grantsOf(schema: Schema, role: string, uses: readonly RoleUse[]): string {
   const to = `"${role.replaceAll('"', '""')}"`
-  const within = ['tables', 'sequences', 'functions'].map((kind) => `all ${kind} in schema ${schema.quoted}`)
-  const [tables, sequences, functions] = within
-  const named = (names: readonly string[]) => names.map((name) => `${schema.quoted}.${name}`).join(', ')
-  const grants: Record<RoleUse, string[]> = {
-    producer: [
-      `grant select on ${named(['meta'])} to ${to};`,
-      `grant execute on function ${named(producerFunctions)} to ${to};`,
-    ],
-    worker: [
-      `grant select, insert, update, delete on ${tables} to ${to};`,
-      `grant usage, select, update on ${sequences} to ${to};`,
-      `grant execute on ${functions} to ${to};`,
-    ],
-    reader: [
-      `grant select on ${tables} to ${to};`,
-      `grant select on ${sequences} to ${to};`,
-      `grant execute on function ${named(readerFunctions)} to ${to};`,
-    ],
-  }
+  const grantee = `${schema.quoted}.grantee`
   const remembered =
     uses.length === 0
-      ? `delete from ${named(['grantee'])} where role = '${role}';`
-      : `insert into ${named(['grantee'])} values ('${role}', '{${uses}}') on conflict (role) do update set uses = excluded.uses;`
+      ? `delete from ${grantee} where role = '${role}';`
+      : `insert into ${grantee} values ('${role}', '{${uses}}') on conflict (role) do update set uses = excluded.uses;`
   return [
     `-- ${role.replace(/\s/g, ' ')}: ${uses.join(', ') || 'nothing'}`,
     refuseOwner(schema, role),
-    ...within.map((all) => `revoke all on ${all} from ${to};`),
-    `${uses.length === 0 ? 'revoke' : 'grant'} usage on schema ${schema.quoted} ${uses.length === 0 ? 'from' : 'to'} ${to};`,
-    ...uses.flatMap((use) => grants[use]),
+    ...all(schema).map((kind) => `revoke all on ${kind} from ${to};`),
+    uses.length === 0 ? `revoke usage on schema ${schema.quoted} from ${to};` : '',
+    ...uses.flatMap((use) => rightsOf(schema, use)).map((right) => `grant ${right} to ${to};`),
     remembered,
     '',
-  ].join('\n')
+  ]
+    .filter((line, i, lines) => line !== '' || i === lines.length - 1)
+    .join('\n')
+}
+
+function all(schema: Schema): string[] {
+  return ['tables', 'sequences', 'functions'].map((kind) => `all ${kind} in schema ${schema.quoted}`)
+}
+
+function rightsOf(schema: Schema, use: RoleUse): readonly string[] {
+  const [tables, sequences, functions] = all(schema)
+  const named = (names: readonly string[]) => names.map((name) => `${schema.quoted}.${name}`).join(', ')
+  const rights: Record<RoleUse, string[]> = {
+    producer: [`select on ${named(['meta'])}`, `execute on function ${named(producerFunctions)}`],
+    worker: [
+      `select, insert, update, delete on ${tables}`,
+      `usage, select, update on ${sequences}`,
+      `execute on ${functions}`,
+    ],
+    reader: [`select on ${tables}`, `select on ${sequences}`, `execute on function ${named(readerFunctions)}`],
+  }
+  return [`usage on schema ${schema.quoted}`, ...rights[use]]
+}
+
+/** Grants again what was granted before, to roles that are still there. */
+export function renewedGrants(schema: Schema): string {
+  const grant = (use: RoleUse) =>
+    rightsOf(schema, use).map((right) => {
+      const text = `grant ${right.replaceAll('%', '%%')} to %I`
+      return `    if '${use}' = any (v_grantee.uses) then execute format('${text}', v_grantee.role); end if;`
+    })
+  return `do $holdfast$
+declare
+  v_grantee record;
+begin
+  for v_grantee in
+    select g.role, g.uses from ${schema.quoted}.grantee g join pg_roles r on r.rolname = g.role order by g.role
+  loop
+${[...grant('producer'), ...grant('worker'), ...grant('reader')].join('\n')}
+  end loop;
+end $holdfast$;
+`
 }
 
 /** An owner has every right already, and would lose some. */
 function refuseOwner(schema: Schema, role: string): string {
   return `do $holdfast$ begin
   if (select tableowner from pg_tables where schemaname = '${schema.name}' and tablename = 'meta') = '${role}' then
-    raise exception 'role ${role.replaceAll('%', '%%')} owns the schema' using errcode = 'HF006';
+    raise exception 'role ${role.replaceAll('%', '%%')} owns the schema' using errcode = 'HF007';
   end if;
 end $holdfast$;`
 }

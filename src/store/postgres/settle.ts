@@ -15,6 +15,7 @@ import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store
 import { optionalTexts } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
 import { addCarefully, addPlain, type Desk, isPlain } from './enqueue.ts'
+import { isDiskFull } from './failures.ts'
 import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 import { changesSession } from './statement.ts'
@@ -73,9 +74,9 @@ function resultOf(settlement: Settlement): string | null {
 async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
   const { columns, order } = holdColumns(requests)
-  await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
-  const answers = await desk.lanes.withLanes(() =>
-    desk.db.transact(
+  const answers = await desk.lanes.withLanes(async () => {
+    await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
+    return desk.db.transact(
       async (tx) => {
         const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
         const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
@@ -92,8 +93,8 @@ async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], toke
         return answered
       },
       flushOf(token, 'in turn'),
-    ),
-  )
+    )
+  })
   desk.announce(ready)
   return answers
 }
@@ -298,13 +299,16 @@ export class Clerk {
     await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
   }
 
-  /** Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. */
+  /**
+   * Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. A disk that is
+   * full is nobody's failure: it all waits.
+   */
   async #run({ text, values }: SqlEffect): Promise<void> {
     if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
     try {
-      // Extended mode: one statement, and never two.
-      await this.#tx.client.query({ text, values: [...values], queryMode: 'extended' } as never)
+      await this.#tx.foreign(text, values)
     } catch (error) {
+      if (isDiskFull(error)) throw error
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }
   }

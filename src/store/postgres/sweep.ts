@@ -7,6 +7,7 @@ import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
 import { pruneProgress } from './progress.ts'
 import { Clerk, requireLanes, toHeld } from './settle.ts'
@@ -57,13 +58,14 @@ export class Sweeps {
   }
 
   /**
-   * Adds up counts, and now and then forgets the progress of what has ended and makes and drops partitions; under a clock of
+   * Adds up counts, and now and then looks whether the database was restored, forgets the progress of what has ended and makes and drops partitions; under a clock of
    * its own nothing has a partition.
    */
   async #keepUp(): Promise<number> {
     await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
     if (this.#db.now !== null || performance.now() < this.#upkeepAt) return 0
     this.#upkeepAt = performance.now() + upkeepEveryMs
+    await heal(this.#db)
     await pruneProgress(this.#db)
     await this.#db.transactLightly((tx) => tx.query('select holdfast.make_partitions(holdfast.now_ms(null))', []))
     let dropped = 0

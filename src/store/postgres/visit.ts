@@ -3,8 +3,8 @@
 import { Client } from 'pg'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
 import { withoutPassword } from './address.ts'
-import type { Schema } from './migrations.ts'
 import { isDenied, lacksGrant } from './roles.ts'
+import type { Schema } from './schema.ts'
 
 const connectMaxMs = 10_000
 

@@ -7,12 +7,16 @@
 // and because notifications may have been lost meanwhile, so is a look at the counts, and who holds jobs is told to ask
 // about them. Whether notifications arrive at all is tried out at the start: a pooler in transaction mode swallows them.
 // Where they do not, counts are looked at: often while there is work, less and less often while there is none; and with
-// every look, but not more often than `askEveryMs`, who holds jobs is told to ask about them.
+// every look, but not more often than `askEveryMs`, who holds jobs is told to ask about them. That keeps no connection, and
+// listening is tried again from time to time.
+//
+// Behind a pooler the connection for LISTEN may go past it, to an address of its own.
 
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
-import type { PoolClient } from 'pg'
+import { Client, type ClientBase } from 'pg'
 import type { Subscriber } from '../store.ts'
+import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
 import { type Message, News, readMessage } from './news.ts'
 import { readReady } from './read.ts'
@@ -22,6 +26,7 @@ const pollMinMs = 25
 const pollMaxMs = 800
 const askEveryMs = 400
 const probeMs = 2_000
+const deafMs = 60_000
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
 /** Claims and renewals stop coming when nobody waits for work or holds any; then nobody has to be told. */
 const idleMs = 5_000
@@ -31,22 +36,23 @@ export class Wakes {
   readonly #db: Database
   readonly #self = randomUUID()
   readonly #subscribers = new Set<Subscriber>()
-  readonly #mayListen: boolean
+  /** Where to listen: in the database's own pool (true), at another address, or nowhere. */
+  readonly #where: boolean | string
   readonly #ended = new AbortController()
   readonly #closing = new AbortController()
   #expectedAt = 0
   #toldToAskAt = 0
   #running: Promise<void> | null = null
-  #client: PoolClient | null = null
+  #deafUntil = 0
   #heardProbe: (() => void) | null = null
   #isListening = false
   #gathered = new News()
   #sending: Promise<void> | null = null
 
-  constructor(db: Database, { mayListen }: { readonly mayListen: boolean }) {
+  constructor(db: Database, where: boolean | string) {
     this.#db = db
     this.channel = db.schema.channel
-    this.#mayListen = mayListen
+    this.#where = where
   }
 
   /** Whether notifications are heard at this time. */
@@ -86,8 +92,6 @@ export class Wakes {
     this.#closing.abort()
     await this.#sending
     this.#ended.abort()
-    this.#client?.release(true)
-    this.#client = null
     await this.#running
   }
 
@@ -139,8 +143,7 @@ export class Wakes {
   }
 
   async #run(): Promise<void> {
-    if (!this.#mayListen) return this.#poll(() => true)
-    for (let failures = 0; !this.#ended.signal.aborted; failures++) {
+    for (let failures = 0; this.#where !== false && !this.#isDeaf && !this.#ended.signal.aborted; failures++) {
       const began = performance.now()
       try {
         await this.#listen()
@@ -149,34 +152,54 @@ export class Wakes {
       }
       this.#isListening = false
       if (performance.now() - began > idleMs) failures = 0
-      await this.#pause(reconnectMs[Math.min(failures, reconnectMs.length - 1)] as number)
+      if (!this.#isDeaf) await this.#pause(reconnectMs[Math.min(failures, reconnectMs.length - 1)] as number)
+    }
+    await this.#poll(() => this.#where === false || this.#isDeaf)
+  }
+
+  get #isDeaf(): boolean {
+    return performance.now() < this.#deafUntil
+  }
+
+  async #listen(): Promise<void> {
+    if (typeof this.#where !== 'string') return this.#db.lend((client) => this.#hearAt(client), { ends: true })
+    const client = new Client({
+      connectionString: this.#where,
+      connectionTimeoutMillis: connectMs,
+      keepAlive: true,
+      keepAliveInitialDelayMillis: silentMs,
+    })
+    client.on('error', () => undefined)
+    await client.connect()
+    try {
+      await this.#hearAt(client)
+    } finally {
+      client.end().catch(() => undefined) // nobody waits for a server that may be gone
     }
   }
 
-  /** Until the connection ends. */
-  async #listen(): Promise<void> {
-    const client = await this.#db.pool.connect()
-    if (this.#ended.signal.aborted) return client.release()
+  /** Until the connection ends, or turns out to be deaf. */
+  async #hearAt(client: ClientBase): Promise<void> {
+    if (this.#ended.signal.aborted) return
     const { promise: ended, resolve: end } = Promise.withResolvers<void>()
-    this.#client = client
+    let isOver = false
     letGo(client)
     client.on('notification', ({ payload }) => this.#hear(payload ?? ''))
     client.on('error', () => end())
     client.on('end', () => end())
     this.#ended.signal.addEventListener('abort', () => end(), { once: true })
-    try {
+    const hearing = async () => {
       await client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
-      this.#isListening = await this.#hearsProbe()
+      const heard = await this.#hearsProbe()
+      if (isOver) return // broken meanwhile, which says nothing about what it hears
+      this.#isListening = heard
       this.#tell(await readReady(this.#db))
       this.#tellToAsk()
-      if (this.#isListening) await ended
-      else await this.#poll(() => this.#client === client)
-    } finally {
-      if (this.#client === client) {
-        this.#client = null
-        client.release(true)
-      }
+      if (heard) await ended
+      else this.#deafUntil = performance.now() + deafMs
     }
+    await Promise.race([ended, hearing()])
+    isOver = true
   }
 
   async #hearsProbe(): Promise<boolean> {
@@ -227,6 +250,6 @@ export class Wakes {
 }
 
 /** Whoever waits keeps the process alive; the connection alone does not. */
-function letGo(client: PoolClient): void {
+function letGo(client: ClientBase): void {
   ;(client as unknown as { connection?: { stream?: { unref?(): void } } }).connection?.stream?.unref?.()
 }

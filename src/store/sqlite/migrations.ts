@@ -1,6 +1,10 @@
 // The schema, as numbered steps forward. Landed steps are never edited. Every name starts with `holdfast_`, because the
 // application's own tables may live in the same file.
 //
+// Who may work on it. Each step says which clients can work beside it: those that know at least the schema `minClient`. It
+// is recorded with the version, so that an older client finds out by itself whether a newer file is still one for it. What
+// that allows a step to do stands in docs/guides/upgrading.md.
+//
 // LAYOUT. A job's row is written once and, on the way most jobs go, never again: which state it is in is told by the
 // small table that lists it. A claim takes a range out of `ready` and adds one narrow row a job to `lease`; done moves
 // that row to `ended`. So a payload of any size is written once, and a claim costs the same whatever lies behind it.
@@ -13,11 +17,19 @@
 import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../errors.ts'
 
-export const migrations: readonly string[] = [
-  `
+export interface Step {
+  readonly sql: string
+  /** The oldest schema whose clients can work beside this one; unless given, the same as before it. */
+  readonly minClient?: number
+}
+
+export const steps: readonly Step[] = [
+  {
+    sql: `
   create table holdfast_meta (
     only_row integer primary key check (only_row = 1),
     schema integer not null,
+    min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
     next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
     watched_until integer not null default 0, -- changes are told before this time
     changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
@@ -158,35 +170,43 @@ export const migrations: readonly string[] = [
 
   insert into holdfast_meta (only_row, schema, next) values (1, 1, 1);
   `,
-  `
+  },
+  {
+    sql: `
   alter table holdfast_meta add column cancels integer not null default 0; -- rises when running jobs are asked to be cancelled
   `,
-  `
+  },
+  {
+    sql: `
   alter table holdfast_lease add column progress real; -- what was told last, if anything
   alter table holdfast_lease add column progress_message text;
   alter table holdfast_lease add column progress_at integer;
   `,
+    minClient: 3,
+  },
 ]
 
-/** Brings the schema up to this version, whoever else starts at the same time. */
+/** Brings the schema up to this version, whoever else starts at the same time; a newer one with room for us stays. */
 export function migrate(db: DatabaseSync): void {
-  if (schemaVersion(db) === migrations.length) requireTables(db)
+  if (schemaVersion(db) >= steps.length) requireTables(db)
   else bringUp(db)
 }
 
 function bringUp(db: DatabaseSync): void {
   db.exec('begin immediate')
   try {
+    refuseNewer(db)
     const found = schemaVersion(db)
-    if (found > migrations.length) throw ahead(found)
-    for (const step of migrations.slice(found)) db.exec(step)
-    db.exec(`update holdfast_meta set schema = ${migrations.length}`)
+    for (const { sql } of steps.slice(found)) db.exec(sql)
+    if (found < steps.length) db.exec(`update holdfast_meta set schema = ${steps.length}, min_client = ${minClient}`)
     db.exec('commit')
   } catch (error) {
     db.exec('rollback')
     throw error
   }
 }
+
+const minClient = steps.findLast((step) => step.minClient !== undefined)?.minClient
 
 /** A table that went missing would end some calls and not others; its jobs are in a backup, if anywhere. */
 function requireTables(db: DatabaseSync): void {
@@ -197,7 +217,8 @@ function requireTables(db: DatabaseSync): void {
       .map(({ name }) => name),
   )
   const missing =
-    migrations
+    steps
+      .map(({ sql }) => sql)
       .join()
       .match(/(?<=create table )\w+/g)
       ?.filter((name) => !there.has(name)) ?? []
@@ -209,20 +230,27 @@ function requireTables(db: DatabaseSync): void {
   )
 }
 
+/** A file that has no room for this client. */
 export function refuseNewer(db: DatabaseSync): void {
-  const found = schemaVersion(db)
-  if (found > migrations.length) throw ahead(found)
+  if (schemaVersion(db) <= steps.length) return
+  const { schema: found, min_client: needed } = db.prepare('select * from holdfast_meta').get() ?? {}
+  if (Number(needed) <= steps.length) return
+  throw new HoldfastError(
+    'SCHEMA_AHEAD',
+    `The database has schema ${found}, for clients that know ${needed} or later; this Holdfast knows up to ${steps.length}. Upgrade the holdfast package.`,
+    { found, known: steps.length, minClient: needed },
+  )
 }
 
 /** For who may not migrate. */
 export function requireSchema(db: DatabaseSync): void {
   refuseNewer(db)
   const found = schemaVersion(db)
-  if (found === migrations.length) return
+  if (found >= steps.length) return
   throw new HoldfastError(
     'STORE_UNAVAILABLE',
-    `The file has schema ${found}, and version ${migrations.length} is needed. Open it once without readOnly to bring it up.`,
-    { found, known: migrations.length },
+    `The file has schema ${found}, and version ${steps.length} is needed. Open it once without readOnly to bring it up.`,
+    { found, known: steps.length },
   )
 }
 
@@ -230,12 +258,4 @@ function schemaVersion(db: DatabaseSync): number {
   const table = db.prepare(`select 1 from sqlite_schema where type = 'table' and name = 'holdfast_meta'`).get()
   if (!table) return 0
   return Number(db.prepare('select schema from holdfast_meta').get()?.['schema'] ?? 0)
-}
-
-function ahead(found: number): HoldfastError {
-  return new HoldfastError(
-    'SCHEMA_AHEAD',
-    `The database has schema ${found}; this Holdfast knows up to ${migrations.length}. Upgrade the holdfast package.`,
-    { found, known: migrations.length },
-  )
 }

@@ -6,15 +6,16 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Duration } from '../../../src/duration.ts'
 import type { EventName, HoldfastEvents } from '../../../src/events.ts'
 import { open } from '../../../src/open.ts'
+import { type PostgresOptions, postgres } from '../../../src/store/postgres/index.ts'
 import { sqlite } from '../../../src/store/sqlite/index.ts'
 import type { Job } from '../../../src/worker/job.ts'
 import { machineMs } from '../../sqlite/process.ts'
 import { hear, say } from '../../sqlite/programs/conversation.ts'
 
 export type Task =
-  /** Returns the worker's name, after a while. */
-  | { readonly do: 'work'; readonly ms?: number }
-  /** The same once told; with effects of every kind where asked for. */
+  /** Returns the worker's name, after a while; with effects of every kind where asked for. */
+  | { readonly do: 'work'; readonly ms?: number; readonly effects?: true }
+  /** The same once told. */
   | { readonly do: 'waitToBeTold'; readonly effects?: true }
   /** The first attempt ends when its signal aborts, the next at once. */
   | { readonly do: 'waitForSignal' }
@@ -28,9 +29,13 @@ export type Task =
 export interface WorksOptions {
   readonly lease: Duration
   readonly concurrency: number
+  /** How many workers there are in the process, named alike; one unless given. */
+  readonly workers?: number
   readonly grace?: Duration
   /** Of a SQLite file. */
   readonly busyTimeout?: Duration
+  /** How to reach a PostgreSQL server, where the URL alone does not say. */
+  readonly postgres?: PostgresOptions
 }
 
 /** `at` is in milliseconds of the machine's clock. */
@@ -41,17 +46,21 @@ export type Said =
   | { readonly event: EventName; readonly id?: string; readonly during?: string; readonly at: number }
 
 const [url = '', name = '', text = ''] = process.argv.slice(2)
-const { lease, concurrency, grace = '20s', busyTimeout }: WorksOptions = JSON.parse(text)
+const works: WorksOptions = JSON.parse(text)
+const { lease, concurrency, workers = 1, grace = '20s', busyTimeout, postgres: options } = works
 const told = Promise.withResolvers<void>()
 const quiet: readonly EventName[] = ['claim.ended', 'settle.ended', 'sweep.ended', 'job.started']
 
-const store = busyTimeout ? sqlite({ path: url.slice('sqlite:'.length), busyTimeout }) : url
+const file = busyTimeout && sqlite({ path: url.slice('sqlite:'.length), busyTimeout })
+const store = file || (options ? postgres(options) : url)
 const holdfast = await open(store, { logger: false })
 holdfast.onAll((event, facts) => {
   if (!quiet.includes(event)) say({ event, ...idOf(facts), at: machineMs() } satisfies Said)
 })
 holdfast.closeOnSignals({ grace })
-holdfast.work<Task>('tasks', perform, { name, lease, concurrency })
+for (let n = 1; n <= workers; n++) {
+  holdfast.work<Task>('tasks', perform, { name: workers > 1 ? `${name}/${n}` : name, lease, concurrency })
+}
 await hear()
 told.resolve()
 
@@ -59,11 +68,10 @@ async function perform(job: Job<Task>): Promise<string> {
   say({ began: job.id, attempt: job.attempt } satisfies Said)
   const task = job.payload
   if (task.do === 'die') process.kill(process.pid, 'SIGKILL')
-  else if (task.do === 'work') await sleep(task.ms ?? 0)
-  else if (task.do === 'waitToBeTold') {
-    if (task.effects) stage(job)
-    await told.promise
-  } else if (job.attempt === 1) await performFirst(job, task)
+  if ('effects' in task) stage(job)
+  if (task.do === 'work') await sleep(task.ms ?? 0)
+  else if (task.do === 'waitToBeTold') await told.promise
+  else if (job.attempt === 1) await performFirst(job, task)
   return name
 }
 

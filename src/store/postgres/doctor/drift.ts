@@ -1,11 +1,13 @@
 // Whether the schema is what this version makes of it. What it should be is read from the migrations themselves: the last
 // text of every function, and the indexes and tables that are made and not dropped again.
 
+import type { PoolClient } from 'pg'
 import { few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../database.ts'
-import { migrations, type Schema } from '../migrations.ts'
+import { steps } from '../migrations.ts'
 import { armour, ownersNames } from '../roles.ts'
+import type { Schema } from '../schema.ts'
 import type { Patient } from './examine.ts'
 
 interface Wanted {
@@ -22,9 +24,9 @@ const statement =
   /create (?:or replace )?function holdfast\.(?<function>\w+)\((?<head>[\s\S]*?)\bas \$holdfast\$(?<body>[\s\S]*?)\$holdfast\$;|create (?:unique )?index (?<index>\w+) on [^;]*;|create (?:unlogged )?table holdfast\.(?<table>\w+) |drop (?<dropped>function|index|table) (?:if exists )?holdfast\.(?<gone>\w+)/g
 
 /** Everything that is to be there, by kind and name, functions also by the names of what they are given. */
-export function wantedObjects(schema: Schema, steps: readonly string[] = migrations): Map<string, Wanted> {
+export function wantedObjects(schema: Schema, texts = steps.map(({ sql }) => sql)): Map<string, Wanted> {
   const wanted = new Map<string, Wanted>()
-  for (const { 0: text, groups = {} } of steps.join('\n').matchAll(statement)) {
+  for (const { 0: text, groups = {} } of texts.join('\n').matchAll(statement)) {
     const { function: made, head = '', body = '', index, table, dropped, gone } = groups
     if (dropped)
       for (const key of [...wanted.keys()]) if (key.split('(')[0] === `${dropped} ${gone}`) wanted.delete(key)
@@ -65,7 +67,10 @@ const selectThere = `
     left join pg_index i on i.indexrelid = c.oid
    where c.relnamespace = $1::regnamespace and c.relkind in ('i', 'I', 'r', 'p') and i.indisvalid is not false`
 
+/** A schema that is newer, and has room for this client, is another version's to judge. */
 export async function schemaDrift({ db, request }: Patient): Promise<Finding[]> {
+  const [installed] = await db.query('select schema from holdfast.meta', [])
+  if (Number(installed?.[0]) !== steps.length) return []
   const drifted = await findDrift(db)
   if (drifted.length === 0) return [fine('schema-drift', 'The schema is as this version makes it.')]
   const names = drifted.map(({ wanted, how }) => `${wanted.kind} ${wanted.name} is ${how}`)
@@ -107,21 +112,15 @@ function isSame(
 
 /** A table cannot be made again: what lay in it is gone. */
 async function remake(db: Database, drifted: readonly Drift[]): Promise<void> {
-  const client = await db.checkOut()
-  try {
+  const work = async (client: PoolClient) => {
     await client.query('begin')
     for (const { wanted } of drifted) {
-      if (wanted.kind === 'index')
-        await client.query(`drop index if exists ${db.schema.quoted}.${wanted.name}; ${wanted.text}`)
-      if (wanted.kind === 'function')
-        await client.query(wanted.text.replace(/^create (or replace )?/, 'create or replace '))
+      const { kind, name, text } = wanted
+      if (kind === 'index') await client.query(`drop index if exists ${db.schema.quoted}.${name}; ${text}`)
+      if (kind === 'function') await client.query(text.replace(/^create (or replace )?/, 'create or replace '))
     }
     await client.query(armour(db.schema))
     await client.query('commit')
-  } catch (error) {
-    await client.query('rollback')
-    throw error
-  } finally {
-    client.release()
   }
+  await db.lend(work, { rollsBack: true })
 }

@@ -14,8 +14,8 @@ import { autovacuum, deadRows, partitions } from './tables.ts'
 
 export interface Patient {
   readonly db: Database
-  /** Whether this store was opened to listen for wake-ups. */
-  readonly listens: boolean
+  /** How this store was opened to listen for wake-ups: by the pool, at a URL of its own, or not at all. */
+  readonly listen: boolean | string
   readonly request: ExamineRequest
   sweep(): Promise<SweepReport>
 }

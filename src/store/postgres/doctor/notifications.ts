@@ -2,17 +2,19 @@
 
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { ClientBase } from 'pg'
 import { fine, warning } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../database.ts'
+import { withClient } from '../visit.ts'
 import type { Patient } from './examine.ts'
 
 const probeMs = 2_000
 
-export async function notifications({ db, listens }: Patient): Promise<Finding[]> {
-  if (!listens)
+export async function notifications({ db, listen }: Patient): Promise<Finding[]> {
+  if (listen === false)
     return [fine('notifications', 'Wake-ups are polled for, because the store was opened with listen: false.')]
-  if (await isHeard(db)) return [fine('notifications', 'Wake-ups arrive.')]
+  if (await isHeard(db, listen)) return [fine('notifications', 'Wake-ups arrive.')]
   return [
     warning(
       'notifications',
@@ -23,15 +25,14 @@ export async function notifications({ db, listens }: Patient): Promise<Finding[]
 }
 
 /** On two connections: a pooler may deliver what is sent and heard on one and the same. */
-async function isHeard(db: Database): Promise<boolean> {
+async function isHeard(db: Database, listen: string | true): Promise<boolean> {
   const channel = `holdfast probe ${randomUUID()}`
-  const client = await db.checkOut()
-  try {
+  const probe = async (client: ClientBase) => {
     const heard = new Promise<true>((resolve) => client.on('notification', () => resolve(true)))
     await client.query(`listen "${channel}"`)
     await db.once('select pg_notify($1, $2)', [channel, 'heard?'])
-    return await Promise.race([heard, sleep(probeMs, false)])
-  } finally {
-    client.release(true) // it listens, and others must not get it
+    return Promise.race([heard, sleep(probeMs, false)])
   }
+  if (listen !== true) return withClient(listen, probe)
+  return db.lend(probe, { ends: true }) // it listens, and others must not get it
 }

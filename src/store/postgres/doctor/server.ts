@@ -4,7 +4,6 @@ import { span } from '../../../duration.ts'
 import { fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../database.ts'
-import { migrations } from '../migrations.ts'
 import type { Patient } from './examine.ts'
 
 const oldestVersion = 140_000
@@ -14,11 +13,12 @@ export async function serverVersion({ db }: Patient): Promise<Finding[]> {
     'server_version',
     'server_version_num',
   ])
-  const facts = { version, schema: db.schema.name, schemaVersion: migrations.length }
+  const [installed] = await db.query('select schema from holdfast.meta', [])
+  const facts = { version, schema: db.schema.name, schemaVersion: Number(installed?.[0]) }
   if (Number(number) < oldestVersion)
     return [wrong('server-version', `PostgreSQL ${version} is too old.`, 'Upgrade the server to 14 or newer.', facts)]
   return [
-    fine('server-version', `PostgreSQL ${version}, schema ${db.schema.name} at version ${migrations.length}.`, facts),
+    fine('server-version', `PostgreSQL ${version}, schema ${db.schema.name} at version ${installed?.[0]}.`, facts),
   ]
 }
 

@@ -15,6 +15,7 @@ export const tables = `
 create table holdfast.meta (
   only_row boolean primary key default true check (only_row),
   schema int not null,
+  min_client int not null, -- clients that know this schema, or a later one, can work here
   system_identifier text -- of the cluster whose transaction numbers the rows carry; null: not known
 );
 

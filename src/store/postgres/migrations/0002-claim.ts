@@ -349,7 +349,8 @@ begin
                   where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
                     and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()))
       or exists (select from unnest(c.gap_xids) g(xid) where pg_visible_in_snapshot(g.xid, pg_current_snapshot()))
-      or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed);
+      or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed)
+      or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- for the claim to find out
   v_slow := clock_timestamp() - v_began > cardinality(v_lanes) * interval '20 microseconds' + interval '2 milliseconds';
   if v_slow then -- some lane has much ahead of its bound that cannot be taken: a claim must move that bound
     foreach v_lane in array v_lanes loop

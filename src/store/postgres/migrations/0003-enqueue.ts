@@ -48,6 +48,16 @@ begin
   end if;
 end $holdfast$;
 
+-- A client remembers the numbers of lanes. One that was made just before a standby took over, or after the backup that was
+-- restored, is not there any more: the client forgets what it knows and starts over. A caller's own snapshot may simply be
+-- older than the lane.
+create function holdfast.miss_lane() returns void language plpgsql as $holdfast$
+begin
+  if current_setting('transaction_isolation') = 'read committed' then
+    raise exception 'the database was set back behind a lane that this client knew; start over' using errcode = 'HF006';
+  end if;
+end $holdfast$;
+
 -- Of lanes and attempts there is one for all, or one for each.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint)
@@ -55,6 +65,7 @@ returns void language plpgsql set plan_cache_mode = force_generic_plan set enabl
 as $holdfast$
 declare
   v_now bigint := holdfast.now_ms(p_now);
+  v_lanes int;
 begin
   if p_flush is not null then
     perform holdfast.land(p_flush, v_now, null);
@@ -71,6 +82,10 @@ begin
       from (select u.lane, case when cardinality(p_lanes) = 1 then cardinality(p_ids) else count(*) end as jobs
               from unnest(p_lanes) u(lane) group by u.lane) c
       join holdfast.lane l on l.no = c.lane;
+    get diagnostics v_lanes = row_count;
+    if v_lanes < 1 or (cardinality(p_lanes) > 1 and v_lanes < (select count(distinct u) from unnest(p_lanes) u)) then
+      perform holdfast.miss_lane();
+    end if;
     if holdfast.is_watched(v_now) then
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
       select pg_current_xact_id(), v_now, l.queue, 'ready', count(*), array_agg(u.id)
@@ -78,6 +93,10 @@ begin
        group by l.queue;
     end if;
     return;
+  end if;
+  if exists (select from unnest(p_lanes) u(lane)
+              where not exists (select from holdfast.lane l where l.no = u.lane offset 0)) then
+    perform holdfast.miss_lane();
   end if;
   with added as (
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
@@ -126,6 +145,9 @@ declare
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
 begin
+  if not exists (select from holdfast.lane l where l.no = v_lane and l.queue = v_queue) then
+    perform holdfast.miss_lane();
+  end if;
   if p_job ? 'idempotencyKey' then
     loop
       insert into holdfast.idempotency (queue, key, seq, id, hash)
@@ -206,6 +228,9 @@ begin
   select pg_current_xact_id(), l.queue, (p_run_at <= p_now)::int - (v_old.ready_xid is not null)::int,
          (p_run_at > p_now)::int - (v_old.ready_xid is null)::int
     from holdfast.lane l where l.no = p_lane;
+  if not found then
+    perform holdfast.miss_lane();
+  end if;
   if holdfast.is_watched(p_now) then
     perform holdfast.tell(l.queue, case when p_run_at <= p_now then 'ready' else 'scheduled' end, array[p_id], p_now)
        from holdfast.lane l where l.no = p_lane;

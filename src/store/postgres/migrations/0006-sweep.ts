@@ -266,19 +266,44 @@ begin
                (select start_before from holdfast.overdue order by start_before limit 1));
 end $holdfast$;
 
+-- Whether rows came from another cluster: it says so itself, or a number is ahead of what this one has given out, or behind
+-- what the rows have. A row that a snapshot can see and that carries a transaction from its xmax on was not written here.
+create function holdfast.is_from_elsewhere(p_system_identifier text) returns boolean language sql stable as $holdfast$
+  with here as materialized (select pg_snapshot_xmax(pg_current_snapshot()) as xmax),
+  lane as materialized (select l.no + f.front as no from holdfast.lane l, (values (0), (1)) f(front))
+  select exists (select from holdfast.meta m where m.system_identifier <> p_system_identifier)
+      or exists (select from holdfast.lane_cursor c, here h where c.xid > h.xmax)
+      or exists (select from here h, lane l
+                   cross join lateral (select j.ready_xid from holdfast.job j where j.lane = l.no and j.ready_xid is not null
+                                        order by j.ready_xid desc limit 1) j
+                  where j.ready_xid >= h.xmax)
+      or exists (select from here h, (select t.xid from holdfast.tally t order by t.xid desc limit 1) t where t.xid >= h.xmax)
+      or (select max(l.no) from holdfast.lane l) > coalesce(pg_sequence_last_value('holdfast.lane_no'::regclass), 0)
+      or (select max(q.no) from holdfast.queue q) > coalesce(pg_sequence_last_value('holdfast.queue_no_seq'::regclass), 0)
+$holdfast$;
+
+-- Rows that were copied one by one come without the sequences they were numbered by.
+create function holdfast.raise_sequences() returns void language sql as $holdfast$
+  select setval(s.name::regclass, s.used)
+    from (values
+      ('holdfast.queue_no_seq', (select max(no) from holdfast.queue)::bigint),
+      ('holdfast.lane_no', (select max(no) from holdfast.lane)::bigint),
+      ('holdfast.number', greatest((select max(greatest(seq, ord)) from holdfast.job), (select max(seq) from holdfast.ended),
+                                   (select max(version) from holdfast.kv)))
+    ) s(name, used)
+   where s.used > coalesce(pg_sequence_last_value(s.name::regclass), 0)
+$holdfast$;
+
 -- After a restore into another cluster the transaction numbers in the rows mean nothing. Every ready job gets a new place
 -- in the same order; what was running is ready again, first, and its claim cost nothing.
 create function holdfast.heal(p_system_identifier text) returns void language plpgsql as $holdfast$
 begin
   perform pg_advisory_xact_lock(SCHEMA_LOCKS, 1);
-  if (select m.system_identifier is not distinct from p_system_identifier from holdfast.meta m)
-     and not exists (select from holdfast.lane_cursor c where c.xid > pg_snapshot_xmax(pg_current_snapshot())) then
-    return; -- somebody else has done it
+  if not holdfast.is_from_elsewhere(p_system_identifier) then -- or not any more: somebody else has done it
+    update holdfast.meta set system_identifier = p_system_identifier where system_identifier is null;
+    return;
   end if;
-  if not exists (select from holdfast.lane) then
-    update holdfast.meta set system_identifier = p_system_identifier;
-    return; -- nothing was ever enqueued here
-  end if;
+  perform holdfast.raise_sequences();
   perform holdfast.lock_lanes(array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front)));
   perform from holdfast.job j order by j.id for update; -- whoever settles one of them waits, and finds its place gone
   insert into holdfast.tally (xid, queue, running, ready)
@@ -299,6 +324,7 @@ begin
   )
   update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, lane = t.lane from turn t where j.id = t.id;
   delete from holdfast.lease;
+  delete from holdfast.progress;
   update holdfast.overdue set passed = false where passed;
   update holdfast.job j set start_before = null -- one that ran has started
    where j.start_before is not null

@@ -7,6 +7,19 @@ create table holdfast.grantee (
   uses text[] not null
 );
 
+-- Until now everybody might call every function. Who was granted tables by hand goes on.
+do $holdfast$
+declare
+  v_role name;
+begin
+  for v_role in
+    select distinct r.rolname from pg_class c, lateral aclexplode(c.relacl) a join pg_roles r on r.oid = a.grantee
+     where c.oid = 'holdfast.job'::regclass and a.privilege_type = 'INSERT' and a.grantee <> c.relowner
+  loop
+    execute format('grant execute on all functions in schema %s to %I', holdfast.quoted_schema(), v_role);
+  end loop;
+end $holdfast$;
+
 create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text)
 returns void language plpgsql as $holdfast$
 begin

@@ -1,0 +1,143 @@
+// Few connections and many callers; a pool that the application and the store share.
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { type AddressInfo, createServer } from 'node:net'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Pool } from 'pg'
+import { systemClock } from '../../src/clock.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { Database } from '../../src/store/postgres/database.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
+import { rejects } from '../conformance/expect.ts'
+import { recount } from '../conformance/world.ts'
+import { testDatabase } from '../support/postgres.ts'
+
+test('no more connections of a shared pool are in use than were allowed, and the application never waits for us', async (t) => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 6)
+  await using holdfast = await open(postgres({ pool: shared.pool, connections: 3 }))
+  let isOver = false
+  const waits: number[] = []
+  const application = async () => {
+    for (; !isOver; await sleep(2)) {
+      const from = performance.now()
+      const client = await shared.pool.connect()
+      waits.push(performance.now() - from)
+      client.release()
+    }
+  }
+  const querying = application()
+  await Promise.all(Array.from({ length: 60 }, (_, n) => cycle(holdfast, `queue-${n % 12}`)))
+  isOver = true
+  await querying
+  t.diagnostic(`${shared.inUseMax} in use at most; the application waited ${Math.max(...waits).toFixed(1)} ms at most`)
+  assert.ok(shared.inUseMax <= 3 + 1, `${shared.inUseMax} were in use, one of them the application's`)
+  await recount(holdfast)
+  await holdfast.close()
+})
+
+test('a quarter of a shared pool is left to the application unless it says otherwise', async () => {
+  await using database = await testDatabase()
+  for (const [max, ours] of [
+    [8, 6],
+    [2, 1],
+    [1, 1],
+  ] as const) {
+    await using shared = sharedPool(database.url, max)
+    await using holdfast = await open(postgres({ pool: shared.pool, listen: false }))
+    await Promise.all(Array.from({ length: 40 }, (_, n) => cycle(holdfast, `queue-${n}`)))
+    assert.ok(shared.inUseMax <= ours, `${shared.inUseMax} of ${max}`)
+    await holdfast.close()
+  }
+})
+
+test('one connection is enough for every kind of call', async () => {
+  await using database = await testDatabase()
+  await using holdfast = await open(postgres({ url: database.url, connections: 1 }))
+  await Promise.all(Array.from({ length: 20 }, (_, n) => cycle(holdfast, `queue-${n}`)))
+  await holdfast.queue('mail', { onDead: { queue: 'alerts' } }).enqueue('a')
+  const [lease] = await holdfast.claim(['mail'])
+  await lease?.dead(new Error('no'), { sql: [{ text: 'select 1' }], enqueue: [{ queue: 'new', payload: 1 }] })
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, 1)
+  const watching = holdfast.watch({ queue: 'mail' })[Symbol.asyncIterator]()
+  const next = watching.next()
+  await sleep(50)
+  await holdfast.cancel(lease?.job.id ?? '')
+  assert.equal((await next).done, false)
+  await watching.return?.()
+  await holdfast.purge('new')
+  await recount(holdfast)
+})
+
+test('a pool that the application has emptied is waited for', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 2, { connectionTimeoutMillis: 50 })
+  await using holdfast = await open(postgres({ pool: shared.pool }))
+  const taken = await Promise.all([shared.pool.connect(), shared.pool.connect()])
+  const cycling = cycle(holdfast, 'mail')
+  await sleep(200)
+  for (const client of taken) client.release()
+  await cycling
+  const again = await Promise.all([shared.pool.connect(), shared.pool.connect()])
+  await rejects(holdfast.queue('mail').enqueue(1), 'STORE_UNAVAILABLE', { mayHaveLanded: false })
+  for (const client of again) client.release()
+  await holdfast.close()
+})
+
+test('how many connections is a whole number', async () => {
+  for (const connections of [0, -1, 1.5, Number.NaN, '3' as never])
+    await rejects(open(postgres({ url: 'postgres://nobody', connections })), 'INVALID_OPTION', {
+      option: 'connections',
+    })
+})
+
+test('a connection that is ended with its very first words does not end the process', async () => {
+  const server = createServer((socket) => socket.once('data', () => socket.end(Buffer.concat([welcome, farewell]))))
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const pool = new Pool({ host: '127.0.0.1', port: (server.address() as AddressInfo).port, user: 'u', database: 'd' })
+  pool.on('error', () => undefined)
+  const database = new Database(pool, { schema: new Schema('s'), clock: systemClock, connections: 1 })
+  await rejects(database.query('select 1', []), 'STORE_UNAVAILABLE')
+  await pool.end()
+  server.close()
+})
+
+/** Authenticated, and ready for a query. */
+const welcome = Buffer.from('R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I', 'latin1')
+const farewellText = 'SFATAL\0C57P01\0Mterminating connection\0\0'
+const farewell = Buffer.concat([
+  Buffer.from('E'),
+  Buffer.from([0, 0, 0, farewellText.length + 4]),
+  Buffer.from(farewellText, 'latin1'),
+])
+
+async function cycle(holdfast: Holdfast, name: string): Promise<void> {
+  const queue = holdfast.queue(name)
+  await queue.enqueue(1, { dedup: { key: crypto.randomUUID() } })
+  const [lease] = await queue.claim({ wait: '20s' })
+  await lease?.renew()
+  await lease?.done(null, { put: [{ key: name, value: 1 }] })
+  await holdfast.stats()
+}
+
+/** Watches over how it is used. */
+function sharedPool(url: string, max: number, options: { readonly connectionTimeoutMillis?: number } = {}) {
+  const pool = new Pool({ connectionString: url, max, ...options })
+  pool.on('error', () => undefined)
+  let inUse = 0
+  const shared = {
+    pool,
+    inUseMax: 0,
+    [Symbol.asyncDispose]: () => pool.end(),
+  }
+  pool.on('acquire', () => {
+    shared.inUseMax = Math.max(shared.inUseMax, ++inUse)
+  })
+  pool.on('release', () => {
+    inUse -= 1
+  })
+  return shared
+}

@@ -1,0 +1,144 @@
+// Timeouts that an administrator sets for a role or a database, for the good of its statements, and statements that are
+// cancelled by hand. Nothing of ours is lost to them; what is the application's own keeps to them.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { claimOne, readJob, stateOf } from '../conformance/expect.ts'
+import { recount } from '../conformance/world.ts'
+import { testDatabase } from '../support/postgres.ts'
+import { query } from './scene.ts'
+
+const timeoutMs = 100
+const waitMs = 4 * timeoutMs
+
+for (const setting of ['statement_timeout', 'lock_timeout', 'transaction_timeout'] as const) {
+  test(`calls that wait for longer than ${setting} end when what they wait for does`, async (t) => {
+    await using database = await testDatabase()
+    const [row] = await query(database.url, `select current_setting('${setting}', true) as known`)
+    if (row?.['known'] === null) return t.skip(`this server knows no ${setting}`)
+    await open(database.url).then((holdfast) => holdfast.close())
+    await query(database.url, `alter database ${database.name} set ${setting} = '${timeoutMs}ms'`)
+    await using holdfast = await open(database.url)
+    const mail = holdfast.queue('mail')
+    await using stranger = await Stranger.begin(database.url)
+
+    await mail.enqueue('first', { tx: stranger.client, dedup: { key: 'k' } })
+    const [{ status }] = await Promise.all([mail.enqueue('second', { dedup: { key: 'k' } }), stranger.commitsLater()])
+    assert.equal(status, 'duplicate')
+
+    await stranger.takes('lock table holdfast.lane_cursor in access exclusive mode')
+    const [lease] = await Promise.all([claimOne(holdfast, 'mail'), stranger.commitsLater()])
+
+    await stranger.takes('lock table holdfast.ended in access exclusive mode')
+    await Promise.all([lease.done('sent'), stranger.commitsLater()])
+    assert.equal(await holdfast.result(lease.job.id), 'sent')
+    await recount(holdfast)
+  })
+}
+
+test('a schema is made however short the timeouts are', async () => {
+  await using database = await testDatabase()
+  for (const setting of ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout'])
+    await query(database.url, `alter database ${database.name} set ${setting} = '30ms'`)
+  await using holdfast = await open(database.url)
+  assert.equal((await holdfast.stats()).ready, 0)
+})
+
+test('a SQL effect keeps to the timeout of its role: it fails its own job, and no other', async () => {
+  await using database = await testDatabase()
+  await open(database.url).then((holdfast) => holdfast.close())
+  await query(database.url, `alter database ${database.name} set statement_timeout = '${timeoutMs}ms'`)
+  await using holdfast = await open(database.url)
+  await holdfast.queue('mail').enqueueMany([{ payload: 'slow' }, { payload: 'quick' }])
+  const [slow, quick] = await holdfast.claim(['mail'], { max: 2 })
+  const sql = [{ text: 'select pg_sleep(30)' }]
+  const settled = await Promise.allSettled([slow?.done(null, { sql }), quick?.done()])
+  assert.deepEqual(
+    settled.map(({ status }) => status),
+    ['rejected', 'fulfilled'],
+  )
+  const job = await readJob(holdfast, slow?.job.id ?? '')
+  assert.equal(job.state, 'scheduled')
+  assert.match(job.history[0]?.error?.message ?? '', /statement timeout/)
+  assert.equal(await stateOf(holdfast, quick?.job.id ?? ''), 'done')
+})
+
+test('a session that is ended as soon as it idles in a transaction is not one of ours', async () => {
+  await using database = await testDatabase()
+  await query(database.url, `alter database ${database.name} set idle_in_transaction_session_timeout = '1ms'`)
+  await using holdfast = await open(database.url)
+  await everyKindOfCall(holdfast)
+})
+
+test('statements that somebody cancels, again and again, are made again', async (t) => {
+  await using database = await testDatabase()
+  await using holdfast = await open(database.url)
+  await everyKindOfCall(holdfast) // the first sweep makes partitions, which takes longer than anybody is left in peace
+  let isOver = false
+  let cancelled = 0
+  const cancelling = async () => {
+    const client = new pg.Client({ connectionString: database.url })
+    await client.connect()
+    for (; !isOver; await sleep(100)) {
+      const { rowCount } = await client.query(`select pg_cancel_backend(pid) from pg_stat_activity
+        where datname = current_database() and state = 'active' and pid <> pg_backend_pid()`)
+      cancelled += rowCount ?? 0
+    }
+    await client.end()
+  }
+  const storm = cancelling()
+  try {
+    while (cancelled < 5) await everyKindOfCall(holdfast)
+  } finally {
+    isOver = true
+    await storm
+  }
+  t.diagnostic(`${cancelled} statements cancelled`)
+  await recount(holdfast)
+})
+
+async function everyKindOfCall(holdfast: Holdfast): Promise<void> {
+  const mail = holdfast.queue('mail')
+  const { id } = await mail.enqueue('a', { dedup: { key: 'k' } })
+  const lease = await claimOne(holdfast, 'mail')
+  await lease.renew()
+  await lease.progress(0.5)
+  await lease.done('sent', { put: [{ key: 'k', value: 1 }], enqueue: [{ queue: 'post', payload: 1 }] })
+  await holdfast.kv.put('other', 2)
+  await holdfast.sweep()
+  assert.equal(await holdfast.result(id), 'sent')
+}
+
+/** Somebody else's transaction. */
+class Stranger implements AsyncDisposable {
+  readonly client: pg.Client
+
+  static async begin(url: string): Promise<Stranger> {
+    const client = new pg.Client({ connectionString: url })
+    await client.connect()
+    await client.query('set statement_timeout = 0')
+    await client.query(`select set_config(name, '0', false) from pg_settings where name = 'transaction_timeout'`)
+    await client.query('begin')
+    return new Stranger(client)
+  }
+
+  private constructor(client: pg.Client) {
+    this.client = client
+  }
+
+  async takes(lock: string): Promise<void> {
+    await this.client.query(`begin; ${lock}`)
+  }
+
+  async commitsLater(): Promise<void> {
+    await sleep(waitMs)
+    await this.client.query('commit')
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.client.end()
+  }
+}

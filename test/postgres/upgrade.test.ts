@@ -1,0 +1,147 @@
+// Two versions at work on one database, and the way from one to the other while everybody works. What they may rely on is
+// in docs/guides/upgrading.md.
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { describe, test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Client } from 'pg'
+import { open } from '../../src/open.ts'
+import { migrate } from '../../src/store/postgres/migrate.ts'
+import { migrationScript, minClientOf, type Step, steps } from '../../src/store/postgres/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
+import { claimOne, rejects } from '../conformance/expect.ts'
+import { root } from '../support/checkout.ts'
+import { nextSteps, nextVersion } from '../support/next-version.ts'
+import { type Ground, setup } from './exactness-ground.ts'
+import { assertRecount } from './exactness-recount.ts'
+import { withClient } from './lived-in.ts'
+import { type Program, startProgram } from './processes.ts'
+
+const schema = new Schema('holdfast')
+const thisVersion = join(root, 'src/open.ts')
+const bringTo = (to: readonly Step[]) => (client: Client) => migrate(client, schema, to)
+
+interface Worked {
+  readonly enqueued: number
+  readonly longestMs: Readonly<Record<string, number>>
+}
+
+async function end(programs: readonly Program[]): Promise<Worked[]> {
+  for (const program of programs) program.tell('end')
+  return Promise.all(programs.map((program) => program.hear<Worked>()))
+}
+
+async function assertAllDone({ pool }: Ground, worked: readonly Worked[]): Promise<void> {
+  const counts = [...(await assertRecount(pool)).values()]
+  assert.equal(
+    counts.reduce((sum, { done }) => sum + done, 0),
+    worked.reduce((sum, { enqueued }) => sum + enqueued, 0),
+    'every job that was acknowledged is done',
+  )
+  for (const { ready, scheduled, running, dead } of counts) assert.equal(ready + scheduled + running + dead, 0)
+}
+
+describe('two versions on one database', () => {
+  test('work beside each other, while the newer one migrates and after it: nothing is lost, and no call fails', async () => {
+    await using ground = await setup()
+    await using next = await nextVersion()
+    await using old = startProgram('works', ground.url, thisVersion, 'shared')
+    await old.hear()
+    await using newer = startProgram('works', ground.url, next.path('open.ts'), 'shared')
+    await newer.hear()
+    await using oldAgain = startProgram('works', ground.url, thisVersion, 'shared')
+    await oldAgain.hear()
+    await delay(500)
+    const worked = await end([old, newer, oldAgain])
+    for (const { enqueued } of worked) assert.ok(enqueued > 0)
+    const [meta] = await ground.rows('select schema, min_client from holdfast.meta')
+    assert.deepEqual(meta, { schema: steps.length + 1, min_client: minClientOf(steps) })
+    await assertAllDone(ground, worked)
+  })
+
+  test('an older client is refused where the schema has no room for it, and left alone where it has', async () => {
+    await using ground = await setup()
+    await withClient(ground.url, bringTo(nextSteps))
+    await using holdfast = await open(ground.url)
+    await using looking = await open(ground.url, { readOnly: true })
+    await holdfast.queue('mail').enqueue(1)
+    assert.equal((await looking.stats('mail')).ready, 1)
+    await (await claimOne(holdfast, 'mail')).done()
+    const breaking = { sql: 'select 1', minClient: steps.length + 2 }
+    assert.deepEqual(await withClient(ground.url, bringTo([...nextSteps, breaking])), {
+      from: steps.length + 1,
+      to: steps.length + 2,
+    })
+    const facts = { found: steps.length + 2, known: steps.length, minClient: steps.length + 2 }
+    await rejects(open(ground.url), 'SCHEMA_AHEAD', facts)
+    await rejects(open(ground.url, { readOnly: true }), 'SCHEMA_AHEAD', facts)
+  })
+})
+
+describe('a migration of a schema in use', () => {
+  test('waits for a long reader a moment at a time, and workers never wait for long behind it', async (t) => {
+    await using ground = await setup()
+    await using worker = startProgram('works', ground.url, thisVersion, 'mail')
+    await worker.hear()
+    const reader = await ground.pool.connect()
+    await reader.query('begin; select count(*) from holdfast.job')
+    worker.tell('measure')
+    const migrated = withClient(ground.url, bringTo(nextSteps))
+    await delay(3_500)
+    const [meta] = await ground.rows('select schema from holdfast.meta')
+    assert.deepEqual(meta, { schema: steps.length }, 'the reader keeps the table')
+    await reader.query('commit')
+    reader.release()
+    assert.deepEqual(await migrated, { from: steps.length, to: steps.length + 1 })
+    const [worked] = await end([worker])
+    assert.ok(worked)
+    t.diagnostic(`longest calls (ms): ${JSON.stringify(worked.longestMs)}`)
+    for (const [verb, ms] of Object.entries(worked.longestMs)) assert.ok(ms < 2_000, `${verb} took ${ms} ms`)
+    await assertAllDone(ground, [worked])
+  })
+
+  test('is done once by ten who start it at the same moment; the others wait, and find it done', async () => {
+    await using ground = await setup()
+    await (await open(ground.url)).close()
+    const answers = await Promise.all(Array.from({ length: 10 }, () => withClient(ground.url, bringTo(nextSteps))))
+    assert.deepEqual(answers.map(({ from }) => from).sort(), [
+      steps.length,
+      ...Array.from({ length: 9 }, () => steps.length + 1),
+    ])
+  })
+
+  test('that fails half-way stays at the step before, whose clients work on', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    const fails = { sql: 'alter table holdfast.job add column more text; select 1 / 0' }
+    await assert.rejects(withClient(ground.url, bringTo([...nextSteps, fails])), /division by zero/)
+    const [meta] = await ground.rows('select schema from holdfast.meta')
+    assert.deepEqual(meta, { schema: steps.length + 1 })
+    await holdfast.queue('mail').enqueue(1)
+    await using another = await open(ground.url)
+    await (await claimOne(another, 'mail')).done()
+    await assertRecount(ground.pool)
+  })
+})
+
+describe('the script from an installed version on', () => {
+  test('brings the schema to where a migration brings it, whichever version that is', async () => {
+    for (const from of [steps.length - 3, steps.length - 1]) {
+      await using ground = await setup()
+      await withClient(ground.url, bringTo(steps.slice(0, from)))
+      await ground.pool.query(migrationScript(schema, { from: from }))
+      const [meta] = await ground.rows('select schema, min_client from holdfast.meta')
+      assert.deepEqual(meta, { schema: steps.length, min_client: minClientOf(steps) })
+      await using holdfast = await open(ground.url)
+      await holdfast.queue('mail').enqueue(1)
+      await (await claimOne(holdfast, 'mail')).done()
+    }
+  })
+
+  test('changes nothing where the schema is at another version, and is empty at the last', async () => {
+    await using ground = await setup()
+    await (await open(ground.url)).close()
+    await assert.rejects(ground.pool.query(migrationScript(schema, { from: 8 })), /this is for a schema at version 8/)
+    assert.equal(migrationScript(schema, { from: steps.length }), '')
+  })
+})

@@ -1,0 +1,47 @@
+// A server whose disk is full. It refuses, or crashes and cannot recover until there is room; either way nothing that was
+// answered is lost, no job is charged for it, and work goes on by itself.
+import assert from 'node:assert/strict'
+import { appendFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { allJobs, rejects } from '../conformance/expect.ts'
+import { Scene } from '../faults/scene.ts'
+import { startServer } from '../support/postgres.ts'
+
+const diskMb = 160
+const isRoot = process.getuid?.() === 0
+const isSystemRun = process.env['HOLDFAST_TEST_SYSTEM'] === '1'
+const skip = (!isSystemRun && 'npm run test:system runs it') || (!isRoot && 'only root can mount a small disk')
+
+test('a disk that is full costs nothing but time', { skip }, async (t) => {
+  await using server = await startServer({ diskMb, settings: { max_wal_size: '48MB', min_wal_size: '32MB' } })
+  await using scene = await Scene.start({ store: { url: server.url() } })
+  const ballast = join(server.dataDirectory, 'ballast')
+  fill(ballast)
+  await scene.untilAllSay('store.down', 1)
+  const large = 'x'.repeat(500_000)
+  await rejects(scene.holdfast.queue('large').enqueue(large), 'STORE_UNAVAILABLE')
+  await sleep(2_000)
+  rmSync(ballast)
+  const crashed = !server.isRunning
+  if (crashed) await server.start() // as whoever looks after servers does
+  const tookMs = await scene.resumed()
+  t.diagnostic(`the server ${crashed ? 'crashed' : 'refused'}; every worker went on within ${tookMs.toFixed()} ms`)
+  await scene.judge(t)
+  const charged = (await allJobs(scene.holdfast, { queue: 'tasks' })).filter(({ history }) =>
+    history.some(({ ending }) => ending === 'failed'),
+  )
+  assert.deepEqual(charged, [])
+})
+
+/** Until nothing more goes in. */
+function fill(path: string): void {
+  for (const bytes of [1_000_000, 4_096]) {
+    try {
+      for (;;) appendFileSync(path, Buffer.alloc(bytes))
+    } catch (error) {
+      assert.equal((error as NodeJS.ErrnoException).code, 'ENOSPC')
+    }
+  }
+}

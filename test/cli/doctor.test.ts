@@ -78,10 +78,10 @@ describe('on a server', () => {
     const client = new pg.Client({ connectionString: database.url })
     await client.connect()
     try {
-      await client.query('update holdfast.meta set schema = schema + 1')
+      await client.query('update holdfast.meta set schema = schema + 1, min_client = schema + 1')
       const ahead = await doctor(database.url)
-      assert.match(ahead.stdout, /^✗ The database has schema \d+; .*Upgrade the holdfast package\. \[cannot-open\]\n/)
-      await client.query('update holdfast.meta set schema = schema - 2')
+      assert.match(ahead.stdout, /^✗ The database has schema \d+, .*Upgrade the holdfast package\. \[cannot-open\]\n/)
+      await client.query('update holdfast.meta set schema = schema - 2, min_client = 1')
       const behind = await doctor(database.url)
       assert.match(behind.stdout, /^✗ Schema holdfast is at version \d+, and \d+ is needed\. Run "holdfast migrate"/)
       assert.deepEqual([ahead.code, behind.code], [1, 1])

@@ -115,7 +115,7 @@ test('--print --from prints the steps from an installed version on, and nothing 
   const last = await holdfastAt('', 'migrate', '--print', '--from', String(to - 1), '--schema', 'jobs')
   assert.match(
     last.stdout,
-    /^-- from \d+ to \d+ of \d+\nbegin;\n[\s\S]*update "jobs".meta set schema = \d+[^;]*;\ncommit;\n$/,
+    /^-- from \d+ to \d+ of \d+\nbegin;\n[\s\S]*update "jobs".meta set schema = \d+[^;]*;\n[\s\S]*\ncommit;\n$/,
   )
   assert.equal((await holdfastAt('', 'migrate', '--print', '--from', String(to))).stdout.trim(), '')
   for (const wrong of ['-1', '1.5', String(to + 1), 'x']) {

@@ -46,3 +46,19 @@ export function show(value: unknown): string {
   if (Array.isArray(value)) return 'an array'
   return value instanceof Date ? 'a date out of range' : 'an object'
 }
+
+/** `340 ms`, `12 s`, `3 min`, `5 h`, `2 d` */
+export function span(ms: number): string {
+  const units: readonly [string, number][] = [
+    ['d', 86_400_000],
+    ['h', 3_600_000],
+    ['min', 60_000],
+    ['s', 1_000],
+  ]
+  for (const [unit, size] of units) {
+    if (ms < size) continue
+    const amount = ms / size
+    return `${amount < 10 && unit !== 'min' ? Number(amount.toFixed(1)) : Math.floor(amount)} ${unit}`
+  }
+  return `${Math.max(0, Math.round(ms))} ms`
+}

@@ -24,6 +24,7 @@ import type { JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
+import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
 import { logTo } from './observe/log.ts'
 import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
@@ -51,6 +52,7 @@ import type {
   AlterRequest,
   Capabilities,
   Enqueued,
+  Finding,
   KvAnswer,
   KvWrite,
   ProgressAnswer,
@@ -479,6 +481,11 @@ export class Holdfast {
       const { fired, skipped } = await this.#firing.fireDue()
       return { ...swept, fired, skipped }
     })
+  }
+
+  /** What threatens the jobs of this store or slows them down, the worst first, each with what to do about it. */
+  doctor(options: DoctorOptions = {}): Promise<readonly Finding[]> {
+    return this.#run(async () => diagnose(this.#store, toExamineRequest(options)))
   }
 
   /**

@@ -26,6 +26,7 @@ export type { DeathNotice } from './job/transition.ts'
 export type { AttemptInfo, JobInfo, ProgressInfo } from './job-info.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { Lease, LeasedJob, Settled } from './lease.ts'
+export type { DoctorOptions } from './observe/doctor/doctor.ts'
 export { type HealthParts, healthHandler, type PartCheck, type PartHealth, storeHealth } from './observe/health.ts'
 export type { LogFacts, Logger, LogLevel } from './observe/logger.ts'
 export { injectTrace, type JobHeaders } from './observe/trace-context.ts'
@@ -40,9 +41,19 @@ export type { ScheduleInfo } from './schedule/info.ts'
 export type { ScheduleOptions } from './schedule/options.ts'
 export type { MissedPolicy } from './schedule/stored-schedule.ts'
 export type { SqlStatement } from './sql-statement.ts'
-export { type PostgresOptions, postgres } from './store/postgres/index.ts'
+export { grants, type PostgresOptions, postgres } from './store/postgres/index.ts'
+export type { Roles, RoleUse } from './store/postgres/roles.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
-export type { Capabilities, ChangedState, Enqueued, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
+export type {
+  Capabilities,
+  ChangedState,
+  Enqueued,
+  Finding,
+  PurgeState,
+  RequeueAllAnswer,
+  Severity,
+  Store,
+} from './store/store.ts'
 export type { Reaper, ReaperReport } from './sweep/reaper.ts'
 export type { FindContext, ReaperOptions, Revival } from './sweep/reaper-options.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'

@@ -30,7 +30,7 @@ export interface Call {
   /** Which store was named, if any. */
   readonly url: string | undefined
   /** Opens the store. A command says what is wrong with its words before that. */
-  readonly open: () => Promise<Holdfast>
+  readonly open: (options?: { readonly readOnly: boolean }) => Promise<Holdfast>
   readonly operands: readonly string[]
   readonly options: Options
   readonly terminal: Terminal
@@ -45,6 +45,8 @@ export interface Answer {
   readonly text: string
   /** What was asked for is not there: exit code 1 although nothing failed. */
   readonly isMissing?: boolean
+  /** It is an answer as any other, and its exit code is 1. */
+  readonly hasFailed?: boolean
 }
 
 /** The words were wrong, before anything was tried: exit code 2. */

@@ -1,6 +1,7 @@
+import { span } from '../duration.ts'
 import type { AttemptInfo, JobInfo } from '../job-info.ts'
 import { type Command, notFound } from './command.ts'
-import { lines, oneLine, prettyJson, span, type Terminal } from './terminal.ts'
+import { lines, oneLine, prettyJson, type Terminal } from './terminal.ts'
 
 export const job: Command = {
   name: 'job',

@@ -8,6 +8,7 @@ import { withoutPassword } from '../store/postgres/address.ts'
 import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
 import { deleteJob } from './delete.ts'
+import { doctor } from './doctor.ts'
 import { enqueue } from './enqueue.ts'
 import { gate } from './gate.ts'
 import { commandHelp, globalOptions, helpText } from './help.ts'
@@ -32,7 +33,7 @@ import { watch } from './watch.ts'
 
 const commands: readonly Command[] = [
   ...[queues, jobs, job, enqueue, pause, resume, cancel, requeue, wake, reschedule, reprioritise, deleteJob, purge],
-  ...[watch, sweep, schedules, schedule, gate, kv, migrate],
+  ...[watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
 ]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.
@@ -68,7 +69,7 @@ async function dispatch(args: readonly string[], isJson: boolean): Promise<numbe
   await using store = new LazyStore(url, { mayCreate: command.mayCreate?.(operands) ?? false })
   const answer = await command.run({
     url,
-    open: () => store.open(),
+    open: (options) => store.open(options),
     operands,
     options: new Options(values),
     terminal,
@@ -136,11 +137,11 @@ function printUsage(): number {
   return 2
 }
 
-function printAnswer({ data, text, isMissing = false }: Answer, isJson: boolean): number {
+function printAnswer({ data, text, isMissing = false, hasFailed = false }: Answer, isJson: boolean): number {
   if (isJson) console.log(JSON.stringify(data, null, 2))
   else if (isMissing) console.error(`holdfast: ${text}`)
   else console.log(text)
-  return isMissing ? 1 : 0
+  return isMissing || hasFailed ? 1 : 0
 }
 
 function errorText(error: unknown): string {

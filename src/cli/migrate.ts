@@ -1,8 +1,10 @@
 // Opening a store brings its schema up. This command does it beforehand, by a role that may, or prints what to run.
 
 import { isPostgresUrl, postgresAddress } from '../store/postgres/address.ts'
+import { grantRoles } from '../store/postgres/grant.ts'
 import { migrate as bringUp } from '../store/postgres/migrate.ts'
 import { migrationScript, steps } from '../store/postgres/migrations.ts'
+import { isUse, type Roles, type RoleUses, usesByRole } from '../store/postgres/roles.ts'
 import { Schema } from '../store/postgres/schema.ts'
 import { withClient } from '../store/postgres/visit.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
@@ -16,11 +18,17 @@ export const migrate: Command = {
     schema: { value: 'name', says: "PostgreSQL: the schema, if not the URL's ?schema=; holdfast unless given" },
     print: { says: 'PostgreSQL: only print the SQL for a new schema; needs no connection' },
     from: { value: 'version', says: 'with --print: only the steps from this version on, for a schema that is at it' },
+    grant: {
+      value: 'use=role,…',
+      multiple: true,
+      says: 'PostgreSQL: what roles may do: producer, worker or reader; none takes it back',
+    },
   },
   examples: [
     'holdfast migrate --store postgres://admin@db.example/app',
     'holdfast migrate --print --schema jobs > holdfast.sql',
     'holdfast migrate --print --from 11 > upgrade.sql',
+    'holdfast migrate --grant producer=app_web,worker=app_worker,reader=app_bi',
   ],
   mayCreate: () => true,
 
@@ -31,12 +39,24 @@ export const migrate: Command = {
     if (!isPostgresUrl(url)) return openSqlite(call)
     const address = postgresAddress(url)
     const schema = new Schema(call.options.text('schema') ?? address.schema ?? 'holdfast')
-    return call.options.isSet('print') ? print(schema, fromOf(call)) : bringUpAt(address.url, schema)
+    const uses = usesByRole(rolesOf(call.options.texts('grant')))
+    return call.options.isSet('print') ? print(schema, fromOf(call), uses) : bringUpAt(address.url, schema, uses)
   },
 }
 
+function rolesOf(grants: readonly string[]): Roles {
+  const roles: Record<string, string[]> = {}
+  for (const grant of grants.flatMap((text) => text.split(','))) {
+    const [, use, role] = /^\s*(\w+)=(.+?)\s*$/.exec(grant) ?? []
+    if (use === undefined || role === undefined || !(isUse(use) || use === 'none'))
+      throw new UsageError(`--grant is as in producer=app_web,worker=app_worker,reader=app_bi; got "${grant}".`)
+    roles[use] = [...(roles[use] ?? []), role]
+  }
+  return roles
+}
+
 async function openSqlite({ open, options }: Call): Promise<Answer> {
-  const alien = ['schema', 'print'].find((name) => options.isSet(name))
+  const alien = ['schema', 'print', 'grant'].find((name) => options.isSet(name))
   if (alien !== undefined)
     throw new UsageError(`--${alien} is for PostgreSQL; a SQLite file is brought up by opening it.`)
   await open()
@@ -49,14 +69,22 @@ function fromOf({ options }: Call): number {
   throw new UsageError(`--from is a version of the schema, up to ${steps.length}; got "${options.text('from')}".`)
 }
 
-function print(schema: Schema, from: number): Answer {
-  const sql = migrationScript(schema, from).trimEnd()
+function print(schema: Schema, from: number, uses: RoleUses): Answer {
+  const sql = migrationScript(schema, { from, uses }).trimEnd()
   return { data: { schema: schema.name, from, to: steps.length, sql }, text: sql }
 }
 
-async function bringUpAt(url: string, schema: Schema): Promise<Answer> {
-  const { from, to } = await withClient(url, (client) => bringUp(client, schema))
-  return { data: { schema: schema.name, from, to }, text: textOf(schema.name, from, to) }
+async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<Answer> {
+  const { from, to } = await withClient(url, async (client) => {
+    const brought = await bringUp(client, schema)
+    await grantRoles(client, schema, uses)
+    return brought
+  })
+  const granted = [...uses].map(([role, of]) => `Role ${role}: ${of.join(', ') || 'nothing any more'}.`)
+  return {
+    data: { schema: schema.name, from, to, granted: Object.fromEntries(uses) },
+    text: [textOf(schema.name, from, to), ...granted].join('\n'),
+  }
 }
 
 function textOf(schema: string, from: number, to: number): string {

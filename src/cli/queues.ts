@@ -1,7 +1,8 @@
+import { span } from '../duration.ts'
 import type { QueueInfo } from '../holdfast.ts'
 import type { JobState } from '../job/record.ts'
 import type { Command } from './command.ts'
-import { type Column, span, type Terminal } from './terminal.ts'
+import type { Column, Terminal } from './terminal.ts'
 
 export const queues: Command = {
   name: 'queues',

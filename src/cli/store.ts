@@ -13,15 +13,15 @@ import { UsageError } from './command.ts'
 
 /** Opened when it is first asked for, closed if it was. */
 export class LazyStore implements AsyncDisposable {
-  readonly #open: () => Promise<Holdfast>
+  readonly #open: (readOnly: boolean) => Promise<Holdfast>
   #opened: Promise<Holdfast> | undefined
 
   constructor(url: string | undefined, rule: { readonly mayCreate: boolean }) {
-    this.#open = () => openStore(url, rule)
+    this.#open = (readOnly) => openStore(url, { ...rule, readOnly })
   }
 
-  open(): Promise<Holdfast> {
-    this.#opened ??= this.#open()
+  open({ readOnly }: { readonly readOnly: boolean } = { readOnly: false }): Promise<Holdfast> {
+    this.#opened ??= this.#open(readOnly)
     return this.#opened
   }
 
@@ -31,12 +31,15 @@ export class LazyStore implements AsyncDisposable {
   }
 }
 
-async function openStore(named: string | undefined, { mayCreate }: { mayCreate: boolean }): Promise<Holdfast> {
+async function openStore(
+  named: string | undefined,
+  { mayCreate, readOnly }: { readonly mayCreate: boolean; readonly readOnly: boolean },
+): Promise<Holdfast> {
   const url = requireUrl(named)
   const { isThere, place, error } = await look(url)
   if (!isThere && !mayCreate) throw error
   if (!isThere) console.error(`holdfast: making a new ${place}`)
-  return open(url)
+  return open(url, { readOnly })
 }
 
 interface Looked {

@@ -2,6 +2,7 @@
 // nothing from a payload or an error message that a terminal would obey.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
+import { span } from '../duration.ts'
 import type { ChangedState } from '../store/store.ts'
 
 type Style = Parameters<typeof styleText>[0]
@@ -78,27 +79,24 @@ export class Terminal {
     return ms >= 500 ? `in ${span(ms)}` : `${span(-ms)} ago`
   }
 
+  /** Words broken into lines that fit a terminal, all but the first indented; as they stand elsewhere. */
+  wrap(text: string, indent: number): string {
+    if (!this.#stream.isTTY) return text
+    const room = Math.max(40, this.#stream.columns - indent)
+    const rows: string[] = []
+    for (const word of text.split(' ')) {
+      const last = rows.at(-1)
+      if (last !== undefined && last.length + 1 + word.length <= room) rows[rows.length - 1] = `${last} ${word}`
+      else rows.push(word)
+    }
+    return rows.join(`\n${' '.repeat(indent)}`)
+  }
+
   #cut(cell: string, room: number): string {
     if (widthOf(cell) <= room) return cell
     const plain = stripVTControlCharacters(cell)
     return this.paint('dim', `${plain.slice(0, room - 1)}…`)
   }
-}
-
-/** `340 ms`, `12 s`, `3 min`, `5 h`, `2 d` */
-export function span(ms: number): string {
-  const units: readonly [string, number][] = [
-    ['d', 86_400_000],
-    ['h', 3_600_000],
-    ['min', 60_000],
-    ['s', 1_000],
-  ]
-  for (const [unit, size] of units) {
-    if (ms < size) continue
-    const amount = ms / size
-    return `${amount < 10 && unit !== 'min' ? Number(amount.toFixed(1)) : Math.floor(amount)} ${unit}`
-  }
-  return `${Math.max(0, Math.round(ms))} ms`
 }
 
 /** One line, with control characters made visible as spaces. */

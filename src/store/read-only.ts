@@ -1,7 +1,7 @@
 // A store that is only looked at: dashboards, reports, replicas. Reads pass; whatever would change something is refused.
 
 import { HoldfastError } from '../errors.ts'
-import type { ChangesQuery, HoldName, JobsQuery, KvScanQuery, Store, Subscriber } from './store.ts'
+import type { ChangesQuery, ExamineRequest, HoldName, JobsQuery, KvScanQuery, Store, Subscriber } from './store.ts'
 
 export class ReadOnlyStore implements Store {
   readonly claimsFollowEnqueues = false
@@ -66,6 +66,10 @@ export class ReadOnlyStore implements Store {
 
   cancelRequested(holds: readonly HoldName[]) {
     return this.#store.cancelRequested(holds)
+  }
+
+  examine(request: ExamineRequest) {
+    return request.fix ? refused('repair') : this.#store.examine(request)
   }
 
   subscribe(subscriber: Subscriber) {

@@ -135,6 +135,9 @@ export interface Store {
   /** Refuses a mark that is none, or whose changes are no longer kept. */
   changes(query: ChangesQuery): Promise<ChangesPage>
 
+  /** Looks for what threatens the jobs or slows them down; with `fix`, also repairs what can be. */
+  examine(request: ExamineRequest): Promise<readonly Finding[]>
+
   /** Answers how to stop. */
   subscribe(subscriber: Subscriber): () => void
   close(): Promise<void>
@@ -396,4 +399,28 @@ export interface KvScanQuery {
 export interface KvPage {
   readonly entries: readonly (KvEntry & { readonly key: string })[]
   readonly next: string | null
+}
+
+export interface ExamineRequest {
+  readonly fix: boolean
+  /** Look at every row, however many there are. */
+  readonly full: boolean
+  /** How long something may wait, run or stay open before it is told of. */
+  readonly patienceMs: number
+}
+
+/** `wrong`: jobs are lost, stuck or miscounted, or soon will be. `warning`: somebody should look at it. */
+export type Severity = 'wrong' | 'warning' | 'fine'
+
+/** What one look has found. */
+export interface Finding {
+  /** Stable, for programs: `leases-expired`. */
+  readonly id: string
+  readonly severity: Severity
+  readonly sentence: string
+  /** What to do about it. */
+  readonly fix?: string
+  /** It was wrong, and has been mended just now. */
+  readonly repaired?: true
+  readonly facts: Readonly<Record<string, unknown>>
 }

@@ -33,7 +33,7 @@ test('help lists every command, and each command explains itself', async () => {
       'reschedule',
       'reprioritise',
     ],
-    ...['delete', 'purge', 'watch', 'sweep', 'schedules', 'schedule', 'gate', 'kv', 'migrate'],
+    ...['delete', 'purge', 'watch', 'sweep', 'doctor', 'schedules', 'schedule', 'gate', 'kv', 'migrate'],
   ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))

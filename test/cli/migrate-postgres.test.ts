@@ -59,6 +59,33 @@ test('what --print prints, run by somebody else, is a schema that a role without
   }
 })
 
+test('--grant lets roles do what they are for, says so, and is printed too', async () => {
+  await using world = await setup()
+  const [web, bi] = [`${world.name}_web`, `${world.name}_bi`]
+  await world.query(`create role ${web} login; create role ${bi} login`)
+  const as = (role: string) => Object.assign(new URL(world.url), { username: role }).href
+  try {
+    const made = await world.holdfast('migrate', '--grant', `producer=${web},reader=${bi}`)
+    assert.match(
+      made.stdout,
+      new RegExp(`^Made schema holdfast .*\\nRole ${web}: producer\\.\\nRole ${bi}: reader\\.\\n$`),
+    )
+    assert.equal((await world.holdfast('enqueue', 'mail', '1', '--store', as(web))).code, 0)
+    const refused = await world.holdfast('queues', '--store', as(web))
+    assert.match(refused.stderr, /^holdfast: This role was not granted .*\(STORE_UNAVAILABLE\)\n$/)
+    const { granted } = await world.json('migrate', '--grant', `producer=${web}`, '--grant', `reader=${web}`)
+    assert.deepEqual(granted, { [web]: ['producer', 'reader'] })
+    assert.equal((await world.json('queues', '--store', as(web)))[0].ready, 1)
+    const printed = await world.holdfast('migrate', '--print', '--schema', 'other', '--grant', `none=${bi}`)
+    assert.match(printed.stdout, new RegExp(`revoke usage on schema "other" from "${bi}";`))
+    const wrong = await world.holdfast('migrate', '--grant', web)
+    assert.match(wrong.stderr, /^holdfast: --grant is as in producer=app_web/)
+    assert.deepEqual([refused.code, wrong.code], [1, 2])
+  } finally {
+    await world.query(`drop owned by ${web}, ${bi}; drop role ${web}, ${bi}`)
+  }
+})
+
 test('a role that may not create the schema is told what to have run', async () => {
   await using world = await setup()
   const role = `${world.name}_guest`
@@ -88,7 +115,7 @@ test('--print --from prints the steps from an installed version on, and nothing 
   const last = await holdfastAt('', 'migrate', '--print', '--from', String(to - 1), '--schema', 'jobs')
   assert.match(
     last.stdout,
-    /^-- from \d+ to \d+ of \d+\nbegin;\n[\s\S]*update "jobs".meta set schema = \d+[^;]*;\ncommit;\n$/,
+    /^-- from \d+ to \d+ of \d+\nbegin;\n[\s\S]*update "jobs".meta set schema = \d+[^;]*;\n[\s\S]*\ncommit;\n$/,
   )
   assert.equal((await holdfastAt('', 'migrate', '--print', '--from', String(to))).stdout.trim(), '')
   for (const wrong of ['-1', '1.5', String(to + 1), 'x']) {

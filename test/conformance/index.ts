@@ -12,6 +12,7 @@ import { countsTests } from './counts.ts'
 import { damageTests } from './damage.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
+import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
@@ -69,7 +70,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
     rescueTests,
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests],
+  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
 ]
 

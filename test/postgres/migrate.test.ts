@@ -257,7 +257,8 @@ async function schemaOf(pool: pg.Pool): Promise<string> {
   const functions = await lines(`
     select format('function %s(%s) returns %s %s %s%s;', p.proname, pg_get_function_identity_arguments(p.oid),
              pg_get_function_result(p.oid), l.lanname,
-             case p.provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end,
+             case p.provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end
+               || case when p.prosecdef then ' security definer' else '' end,
              coalesce(E'\\n  set ' || array_to_string(p.proconfig, E'\\n  set '), '')) as line
       from pg_proc p join pg_language l on l.oid = p.prolang
      where p.pronamespace = 'holdfast'::regnamespace order by p.proname, 1`)

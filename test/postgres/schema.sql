@@ -87,6 +87,10 @@ found_job (
   worker text,
   started_at bigint
 ) type;
+grantee (
+  role text collate "C" not null,
+  uses text[] not null
+);
 held_job (
   turn integer,
   id uuid,
@@ -229,6 +233,7 @@ sequence watched_until start 0 increment 1;
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
+holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
 holdfast.kv kv_pkey PRIMARY KEY (key);
 holdfast.lane lane_once UNIQUE (queue, priority);
@@ -265,6 +270,7 @@ CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
+CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
 CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id);
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
@@ -279,16 +285,20 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
+function answer_of(p_flush uuid) returns text plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
@@ -300,55 +310,71 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set enable_mergejoin=off
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
+function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text) returns void plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan;
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
-function drop_partition(p_now bigint) returns bigint plpgsql volatile;
-function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile;
-function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function drop_partition(p_now bigint) returns bigint plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
-  set jit=off;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint) returns void plpgsql volatile
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;
 function expired(p_max integer, p_now bigint, p_from bigint) returns SETOF holdfast.held_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function fold() returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function heal(p_system_identifier text) returns void plpgsql volatile;
 function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.held_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function is_exact(p_number numeric) returns boolean sql immutable
-  set extra_float_digits=1;
+  set extra_float_digits=1
+  set search_path=pg_catalog, pg_temp;
 function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
 function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
@@ -360,62 +386,80 @@ function keep_width(p_class integer) returns bigint sql immutable;
 function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan;
-function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile;
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
+  set search_path=pg_catalog, pg_temp;
 function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function low_tally() returns xid8 sql stable;
-function make_partitions(p_now bigint) returns integer plpgsql volatile;
+function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function miss_lane() returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off
-  set plan_cache_mode=force_generic_plan;
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan;
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function new_id(p_now bigint) returns uuid sql volatile;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function now_ms(p_now bigint) returns bigint sql volatile;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile;
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint) plpgsql volatile
   set enable_seqscan=off
   set enable_sort=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function prune(p_max integer, p_now bigint, p_from bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function prune_changes(p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function prune_progress(p_max integer) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
@@ -423,24 +467,28 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns boolean plpgsql volatile;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_now bigint) returns integer[] plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function tell(p_queue integer, p_state text, p_ids uuid[], p_now bigint) returns void plpgsql volatile;
 function time_option(p_options jsonb, p_name text) returns bigint plpgsql volatile;
 function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off;
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;
 function watch_number() returns bigint plpgsql volatile;

@@ -129,7 +129,7 @@ describe('the script from an installed version on', () => {
     for (const from of [steps.length - 3, steps.length - 1]) {
       await using ground = await setup()
       await withClient(ground.url, bringTo(steps.slice(0, from)))
-      await ground.pool.query(migrationScript(schema, from))
+      await ground.pool.query(migrationScript(schema, { from: from }))
       const [meta] = await ground.rows('select schema, min_client from holdfast.meta')
       assert.deepEqual(meta, { schema: steps.length, min_client: minClientOf(steps) })
       await using holdfast = await open(ground.url)
@@ -141,7 +141,7 @@ describe('the script from an installed version on', () => {
   test('changes nothing where the schema is at another version, and is empty at the last', async () => {
     await using ground = await setup()
     await (await open(ground.url)).close()
-    await assert.rejects(ground.pool.query(migrationScript(schema, 8)), /this is for a schema at version 8/)
-    assert.equal(migrationScript(schema, steps.length), '')
+    await assert.rejects(ground.pool.query(migrationScript(schema, { from: 8 })), /this is for a schema at version 8/)
+    assert.equal(migrationScript(schema, { from: steps.length }), '')
   })
 })

@@ -25,15 +25,8 @@ import { Clerk } from './settle.ts'
 
 export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
   for (const { name, retainDoneMs, retainDeadMs, onDead } of queues) {
-    await db.query(
-      `insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead)
-       values ($1, true, $2, $3, $4)
-       on conflict (name) do update
-          set is_named = true, retain_done_ms = excluded.retain_done_ms, retain_dead_ms = excluded.retain_dead_ms, on_dead = excluded.on_dead
-        where (q.is_named, q.retain_done_ms, q.retain_dead_ms, q.on_dead)
-              is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead)`,
-      [name, finite(retainDoneMs), finite(retainDeadMs), onDead],
-    )
+    const values = [name, finite(retainDoneMs), finite(retainDeadMs), onDead]
+    await db.query('select holdfast.define_queue($1, $2, $3, $4)', values)
   }
 }
 

@@ -201,7 +201,7 @@ export class Database {
   }
 
   async #answerOf(flush: string): Promise<string | null> {
-    const [row] = await this.query('select answer from holdfast.flush where id = $1', [flush])
+    const [row] = await this.query('select holdfast.answer_of($1)', [flush])
     return row?.[0] ?? null
   }
 }

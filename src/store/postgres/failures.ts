@@ -5,6 +5,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
+import { isDenied, lacksGrant } from './roles.ts'
 
 const triesMax = 9
 const firstPauseMs = 20
@@ -99,6 +100,7 @@ function tableOf(error: unknown): unknown {
 }
 
 function unavailable(cause: unknown, mayHaveLanded: boolean): HoldfastError {
+  if (isDenied(cause)) return lacksGrant(cause)
   // Where a host has several addresses, what was wrong with each of them is inside.
   const said = cause instanceof AggregateError ? cause.errors[0] : cause
   const message = said instanceof Error ? said.message : String(said)

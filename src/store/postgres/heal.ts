@@ -11,9 +11,11 @@ export async function heal(db: Database): Promise<void> {
   if (row?.[0] === 't') await db.transactLightly((tx) => tx.query('select holdfast.heal($1)', [here]))
 }
 
-/** Or nobody has noted yet which cluster this is. */
+/** Or nobody has noted yet which cluster this is. A role that may only enqueue leaves it to whoever claims. */
 const needsHealing = `
-  select holdfast.is_from_elsewhere($1) or $1::text is not null and m.system_identifier is null from holdfast.meta m`
+  select case when has_table_privilege('holdfast.job', 'update')
+              then holdfast.is_from_elsewhere($1) or $1::text is not null and m.system_identifier is null end
+    from holdfast.meta m`
 
 /** Null where the role may not ask. */
 async function systemIdentifier(db: Database): Promise<string | null> {

@@ -15,6 +15,7 @@ import type {
   ClaimRequest,
   EnqueueAnswer,
   EnqueueRequest,
+  ExamineRequest,
   HoldName,
   JobsQuery,
   KvScanQuery,
@@ -35,6 +36,7 @@ import { alter, purge } from './alter.ts'
 import { Claims } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database } from './database.ts'
+import { examine } from './doctor/examine.ts'
 import { type Desk, enqueue, enqueueIn } from './enqueue.ts'
 import { patiently } from './failures.ts'
 import { heal } from './heal.ts'
@@ -44,6 +46,7 @@ import { migrate, requireSchema } from './migrate.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
+import { grantScript, type Roles, usesByRole } from './roles.ts'
 import { Schema } from './schema.ts'
 import { settle } from './settle.ts'
 import { Sweeps } from './sweep.ts'
@@ -104,6 +107,11 @@ export function postgres(options: PostgresOptions) {
   }
 }
 
+/** The SQL that grants roles what they need in a schema that is there, for those whose administrator runs it. */
+export function grants({ schema = 'holdfast', roles }: { readonly schema?: string; readonly roles: Roles }): string {
+  return grantScript(new Schema(schema), usesByRole(roles))
+}
+
 function requireUrl(url: string | undefined): string {
   if (url !== undefined) return url
   throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
@@ -123,6 +131,8 @@ function connectionsOf({ pool, connections }: PostgresOptions): number {
 }
 
 const poolMax = 10
+/** Of each step while a doctor sweeps. */
+const sweepMax = 1_000
 
 /** With fewer there would be too few left beside the one that listens. */
 const connectionsToListen = 3
@@ -143,7 +153,7 @@ class PostgresStore implements Store {
   readonly claimsFollowEnqueues = false
   readonly #pool: Pool
   readonly #ownsPool: boolean
-  readonly #listens: boolean
+  readonly #listen: boolean | string
   readonly #db: Database
   readonly #wakes: Wakes
   readonly #claims: Claims
@@ -154,7 +164,7 @@ class PostgresStore implements Store {
   constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections }: StoreOptions) {
     this.#pool = pool
     this.#ownsPool = given === undefined
-    this.#listens = listen !== false
+    this.#listen = listen
     this.#db = new Database(pool, { schema, clock, connections })
     const lanes = new Lanes(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
@@ -198,7 +208,7 @@ class PostgresStore implements Store {
   }
 
   enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
-    const channel = this.#listens ? this.#wakes.channel : null
+    const channel = this.#listen === false ? null : this.#wakes.channel
     return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel }, request)
   }
 
@@ -300,6 +310,11 @@ class PostgresStore implements Store {
 
   changes(query: ChangesQuery) {
     return readChanges(this.#db, query)
+  }
+
+  examine(request: ExamineRequest) {
+    const sweep = () => this.sweep({ max: sweepMax })
+    return examine({ db: this.#db, listen: this.#listen, request, sweep })
   }
 
   subscribe(subscriber: Subscriber): () => void {

@@ -15,6 +15,8 @@ import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
 import { enqueueSql } from './migrations/0011-enqueue-sql.ts'
+import { roles } from './migrations/0012-roles.ts'
+import { armour, grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
 
 export interface Step {
@@ -35,26 +37,42 @@ export const steps: readonly Step[] = [
   { sql: progress },
   { sql: watch },
   { sql: enqueueSql, minClient: 11 },
+  { sql: roles },
 ]
 
 /** How long a step waits for a table, and everybody who comes later behind it. */
 export const lockMaxMs = 100
 
 /** What a database administrator would run by hand: a new schema, or the steps from an installed version on. */
-export function migrationScript(schema: Schema, from = 0): string {
-  if (from > 0)
-    return steps
-      .slice(from)
-      .map((_, i) => stepScript(schema, from + i))
-      .join('\n')
+export function migrationScript(schema: Schema, { from = 0, uses = new Map() }: ScriptOptions = {}): string {
+  if (from > 0) {
+    const scripts = steps.slice(from).map((_, i) => stepScript(schema, from + i))
+    return [...scripts, grantScript(schema, uses)].join('\n')
+  }
   const texts = steps.map(({ sql }, i) => `-- ${i + 1} of ${steps.length}\n${schema.sql(sql).trim()}`)
-  const record = schema.sql(recordFirst(steps))
-  return `begin;\ncreate schema if not exists ${schema.quoted};\n\n${texts.join('\n\n')}\n\n${record};\ncommit;\n`
+  const record = `${schema.sql(recordFirst(steps))};`
+  const rights = `${rightsAfter(schema, steps)}\n${grantScript(schema, uses)}`.trim()
+  const all = [`create schema if not exists ${schema.quoted};`, ...texts, record, rights]
+  return `begin;\n${all.join('\n\n')}\ncommit;\n`
+}
+
+interface ScriptOptions {
+  readonly from?: number
+  readonly uses?: RoleUses
+}
+
+/**
+ * To be run after each of these steps: a function that was replaced has lost what was said of it, and on one that is new
+ * nobody was granted anything.
+ */
+export function rightsAfter(schema: Schema, upTo: readonly Step[]): string {
+  return upTo.some(({ sql }) => sql === roles) ? `${armour(schema)}${renewedGrants(schema)}` : ''
 }
 
 /** Ends with an error, and changes nothing, where the schema is at another version or a table is not to be had at once. */
 function stepScript(schema: Schema, found: number): string {
-  return schema.sql(`-- from ${found} to ${found + 1} of ${steps.length}
+  const rights = rightsAfter(schema, steps.slice(0, found + 1))
+  const step = schema.sql(`-- from ${found} to ${found + 1} of ${steps.length}
 begin;
 select pg_advisory_xact_lock(SCHEMA_LOCKS, 0);
 do $check$ begin
@@ -65,8 +83,8 @@ end $check$;
 set local lock_timeout = ${lockMaxMs};
 ${steps[found]?.sql.trim()}
 ${record(steps, found + 1)};
-commit;
 `)
+  return `${step}${rights}commit;\n`
 }
 
 export function recordFirst(upTo: readonly Step[]): string {

@@ -53,13 +53,7 @@ export async function readJob(db: Database, id: string): Promise<JobRecord | nul
 }
 
 export async function readOutcomes(db: Database, ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
-  const rows = await db.query(
-    `(select distinct on (id) id, state, attempts, result, error from holdfast.ended where id = any ($1::uuid[])
-       order by id, seq desc)
-     union all
-     select id, null, null, null, null from holdfast.job where id = any ($1::uuid[])`,
-    [list(ids)],
-  )
+  const rows = await db.query('select * from holdfast.outcomes($1)', [list(ids)])
   const outcomes = new Map<string, JobOutcome | 'live'>()
   for (const [id, state, attempts, result, error] of rows) {
     const told = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }

@@ -3,6 +3,7 @@
 import { Client } from 'pg'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
 import { withoutPassword } from './address.ts'
+import { isDenied, lacksGrant } from './roles.ts'
 import type { Schema } from './schema.ts'
 
 const connectMaxMs = 10_000
@@ -16,7 +17,8 @@ export async function withClient<T>(url: string, work: (client: Client) => Promi
     await client.connect()
     return await work(client)
   } catch (error) {
-    throw isHoldfastError(error) ? error : unavailable(url, error)
+    if (isHoldfastError(error)) throw error
+    throw isDenied(error) ? lacksGrant(error) : unavailable(url, error)
   } finally {
     await client?.end().catch(() => undefined)
   }

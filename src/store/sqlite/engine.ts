@@ -21,6 +21,7 @@ import { alter, purgeChunk } from './alter.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
 import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
+import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { progress } from './progress.ts'
@@ -36,8 +37,9 @@ const quick = { claim, renew, progress, sweep, watch }
 const durable = {
   ...{ define, pause, enqueue, advance, settle, cancel, requeue, requeueChunk, alter, purgeChunk },
   kvWrite: applyKv,
+  repair,
 }
-const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, readChanges, kvGet, kvScan }
+const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, readChanges, kvGet, kvScan, examine }
 const verbs = { ...quick, ...durable, ...read }
 
 export type Verbs = typeof verbs

@@ -5,6 +5,7 @@ import { type Clock, systemClock } from '../../clock.ts'
 import { type Duration, toMs } from '../../duration.ts'
 import { isRefused, toError } from '../../errors.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
+import { repaired } from '../findings.ts'
 import type {
   AdvanceAnswer,
   AdvanceRequest,
@@ -18,6 +19,8 @@ import type {
   ClaimRequest,
   EnqueueAnswer,
   EnqueueRequest,
+  ExamineRequest,
+  Finding,
   HoldName,
   JobsQuery,
   KvAnswer,
@@ -40,6 +43,7 @@ import type {
 } from '../store.ts'
 import { enqueueIn, toCallerConnection } from './caller.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
+import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { InOwnThread, InThread, type OnNews, type Port } from './port.ts'
 import { withBindables } from './sql-effect.ts'
@@ -237,6 +241,23 @@ class SqliteStore implements Store {
     return this.#one('readChanges', query)
   }
 
+  async examine(request: ExamineRequest): Promise<Finding[]> {
+    const mended = request.fix ? await this.#repair(request) : []
+    const inside = await this.#one('examine', request)
+    return [...mended, ...inside, ...(this.#path === null ? [] : await examineFile(this.#path))]
+  }
+
+  async #repair(request: ExamineRequest): Promise<Finding[]> {
+    const unswept = (await this.#one('examine', request)).some(
+      ({ id, severity }) => severity === 'wrong' && isOfSweeps(id),
+    )
+    if (unswept) while ((await this.sweep({ max: chunkMax })).more);
+    const swept = unswept
+      ? [repaired('leases-expired', 'Swept: expired leases were taken back, and due jobs promoted.')]
+      : []
+    return [...swept, ...(await this.#one('repair', null as never))]
+  }
+
   subscribe(subscriber: Subscriber): () => void {
     this.#subscribers.add(subscriber)
     return () => this.#subscribers.delete(subscriber)
@@ -260,6 +281,10 @@ class SqliteStore implements Store {
       return answer as Given<V>
     })
   }
+}
+
+function isOfSweeps(id: string): boolean {
+  return id === 'leases-expired' || id === 'jobs-not-promoted'
 }
 
 type Given<V extends VerbName> = Exclude<Answer<V>, { refused: unknown }>

@@ -1,0 +1,45 @@
+// What threatens the queue, in sentences that say what to do. A list of small checks; the store's own is one of them, and
+// whatever keeps things in the store may add one here. A check only looks, unless it was asked to fix.
+
+import { type Duration, toMs } from '../../duration.ts'
+import { checkBoolean, checkOptions } from '../../job/names.ts'
+import { type Check, runChecks } from '../../store/findings.ts'
+import type { ExamineRequest, Finding, Severity, Store } from '../../store/store.ts'
+import { unattendedQueues } from './queues.ts'
+
+export interface DoctorOptions {
+  /** Repair what can be repaired: counts, jobs that no claim would find, what nobody swept, the schema's own functions. */
+  readonly fix?: boolean
+  /** Look at every row, however many there are. */
+  readonly full?: boolean
+  /** How long something may wait, run or stay open before it is told of; 5 minutes unless given. */
+  readonly patience?: Duration
+}
+
+export interface Patient {
+  readonly store: Store
+  readonly request: ExamineRequest
+}
+
+const checks: Readonly<Record<string, Check<Patient>>> = {
+  store: ({ store, request }) => store.examine(request),
+  queues: unattendedQueues,
+}
+
+const order: readonly Severity[] = ['wrong', 'warning', 'fine']
+
+/** The worst first. */
+export async function diagnose(store: Store, request: ExamineRequest): Promise<Finding[]> {
+  const findings = await runChecks(checks, { store, request })
+  return findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity))
+}
+
+export function toExamineRequest(options: DoctorOptions): ExamineRequest {
+  checkOptions(options, 'doctor options', ['fix', 'full', 'patience'])
+  const { fix = false, full = false, patience = '5m' } = options
+  return {
+    fix: checkBoolean(fix, 'fix'),
+    full: checkBoolean(full, 'full'),
+    patienceMs: toMs(patience, 'patience'),
+  }
+}

@@ -1,0 +1,40 @@
+// Queues that nobody works on. Nobody tells when a worker goes: that jobs wait for long while none runs is what it looks like.
+
+import { span } from '../../duration.ts'
+import { counted, fine, warning, wrong } from '../../store/findings.ts'
+import type { Finding, QueueStats } from '../../store/store.ts'
+import type { Patient } from './doctor.ts'
+
+export async function unattendedQueues({ store, request }: Patient): Promise<Finding[]> {
+  const queues = await store.stats()
+  const late = queues.filter(({ oldestWaitingMs }) => (oldestWaitingMs ?? 0) > request.patienceMs)
+  if (late.length === 0)
+    return [fine('queues', `${counted(queues.length, 'queue')}, and none has kept a job waiting for long.`)]
+  return late.map(findingOf)
+}
+
+function findingOf({ queue, paused, counts, oldestWaitingMs }: QueueStats): Finding {
+  const { ready, running } = counts
+  const waits = `${counted(ready, 'job')} of queue ${queue} ${ready === 1 ? 'waits' : 'wait'}, the oldest for ${span(oldestWaitingMs ?? 0)}`
+  const facts = { queue, ready, running, oldestWaitingMs }
+  if (paused)
+    return warning(
+      'queue-paused',
+      `${waits}, and the queue is paused.`,
+      `holdfast resume ${queue}, if that is over.`,
+      facts,
+    )
+  if (running === 0)
+    return wrong(
+      'queue-unattended',
+      `${waits}, and nobody runs any: there is no worker for this queue, or it is stuck.`,
+      `Start a worker for ${queue}, and look at the log of those that should be running.`,
+      facts,
+    )
+  return warning(
+    'queue-behind',
+    `${waits}, while ${running.toLocaleString('en')} run: workers do not keep up.`,
+    'Add workers or raise their concurrency; holdfast jobs shows what is ahead.',
+    facts,
+  )
+}

@@ -1,0 +1,46 @@
+// Everything that is looked at on PostgreSQL, in the order in which causes come before what they cause, and so that a
+// repair comes before the look that would find what it leaves.
+
+import { type Check, runChecks } from '../../findings.ts'
+import type { ExamineRequest, Finding, SweepReport } from '../../store.ts'
+import type { Database } from '../database.ts'
+import { schemaDrift } from './drift.ts'
+import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
+import { notifications } from './notifications.ts'
+import { grants, ownersFunctions } from './rights.ts'
+import { connections, durability, loggedPayloads, serverClock, serverVersion } from './server.ts'
+import { oldTransactions, preparedTransactions, replication } from './sessions.ts'
+import { autovacuum, deadRows, partitions } from './tables.ts'
+
+export interface Patient {
+  readonly db: Database
+  /** How this store was opened to listen for wake-ups: by the pool, at a URL of its own, or not at all. */
+  readonly listen: boolean | string
+  readonly request: ExamineRequest
+  sweep(): Promise<SweepReport>
+}
+
+const checks: Readonly<Record<string, Check<Patient>>> = {
+  'server-version': serverVersion,
+  durability,
+  connections,
+  'clock-skew': serverClock,
+  'logged-payloads': loggedPayloads,
+  'schema-drift': schemaDrift,
+  grants,
+  'owners-functions': ownersFunctions,
+  'old-transaction': oldTransactions,
+  'prepared-transaction': preparedTransactions,
+  replication,
+  autovacuum,
+  'dead-rows': deadRows,
+  partitions,
+  'leases-expired': unsweptJobs,
+  'jobs-astray': astrayJobs,
+  counts,
+  notifications,
+}
+
+export function examine(patient: Patient): Promise<Finding[]> {
+  return runChecks(checks, patient)
+}

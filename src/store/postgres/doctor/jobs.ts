@@ -1,0 +1,194 @@
+// The jobs themselves: held by workers that are gone, due and not promoted, behind the cursor without a lease, miscounted.
+
+import { span } from '../../../duration.ts'
+import { counted, few, fine, repaired, wrong } from '../../findings.ts'
+import type { Finding } from '../../store.ts'
+import { list } from '../columns.ts'
+import type { Transaction } from '../database.ts'
+import type { Patient } from './examine.ts'
+
+const selectExpired = `
+  select count(*), max(holdfast.now_ms($1) - l.expires_at), array_to_string(array_agg(distinct l.worker), ', ')
+    from holdfast.lease l
+   cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+    join holdfast.job j on j.lane = l.lane and j.ready_xid = u.xid and j.ord = u.ord
+   where l.expires_at < holdfast.now_ms($1) - $2::bigint
+     and not exists (select from holdfast.lease y
+                      where y.token = l.token and y.lane = l.lane and y.no > l.no and u.ord = any (y.ords))`
+
+const countedMax = 100_000
+
+const selectDue = `
+  select count(*), holdfast.now_ms($1) - min(d.run_at)
+    from (select run_at from holdfast.job where ready_xid is null and run_at < holdfast.now_ms($1) - $2::bigint
+           order by run_at limit ${countedMax}) d`
+
+const sweepStepsMax = 1_000
+
+/** What a sweep would have taken back or promoted long ago. */
+export async function unsweptJobs({ db, request, sweep }: Patient): Promise<Finding[]> {
+  const values = [db.now, request.patienceMs]
+  const [expired] = await db.query(selectExpired, values)
+  const [due] = await db.query(selectDue, values)
+  const [lapsed, late] = [Number(expired?.[0]), Number(due?.[0])]
+  if (lapsed + late === 0)
+    return [fine('leases-expired', 'Leases that run out are taken back, and due jobs are promoted.')]
+  if (request.fix) {
+    for (let steps = 0; steps < sweepStepsMax && (await sweep()).more; steps++);
+    const sentence = `Swept: ${counted(lapsed, 'expired lease')}, ${counted(late, 'due job')}.`
+    return [repaired('leases-expired', sentence, { lapsed, late })]
+  }
+  const fix = 'Start a worker: every worker sweeps. holdfast sweep does it once.'
+  const findings: Finding[] = []
+  if (lapsed > 0)
+    findings.push(
+      wrong(
+        'leases-expired',
+        `${counted(lapsed, 'job')} ${lapsed === 1 ? 'is' : 'are'} held by leases that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and nobody sweeps.`,
+        fix,
+        { jobs: lapsed, overdueMs: Number(expired?.[1]), workers: expired?.[2]?.split(', ') },
+      ),
+    )
+  if (late > 0)
+    findings.push(
+      wrong(
+        'jobs-not-promoted',
+        `${counted(late, 'job')} ${late === 1 ? 'has' : 'have'} been due for up to ${span(Number(due?.[1]))} and ${late === 1 ? 'is' : 'are'} still scheduled: nobody sweeps.`,
+        fix,
+        {
+          jobs: late,
+          overdueMs: Number(due?.[1]),
+        },
+      ),
+    )
+  return findings
+}
+
+const astrayMax = 1_000
+
+/**
+ * Behind the cursor of their lane, in no gap, not passed over for being late, and in no lease: no claim comes by there
+ * again. One statement, so one snapshot: cursor and lease of a claim are committed together.
+ */
+const selectAstray = `
+  select j.id, j.lane
+    from (select distinct on (lane) * from holdfast.lane_cursor order by lane, no desc) c
+   cross join lateral (
+     select * from holdfast.job b where b.lane = c.lane and b.ready_xid is not null and (b.ready_xid, b.ord) <= (c.xid, c.ord)
+   ) j
+   where not holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)
+     and not exists (select from holdfast.lease l where l.lane = j.lane and j.ord = any (l.ords))
+     and ($1::uuid[] is null or j.id = any ($1))
+   limit ${astrayMax}`
+
+export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
+  const rows = await db.query(selectAstray, [null])
+  const ids = rows.map(([id]) => id as string)
+  if (ids.length === 0) return [fine('jobs-astray', 'Every job waits where a claim finds it, or is held by a lease.')]
+  const [jobs, have, facts] = [counted(ids.length, 'job'), ids.length === 1 ? 'has' : 'have', { ids }]
+  if (!request.fix)
+    return [
+      wrong(
+        'jobs-astray',
+        `${jobs} ${have} been claimed, and the lease is missing: nobody holds ${ids.length === 1 ? 'it' : 'them'}, and no claim will find ${ids.length === 1 ? 'it' : 'them'} (${few(ids)}).`,
+        'holdfast doctor --fix makes them ready again.',
+        facts,
+      ),
+    ]
+  const lanes = [...new Set(rows.map(([, lane]) => lane as string))]
+  const moved = await db.transact((tx) => putBack(tx, ids, lanes))
+  return [
+    repaired(
+      'jobs-astray',
+      `${counted(moved, 'job')} that no claim would have found ${moved === 1 ? 'is' : 'are'} ready again.`,
+      facts,
+    ),
+  ]
+}
+
+/** First among those that came back, as a rescue would. Whoever counted them as running is corrected. */
+async function putBack(tx: Transaction, ids: readonly string[], lanes: readonly string[]): Promise<number> {
+  await tx.query('select holdfast.lock_lanes($1)', [list(lanes)])
+  await tx.readClock()
+  const still = (await tx.query(selectAstray, [list(ids)])).map(([id]) => id as string)
+  await tx.query(
+    `with moved as (
+       update holdfast.job set ready_xid = pg_current_xact_id(), ord = nextval('holdfast.number'), lane = lane | 1, run_at = $2
+        where id = any ($1::uuid[]) returning lane
+     )
+     insert into holdfast.tally (xid, queue, running, ready)
+     select pg_current_xact_id(), l.queue, -count(*), count(*)
+       from moved m join holdfast.lane l on l.no = m.lane & ~1 group by l.queue`,
+    [list(still), tx.now],
+  )
+  return still.length
+}
+
+/** Rows up to which counts are compared without being asked to. */
+const recountMax = 200_000
+const states = ['scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
+
+/** What is told and what is there, by queue, in one snapshot; only where they differ. */
+const selectMiscounted = `
+  with place as (
+    select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+  ),
+  listed (queue, state) as (
+    select l.queue, case when j.ready_xid is null then 'scheduled' when p.lane is null then 'ready' else 'running' end
+      from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1
+      left join place p on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord
+     union all
+    select queue, state from holdfast.ended
+  ),
+  there as (
+    select queue, ${states.map((state) => `count(*) filter (where state = '${state}') as ${state}`).join(', ')}
+      from listed group by queue
+  ),
+  told as (
+    select queue, ${states.map((state) => `sum(${state}) as ${state}`).join(', ')}
+      from holdfast.tally where xid >= holdfast.low_tally() group by queue
+  ),
+  difference as (
+    select q.no, q.name, ${states.map((state) => `coalesce(h.${state}, 0) - coalesce(t.${state}, 0) as ${state}`).join(', ')}
+      from holdfast.queue q left join there h on h.queue = q.no left join told t on t.queue = q.no
+  )
+  select * from difference where (${states.join(', ')}) <> (0, 0, 0, 0, 0, 0)`
+
+const correct = `
+  with miscounted as (${selectMiscounted})
+  insert into holdfast.tally (xid, queue, ${states.join(', ')})
+  select pg_current_xact_id(), no, ${states.join(', ')} from miscounted`
+
+const countTold = `
+  select coalesce(sum(${states.map((state) => `abs(${state})`).join(' + ')}), 0)
+    from holdfast.tally where xid >= holdfast.low_tally()`
+
+export async function counts({ db, request }: Patient): Promise<Finding[]> {
+  const [told] = await db.query(countTold, [])
+  if (Number(told?.[0]) > recountMax && !request.full)
+    return [
+      fine('counts', `Not recounted: there are more than ${counted(recountMax, 'job')}. holdfast doctor --full does.`),
+    ]
+  const rows = await db.query(selectMiscounted, [])
+  if (rows.length === 0) return [fine('counts', 'Counts equal a recount.')]
+  const queues = rows.map(([, name]) => name as string)
+  const off = rows.map(([, queue, ...differences]) => ({ queue, ...differencesOf(differences) }))
+  if (request.fix) {
+    // A difference that is inserted is exact whatever is counted meanwhile: all of it is of one snapshot.
+    await db.transact(async (tx) => {
+      await tx.readClock()
+      await tx.query(correct, [])
+    })
+    return [repaired('counts', `The counts of ${few(queues)} are right again.`, { off })]
+  }
+  return [
+    wrong('counts', `The counts of ${few(queues)} differ from a recount.`, 'holdfast doctor --fix corrects them.', {
+      off,
+    }),
+  ]
+}
+
+/** What would have to be added to the count of each state. */
+function differencesOf(values: readonly (string | null)[]): Record<string, number> {
+  return Object.fromEntries(states.map((state, i) => [state, Number(values[i])] as const).filter(([, n]) => n !== 0))
+}

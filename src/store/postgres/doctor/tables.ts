@@ -1,0 +1,157 @@
+// Our tables on disk: whether dead rows are removed, and whether finished jobs lie where they should.
+
+import { span } from '../../../duration.ts'
+import { counted, fine, warning, wrong } from '../../findings.ts'
+import type { Finding } from '../../store.ts'
+import type { Database } from '../database.ts'
+import type { Patient } from './examine.ts'
+
+export async function autovacuum({ db }: Patient): Promise<Finding[]> {
+  const [row] = await db.query(
+    `select current_setting('autovacuum'), current_setting('track_counts'),
+            array_to_string(array(
+              select c.relname from pg_class c, lateral pg_options_to_table(c.reloptions) o
+               where c.relnamespace = $1::regnamespace and o.option_name = 'autovacuum_enabled' and not o.option_value::boolean
+               order by 1), ' ')`,
+    [db.schema.quoted],
+  )
+  const findings: Finding[] = []
+  const off = row?.[0] === 'off' ? 'autovacuum' : row?.[1] === 'off' ? 'track_counts' : null
+  if (off !== null)
+    findings.push(
+      wrong(
+        'autovacuum-off',
+        `${off} is off: dead rows are never removed.`,
+        `Set ${off} = on in postgresql.conf, and reload.`,
+        {
+          setting: off,
+        },
+      ),
+    )
+  for (const table of (row?.[2] ?? '').split(' ').filter(Boolean)) {
+    const name = `${db.schema.quoted}.${table}`
+    const fix = `alter table ${name} reset (autovacuum_enabled)`
+    findings.push(
+      wrong('autovacuum-off', `Autovacuum was switched off for ${name}: its dead rows are never removed.`, fix, {
+        table,
+      }),
+    )
+  }
+  return findings
+}
+
+/** So many times the number of dead rows at which autovacuum should have come. */
+const overdueTimes = 5
+const deadMin = 10_000
+
+const option = (name: string) =>
+  `coalesce((select o.option_value from pg_options_to_table(c.reloptions) o where o.option_name = '${name}'),
+            current_setting('${name}'))::float8`
+
+const selectDead = `
+  select c.relname, s.n_dead_tup, s.n_live_tup,
+         floor(extract(epoch from clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum)) * 1000)::bigint
+    from pg_stat_all_tables s join pg_class c on c.oid = s.relid
+   where c.relnamespace = $1::regnamespace and s.n_dead_tup > ${deadMin}
+     and s.n_dead_tup > ${overdueTimes} * (${option('autovacuum_vacuum_threshold')}
+                                           + ${option('autovacuum_vacuum_scale_factor')} * s.n_live_tup)
+   order by s.n_dead_tup desc`
+
+export async function deadRows({ db }: Patient): Promise<Finding[]> {
+  const rows = await db.query(selectDead, [db.schema.quoted])
+  if (rows.length === 0) return [fine('dead-rows', 'Autovacuum keeps up with dead rows.')]
+  return rows.map(([table, dead, live, agoMs]) => {
+    const name = `${db.schema.quoted}.${table}`
+    const last = agoMs == null ? 'it was never vacuumed' : `it was last vacuumed ${span(Number(agoMs))} ago`
+    return warning(
+      'dead-rows',
+      `Table ${name} has ${counted(Number(dead), 'dead row')} beside ${counted(Number(live), 'live one')}, and ${last}: autovacuum does not keep up.`,
+      `vacuum ${name}. If the dead rows stay, somebody keeps them: an old transaction, a replication slot or a standby.`,
+      { table, dead: Number(dead), live: Number(live) },
+    )
+  })
+}
+
+/**
+ * As `make_partitions` sees it: those of the next moment that are not there. One of this moment may never come: where some
+ * of its jobs ended before it was made, it cannot be attached, and they go one by one.
+ */
+const countMissing = `
+  select count(*)
+    from (select distinct c.class, (holdfast.now_ms(null) + r.retain_ms) / w.width + 1 as bucket
+            from (select retain_done_ms as retain_ms from holdfast.queue union select retain_dead_ms from holdfast.queue) r,
+                 lateral (select holdfast.keep_class(r.retain_ms) as class) c,
+                 lateral (select holdfast.keep_width(c.class) as width) w
+           where r.retain_ms > 0) need
+   where not exists (
+     select from pg_inherits i join pg_class c on c.oid = i.inhrelid
+      where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', need.class, need.bucket))`
+
+const countOver = `
+  select count(*), max(holdfast.now_ms(null) - (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int))
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid, lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
+   where i.inhparent = 'holdfast.ended'::regclass and m is not null
+     and (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int) < holdfast.now_ms(null) - $1::bigint`
+
+const restMax = 100_000
+
+const countRest = `
+  select count(*) from (select from holdfast.ended_rest where finished_at < holdfast.now_ms(null) - $1::bigint limit ${restMax}) r`
+
+/** Sweeps make and drop partitions about once a minute. */
+const upkeepMs = 120_000
+
+/** Under a clock of its own nothing has a partition. */
+export async function partitions({ db, request }: Patient): Promise<Finding[]> {
+  if (db.now !== null) return []
+  if (request.fix) await keepUp(db)
+  const [missing] = await db.query(countMissing, [])
+  const [over] = await db.query(countOver, [Math.max(request.patienceMs, request.fix ? 0 : upkeepMs)])
+  const [rest] = await db.query(countRest, [request.patienceMs])
+  const findings = [
+    ...missingPartitions(Number(missing?.[0])),
+    ...overduePartitions(Number(over?.[0]), Number(over?.[1])),
+    ...jobsInNone(Number(rest?.[0])),
+  ]
+  const isFine = findings.length === 0
+  return isFine ? [fine('partitions', 'Finished jobs lie in partitions that are made and dropped in time.')] : findings
+}
+
+async function keepUp(db: Database): Promise<void> {
+  await db.transactLightly((tx) => tx.query('select holdfast.make_partitions(holdfast.now_ms(null))', []))
+  for (let dropped: string | null = ''; dropped !== null; ) {
+    const [row] = await db.transactLightly((tx) =>
+      tx.query('select holdfast.drop_partition(holdfast.now_ms(null))', []),
+    )
+    dropped = row?.[0] ?? null
+  }
+}
+
+function missingPartitions(missing: number): Finding[] {
+  if (missing === 0) return []
+  const fix = 'holdfast sweep makes them. Where that does not help, the role that sweeps lacks its grants.'
+  const sentence = `${counted(missing, 'partition')} that finished jobs need by now ${missing === 1 ? 'is' : 'are'} not there: nobody sweeps.`
+  return [warning('partitions-missing', sentence, fix, { missing })]
+}
+
+function overduePartitions(over: number, sinceMs: number): Finding[] {
+  if (over === 0) return []
+  const fix = 'holdfast sweep drops them. Where they stay, somebody has been reading the table all the time.'
+  const sentence = `${counted(over, 'partition')} of finished jobs should have been dropped, the first ${span(sinceMs)} ago.`
+  return [warning('partitions-overdue', sentence, fix, { over, sinceMs })]
+}
+
+function jobsInNone(jobs: number): Finding[] {
+  if (jobs === 0) return []
+  const many = jobs >= restMax ? `More than ${counted(restMax, 'finished job')}` : counted(jobs, 'finished job')
+  const fix =
+    'They go when their retention is over, one by one. If they become more, see to the partitions that are missing.'
+  return [
+    warning(
+      'partitions-none',
+      `${many} ${jobs === 1 ? 'lies' : 'lie'} in no partition of ${jobs === 1 ? 'its' : 'their'} own.`,
+      fix,
+      { jobs },
+    ),
+  ]
+}

@@ -1,0 +1,54 @@
+// What a role that may only enqueue needs and would otherwise do to tables itself: these run with the owner's rights
+// (`../roles.ts`). And who was granted what, so that a later migration grants it on what it adds.
+
+export const roles = `
+create table holdfast.grantee (
+  role text collate "C" primary key,
+  uses text[] not null
+);
+
+-- Until now everybody might call every function. Who was granted tables by hand goes on.
+do $holdfast$
+declare
+  v_role name;
+begin
+  for v_role in
+    select distinct r.rolname from pg_class c, lateral aclexplode(c.relacl) a join pg_roles r on r.oid = a.grantee
+     where c.oid = 'holdfast.job'::regclass and a.privilege_type = 'INSERT' and a.grantee <> c.relowner
+  loop
+    execute format('grant execute on all functions in schema %s to %I', holdfast.quoted_schema(), v_role);
+  end loop;
+end $holdfast$;
+
+create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text)
+returns void language plpgsql as $holdfast$
+begin
+  insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead)
+  values (p_name, true, p_retain_done_ms, p_retain_dead_ms, p_on_dead)
+  on conflict (name) do update
+     set is_named = true, retain_done_ms = excluded.retain_done_ms, retain_dead_ms = excluded.retain_dead_ms,
+         on_dead = excluded.on_dead
+   where (q.is_named, q.retain_done_ms, q.retain_dead_ms, q.on_dead)
+         is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead);
+end $holdfast$;
+
+-- What was answered to a call that has landed.
+create function holdfast.answer_of(p_flush uuid) returns text language plpgsql stable as $holdfast$
+begin
+  return (select f.answer from holdfast.flush f where f.id = p_flush);
+end $holdfast$;
+
+-- How the newest jobs of these ids have ended; state null: it has not.
+create function holdfast.outcomes(p_ids uuid[])
+returns table (id uuid, state text, attempts smallint, result text, error text) language plpgsql stable
+set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+begin
+  return query
+    (select distinct on (e.id) e.id, e.state, e.attempts, e.result, e.error from holdfast.ended e
+      where e.id = any (p_ids) order by e.id, e.seq desc)
+    union all
+    select j.id, null, null, null, null from holdfast.job j where j.id = any (p_ids);
+end $holdfast$;
+`

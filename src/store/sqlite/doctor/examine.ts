@@ -1,0 +1,41 @@
+// Inside the database, on the store's own connection. What lies around the file is looked at in `file.ts`.
+
+import { few, fine, wrong } from '../../findings.ts'
+import type { ExamineRequest, Finding } from '../../store.ts'
+import type { Transaction } from '../transaction.ts'
+import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
+
+/** Only looks. */
+export function examine(tx: Transaction, request: ExamineRequest): readonly Finding[] {
+  return [
+    ...journalMode(tx),
+    ...integrity(tx, request),
+    ...unswept(tx, request),
+    ...astray(tx),
+    ...miscounted(tx, request),
+  ]
+}
+
+function journalMode(tx: Transaction): Finding[] {
+  const mode = tx.db.get<{ journal_mode: string }>('pragma journal_mode')?.journal_mode ?? ''
+  if (mode === 'wal' || mode === 'memory') return [fine('journal-mode', `The journal mode is ${mode}.`, { mode })]
+  const fix = 'holdfast doctor --fix sets it back: the store does, whenever it opens a file to write.'
+  return [wrong('journal-mode', `The journal mode is ${mode}: readers and writers block each other.`, fix, { mode })]
+}
+
+const faultsMax = 10
+
+function integrity(tx: Transaction, { full }: ExamineRequest): Finding[] {
+  const check = full ? 'integrity_check' : 'quick_check'
+  const rows = tx.db.all<Record<string, string>>(`pragma ${check}(${faultsMax})`).map((row) => row[check] ?? '')
+  if (rows.length === 1 && rows[0] === 'ok')
+    return [fine('integrity', full ? 'The file is sound.' : 'The file is sound, as far as a quick check tells.')]
+  const fix =
+    'Stop everybody who writes, keep a copy of the file, and restore a backup, or what sqlite3 .recover finds.'
+  return [wrong('integrity', `The file is damaged: ${few(rows)}.`, fix, { faults: rows })]
+}
+
+/** Mends what can be. The counts come last: they are right whatever the others did. */
+export function repair(tx: Transaction): readonly Finding[] {
+  return [...putBack(tx), ...recount(tx)]
+}

@@ -1,0 +1,135 @@
+// The file: what only the operating system and a connection of one's own can tell.
+
+import { existsSync, statfsSync, statSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { span } from '../../../duration.ts'
+import { type Check, counted, fine, runChecks, warning, wrong } from '../../findings.ts'
+import type { Finding } from '../../store.ts'
+import { isBusy } from '../database.ts'
+
+export function examineFile(path: string): Promise<Finding[]> {
+  return runChecks(fileChecks, path)
+}
+
+const fileChecks: Readonly<Record<string, Check<string>>> = {
+  'network-file-system': (path) => fileSystem(statfsSync(path).type),
+  'disk-space': diskSpace,
+  'write-lock': writeLock,
+  'log-size': logSize,
+}
+
+/** Where locks and shared memory are not what SQLite needs them to be. */
+const networkFileSystems: Readonly<Record<number, string>> = {
+  26985: 'NFS',
+  20859: 'SMB',
+  4283649346: 'CIFS',
+  4266872130: 'SMB',
+  16914839: '9p',
+  12805120: 'Ceph',
+  1397113167: 'AFS',
+  1702057286: 'FUSE',
+}
+
+export function fileSystem(type: number): Finding[] {
+  const name = networkFileSystems[type]
+  if (name === undefined) return [fine('network-file-system', 'The file is on a disk of this machine.', { type })]
+  return [
+    warning(
+      'network-file-system',
+      `The file is on ${name}: locks between machines do not hold there, and the database may be damaged.`,
+      'Move it to a disk of this machine, and have all its processes run here.',
+      { type, name },
+    ),
+  ]
+}
+
+const mib = 2 ** 20
+const spaceMinBytes = 100 * mib
+const spaceLowBytes = 1024 * mib
+
+function diskSpace(path: string): Finding[] {
+  const { bavail, bsize } = statfsSync(path)
+  return spaceLeft(bavail * bsize, statSync(path).size)
+}
+
+export function spaceLeft(bytes: number, fileBytes: number): Finding[] {
+  const facts = { bytes, fileBytes }
+  const left = `${counted(Math.round(bytes / mib), 'MiB', 'MiB')} are left on the disk`
+  const fix = 'Make room: a disk that is full refuses every enqueue and settlement.'
+  if (bytes < spaceMinBytes) return [wrong('disk-space', `Only ${left}.`, fix, facts)]
+  if (bytes < Math.min(spaceLowBytes, fileBytes)) return [warning('disk-space', `Only ${left}.`, fix, facts)]
+  return [fine('disk-space', `${left}.`, facts)]
+}
+
+const lockMaxMs = 2_000
+const tryEveryMs = 50
+
+/** Whether anybody can write: somebody who holds the file locked for longer than this keeps everybody waiting. */
+async function writeLock(path: string): Promise<Finding[]> {
+  const db = connect(path)
+  try {
+    for (const deadline = performance.now() + lockMaxMs; performance.now() < deadline; await sleep(tryEveryMs)) {
+      if (canBegin(() => db.exec('begin immediate; rollback')))
+        return [fine('write-lock', 'The file can be written to.')]
+    }
+    return [
+      wrong(
+        'write-lock',
+        `Somebody has had the file locked for writing for more than ${span(lockMaxMs)}: nobody can enqueue, claim or settle.`,
+        'Find the process with a write transaction left open (lsof, fuser), and end it or its transaction.',
+      ),
+    ]
+  } finally {
+    db.close()
+  }
+}
+
+function canBegin(begin: () => void): boolean {
+  try {
+    begin()
+    return true
+  } catch (error) {
+    if (!isBusy(error)) throw error
+    return false
+  }
+}
+
+const logMaxBytes = 32 * mib
+
+/** A log grows while somebody reads: what he has begun to read stays, and what was written since stays with it. */
+function logSize(path: string): Finding[] {
+  const log = `${path}-wal`
+  const bytes = existsSync(log) ? statSync(log).size : 0
+  const pages = bytes > logMaxBytes ? pagesKept(path) : 0
+  const facts = { bytes, pagesKept: pages }
+  if (pages * pageBytes <= logMaxBytes) return [fine('log-size', 'The log is moved into the file as it grows.', facts)]
+  return [
+    warning(
+      'log-size',
+      `${counted(Math.round(bytes / mib), 'MiB', 'MiB')} of log cannot be moved into the file: somebody has had a read transaction open for long.`,
+      'Find the process that reads (a report, a shell, a backup), and end its transaction.',
+      facts,
+    ),
+  ]
+}
+
+const pageBytes = 4096
+
+/** How many pages stay in the log because somebody reads what was before them. */
+function pagesKept(path: string): number {
+  const db = connect(path)
+  try {
+    const { log, checkpointed } = db.prepare('pragma wal_checkpoint(passive)').get() as Record<
+      'log' | 'checkpointed',
+      number
+    >
+    return log - checkpointed
+  } finally {
+    db.close()
+  }
+}
+
+function connect(path: string) {
+  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
+  return new DatabaseSync(path, { timeout: 0 })
+}

@@ -1,0 +1,117 @@
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import type { DoctorOptions, Finding, Holdfast } from '../../src/index.ts'
+import { claimOne, hour, minute, rejects, stateOf } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function doctorTests(inWorld: InWorld): void {
+  describe('a doctor', () => {
+    test(
+      'finds nothing wrong with jobs that go their way, whatever state they are in',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
+        await holdfast.queue('mail').enqueue(5, { delay: '1h', startBefore: new Date(Date.now() + 100 * hour) })
+        await (await claimOne(holdfast, 'mail')).done()
+        await (await claimOne(holdfast, 'mail')).release()
+        await claimOne(holdfast, 'mail')
+        await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+        const bad = (await holdfast.doctor({ full: true })).filter(({ severity }) => severity !== 'fine')
+        assert.deepEqual(
+          bad.filter(({ id }) => ofJobs.includes(id)),
+          [],
+        )
+      }),
+    )
+
+    test(
+      'tells of a worker that is gone, whose leases nobody takes back, until somebody sweeps',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        await claimOne(holdfast, 'mail', { lease: '30s' })
+        await clock.advance(4 * minute)
+        assert.equal(await finding(holdfast, 'leases-expired'), undefined, 'it may take a while')
+        await clock.advance(2 * minute)
+        const found = await finding(holdfast, 'leases-expired')
+        assert.match(found?.sentence ?? '', /^1 job is held by leases that ran out, the first 5 min ago/)
+        assert.deepEqual([found?.severity, found?.facts['jobs']], ['wrong', 1])
+        assert.match(found?.fix ?? '', /holdfast sweep/)
+        await holdfast.sweep()
+        assert.equal(await finding(holdfast, 'leases-expired'), undefined)
+        assert.equal(await stateOf(holdfast, id), 'ready')
+      }),
+    )
+
+    test(
+      'tells of due jobs that nobody promotes, and sweeps when it is to fix',
+      inWorld(async ({ holdfast, another, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1m' })
+        await clock.advance(10 * minute)
+        const fresh = await another()
+        const found = await finding(fresh, 'jobs-not-promoted')
+        assert.match(found?.sentence ?? '', /^1 job has been due for up to 9 min and is still scheduled/)
+        const mended = (await fresh.doctor({ fix: true })).filter(({ repaired }) => repaired)
+        assert.deepEqual(
+          mended.map((each) => [each.id, each.severity]),
+          [['leases-expired', 'fine']],
+        )
+        assert.equal(await finding(fresh, 'jobs-not-promoted'), undefined)
+        assert.equal(await stateOf(fresh, id), 'ready')
+      }),
+    )
+
+    test(
+      'tells of a queue that nobody works on, of one that is paused, and of one that falls behind',
+      inWorld(async ({ holdfast, clock }) => {
+        for (const queue of ['idle', 'paused', 'busy'])
+          await holdfast.queue(queue).enqueueMany([{ payload: 1 }, { payload: 2 }])
+        await holdfast.pause('paused')
+        await clock.advance(10 * minute)
+        await claimOne(holdfast, 'busy')
+        const found = (await holdfast.doctor()).filter(({ id }) => id.startsWith('queue-'))
+        assert.deepEqual(
+          found.map(({ id, severity, facts }) => [id, severity, facts['queue']]),
+          [
+            ['queue-unattended', 'wrong', 'idle'],
+            ['queue-behind', 'warning', 'busy'],
+            ['queue-paused', 'warning', 'paused'],
+          ],
+        )
+        for (const queue of ['idle', 'paused', 'busy']) {
+          await holdfast.resume(queue)
+          for (const lease of await holdfast.claim([queue], { max: 5 })) await lease.done()
+        }
+        assert.deepEqual(
+          (await holdfast.doctor()).filter(({ id }) => id.startsWith('queue-')),
+          [],
+        )
+      }),
+    )
+
+    test(
+      'looks through a store that was opened read-only, and repairs nothing there',
+      inWorld(async ({ holdfast, another }) => {
+        await holdfast.queue('mail').enqueue(1)
+        const reader = await another({ readOnly: true })
+        assert.ok((await reader.doctor()).some(({ id }) => id === 'counts'))
+        const refused = (await reader.doctor({ fix: true })).find(({ id }) => id === 'store')
+        assert.match(refused?.sentence ?? '', /opened read-only/)
+      }),
+    )
+
+    test(
+      'refuses options that there are not',
+      inWorld(async ({ holdfast }) => {
+        await rejects(holdfast.doctor({ cure: true } as DoctorOptions), 'INVALID_OPTION', { option: 'cure' })
+        await rejects(holdfast.doctor({ patience: 'long' as never }), 'INVALID_OPTION', { option: 'patience' })
+        await rejects(holdfast.doctor({ fix: 1 as never }), 'INVALID_OPTION', { option: 'fix' })
+      }),
+    )
+  })
+}
+
+const ofJobs = ['leases-expired', 'jobs-not-promoted', 'jobs-astray', 'counts', 'integrity', 'queue-unattended']
+
+/** What is not fine. */
+async function finding(holdfast: Holdfast, id: string): Promise<Finding | undefined> {
+  return (await holdfast.doctor()).find((each) => each.id === id && each.severity !== 'fine')
+}

@@ -1,0 +1,342 @@
+// Each finding on a real server to which something really happened, and gone after what the finding says to do.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import { type DoctorOptions, type Finding, grants, type Holdfast, open, postgres } from '../../src/index.ts'
+import { wantedObjects } from '../../src/store/postgres/doctor/drift.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
+import { claimOne } from '../conformance/expect.ts'
+import { startServer } from '../support/postgres.ts'
+import { type Ground, setup } from './exactness-ground.ts'
+import { assertRecount } from './exactness-recount.ts'
+import { until } from './hand.ts'
+import { setup as setupRoles } from './role-ground.ts'
+
+const soon: DoctorOptions = { patience: 1 }
+
+test('a store that nothing happened to is well', async () => {
+  await using server = await startServer()
+  await using ground = await setup(server)
+  await using holdfast = await open(ground.url)
+  await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+  await (await claimOne(holdfast, 'mail')).done()
+  await holdfast.sweep()
+  assert.deepEqual(await bad(holdfast, { full: true }), [])
+})
+
+describe('who keeps the past alive', () => {
+  test('a transaction left open, with the gaps that claims keep for it', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    const client = await ground.pool.connect()
+    await client.query('begin')
+    await holdfast.queue('mail').enqueue(1, { tx: client })
+    const { pid } = (await client.query('select pg_backend_pid() as pid')).rows[0]
+    await holdfast.queue('mail').enqueue(2)
+    await (await claimOne(holdfast, 'mail')).done()
+    await delay(5)
+    const mine = async () => (await all(holdfast, 'old-transaction', soon)).find(({ facts }) => facts['pid'] === pid)
+    const found = await mine()
+    assert.match(found?.sentence ?? '', /has been open for .* and is idle in transaction.* Claims keep \d+ gaps? open/)
+    assert.match(found?.fix ?? '', new RegExp(`pg_terminate_backend\\(${pid}\\)`))
+    assert.equal((await all(holdfast, 'old-transaction', { patience: '1h' })).length, 0)
+    client.on('error', () => {})
+    await ground.rows(`select pg_terminate_backend(${pid})`)
+    await until(async () => (await mine()) === undefined, 'it is gone')
+    client.release(true)
+  })
+
+  test('a transaction that was prepared and forgotten', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+    const gid = `forgotten ${ground.name}`
+    const client = await ground.pool.connect()
+    await client.query('begin')
+    await holdfast.queue('mail').enqueue(1, { tx: client })
+    await client.query(`prepare transaction '${gid}'`)
+    client.release()
+    await delay(5)
+    const mine = async () =>
+      (await all(holdfast, 'prepared-transaction', soon)).find(({ facts }) => facts['gid'] === gid)
+    assert.equal((await mine())?.severity, 'wrong')
+    await ground.rows(`rollback prepared '${gid}'`)
+    assert.equal(await mine(), undefined)
+  })
+
+  test('a replication slot that nobody reads', async () => {
+    await using server = await startServer()
+    await using ground = await setup(server)
+    await using holdfast = await open(ground.url)
+    await ground.rows(`select pg_create_physical_replication_slot('left_behind', true)`)
+    assert.match((await one(holdfast, 'replication-slot')).sentence, /left_behind is used by nobody/)
+    await ground.rows(`select pg_drop_replication_slot('left_behind')`)
+    assert.deepEqual(await all(holdfast, 'replication-slot'), [])
+  })
+
+  test('sessions that this role may not look into', async () => {
+    await using ground = await setupRoles()
+    const worker = await ground.role('worker')
+    await (await open(ground.url)).close()
+    await ground.pool.query(grants({ roles: { worker } }))
+    await using holdfast = await open(ground.urlOf(worker))
+    assert.match(
+      (await one(holdfast, 'sessions-hidden')).fix ?? '',
+      new RegExp(`grant pg_read_all_stats to "${worker}"`),
+    )
+    await ground.rows(`grant pg_read_all_stats to "${worker}"`)
+    assert.deepEqual(await all(holdfast, 'sessions-hidden'), [])
+  })
+})
+
+describe('our tables', () => {
+  test('dead rows that nobody removes, and autovacuum that was switched off', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await ground.rows('alter table holdfast.flush set (autovacuum_enabled = false)')
+    await ground.rows('insert into holdfast.flush (id, at) select gen_random_uuid(), 0 from generate_series(1, 60000)')
+    await ground.rows('delete from holdfast.flush')
+    await until(async () => (await all(holdfast, 'dead-rows')).length > 0, 'the server has counted the dead rows')
+    assert.match((await one(holdfast, 'dead-rows')).sentence, /"holdfast"\.flush has [56]\d,\d{3} dead rows/)
+    const off = await one(holdfast, 'autovacuum-off')
+    assert.deepEqual([off.severity, off.facts['table']], ['wrong', 'flush'])
+    await ground.rows(off.fix ?? '')
+    await ground.rows('vacuum holdfast.flush')
+    assert.deepEqual(await all(holdfast, 'autovacuum-off'), [])
+    await until(async () => (await all(holdfast, 'dead-rows')).length === 0, 'the server has seen the vacuum')
+  })
+
+  test('partitions that are missing, overdue ones, and finished jobs that lie in none', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await ground.rows(
+      `create or replace function holdfast.make_partitions(p_now bigint) returns int language sql as 'select 0'`,
+    )
+    await holdfast.queue('mail', { retain: { done: '1h' } }).enqueue(1)
+    await (await claimOne(holdfast, 'mail')).done()
+    await ground.rows(
+      'create table holdfast.ended_1_1 partition of holdfast.ended for values from (1, 60000) to (1, 120000)',
+    )
+    await delay(5)
+    assert.equal((await one(holdfast, 'partitions-missing', soon)).severity, 'warning')
+    assert.match((await one(holdfast, 'partitions-overdue', soon)).sentence, /should have been dropped/)
+    assert.equal((await one(holdfast, 'partitions-none', soon)).facts['jobs'], 1)
+    await holdfast.doctor({ fix: true }) // the function, too
+    const left = await bad(holdfast, soon)
+    assert.deepEqual(
+      left.map(({ id }) => id).filter((id) => id.startsWith('partitions')),
+      ['partitions-none'],
+      'what has no partition stays until its time is over',
+    )
+    await ground.rows('update holdfast.ended_rest set keep_until = 0')
+    await holdfast.sweep()
+    assert.deepEqual(await all(holdfast, 'partitions-none', soon), [])
+  })
+})
+
+describe('jobs', () => {
+  test('whose lease is missing are made ready again, first, and counted right', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
+    await holdfast.queue('mail').enqueue(5, { startBefore: new Date(Date.now() + 3_600_000) })
+    const lost = await holdfast.claim(['mail'], { max: 2 })
+    const kept = await claimOne(holdfast, 'mail')
+    await ground.rows(`delete from holdfast.lease where token = $1`, [lost[0]?.fence.slice(0, 32)])
+    const found = await one(holdfast, 'jobs-astray')
+    assert.deepEqual(
+      (found.facts['ids'] as string[]).toSorted(),
+      lost.map(({ job }) => job.id),
+    )
+    assert.deepEqual(await repairs(holdfast), ['jobs-astray'])
+    assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
+    await assertRecount(ground.pool)
+    const next = await holdfast.claim(['mail'], { max: 9 })
+    assert.deepEqual(
+      next.map(({ job }) => job.payload),
+      [1, 2, 4, 5],
+    )
+    await kept.done()
+    for (const lease of next) await lease.done()
+    assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
+  })
+
+  test('that wait in gaps, were released, or are late are not astray', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    const client = await ground.pool.connect()
+    await client.query('begin')
+    await holdfast.queue('mail').enqueue('late commit', { tx: client })
+    await holdfast.queue('mail').enqueue('late start', { startBefore: new Date(Date.now() + 20) })
+    await delay(30)
+    await holdfast.queue('mail').enqueue('soon')
+    await (await claimOne(holdfast, 'mail')).release()
+    await client.query('commit')
+    client.release()
+    assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
+  })
+
+  test('that were miscounted are counted again, while others work', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
+    await holdfast.queue('post').enqueue(1)
+    await ground.rows('update holdfast.tally set ready = ready + 5, dead = -2 where queue = 1')
+    const found = await one(holdfast, 'counts')
+    assert.deepEqual(found.facts['off'], [{ queue: 'mail', ready: -5, dead: 2 }])
+    const busy = holdfast.queue('mail').enqueueMany([4, 5].map((payload) => ({ payload })))
+    assert.deepEqual(await repairs(holdfast), ['counts'])
+    await busy
+    assert.deepEqual(await all(holdfast, 'counts'), [])
+    assert.equal((await holdfast.stats('mail')).ready, 5)
+  })
+})
+
+describe('the schema', () => {
+  test('with an index dropped and functions replaced is made as it was', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await ground.rows('drop index holdfast.job_due')
+    await ground.rows(
+      `create or replace function holdfast.low_tally() returns xid8 language sql stable as 'select ''7''::xid8'`,
+    )
+    await ground.rows('alter function holdfast.claim set enable_seqscan = on')
+    await ground.rows('alter function holdfast.enqueue(text, jsonb, jsonb) security invoker')
+    const found = await one(holdfast, 'schema-drift')
+    assert.deepEqual((found.facts['drifted'] as string[]).toSorted(), [
+      'function claim is different',
+      'function enqueue is different',
+      'function low_tally is different',
+      'index job_due is missing',
+    ])
+    assert.deepEqual(await repairs(holdfast), ['schema-drift'])
+    assert.deepEqual(await all(holdfast, 'schema-drift'), [])
+  })
+
+  test('is what the migrations say, whatever it is called', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(postgres({ pool: ground.pool, schema: 'my "jobs"' }))
+    assert.deepEqual(await all(holdfast, 'schema-drift'), [])
+    const wanted = wantedObjects(new Schema('holdfast'), [
+      'create function holdfast.a() returns int as $holdfast$one$holdfast$; create index b on holdfast.c (d);',
+      'create or replace function holdfast.a() returns int set x = 1 as $holdfast$two$holdfast$; drop index holdfast.b',
+    ])
+    assert.deepEqual([...wanted.keys()], ['function a()'])
+    assert.deepEqual([wanted.get('function a()')?.body, wanted.get('function a()')?.settings], ['two', ['x=1']])
+  })
+})
+
+describe('rights', () => {
+  test('that were taken from a role, and those that were granted by hand', async () => {
+    await using ground = await setupRoles()
+    const [producer, byHand] = [await ground.role('producer'), await ground.role('hand')]
+    await using owner = await open(ground.url)
+    await ground.pool.query(grants({ roles: { producer } }))
+    assert.equal((await one(owner, 'owner-superuser')).severity, 'warning')
+    await ground.rows(`revoke execute on function holdfast.enqueue(text, jsonb, jsonb) from "${producer}"`)
+    await ground.rows(`revoke select on holdfast.meta from "${producer}"`)
+    const found = await one(owner, 'grants')
+    assert.deepEqual(found.facts['missing'], ['execute enqueue', 'select on meta'])
+    assert.match(found.fix ?? '', new RegExp(`holdfast migrate --grant producer=${producer}`))
+    await ground.pool.query(grants({ roles: { producer } }))
+    assert.deepEqual(await all(owner, 'grants'), [])
+
+    await ground.rows(`grant usage on schema holdfast to "${byHand}"`)
+    await ground.rows(`grant select on all tables in schema holdfast to "${byHand}"`)
+    await using reader = await open(ground.urlOf(byHand), { readOnly: true })
+    assert.equal((await one(reader, 'grants-by-hand')).severity, 'warning')
+    await ground.pool.query(grants({ roles: { reader: byHand } }))
+    assert.deepEqual(await all(reader, 'grants-by-hand'), [])
+  })
+})
+
+describe('the server', () => {
+  test('that is set up to lose or to tell what it should not, and has no room left', async () => {
+    const settings = {
+      fsync: 'off',
+      full_page_writes: 'off',
+      log_statement: 'all',
+      autovacuum: 'off',
+      max_connections: '12',
+    }
+    await using server = await startServer({ settings })
+    await using ground = await setup(server)
+    await ground.rows(`alter database ${ground.name} set synchronous_commit = off`)
+    await using holdfast = await open(ground.url)
+    const others = Array.from({ length: 7 }, () => new pg.Client({ connectionString: ground.url }))
+    for (const client of others) await client.connect()
+    const found = await bad(holdfast)
+    const told = found.map(({ id, facts }) => `${id} ${facts['setting'] ?? ''}`.trim())
+    assert.deepEqual(told.toSorted(), [
+      'autovacuum-off autovacuum',
+      'connections',
+      'durability fsync',
+      'durability full_page_writes',
+      'durability synchronous_commit',
+      'logged-payloads',
+    ])
+    for (const client of others) await client.end()
+    for (const setting of ['fsync', 'full_page_writes', 'autovacuum'])
+      assert.ok(found.some(({ fix }) => fix?.includes(`${setting} = on`)))
+  })
+
+  test('whose clock differs from this machine’s', async (t) => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    assert.deepEqual(await all(holdfast, 'clock-skew'), [])
+    const { now } = Date
+    t.mock.method(Date, 'now', () => now() - 60_000)
+    assert.match(
+      (await one(holdfast, 'clock-skew')).sentence,
+      /^The clock of this machine is (59 s|1 min) behind the server/,
+    )
+  })
+
+  test('whose notifications somebody in between swallows', async () => {
+    await using ground = await setup()
+    await using pool = swallowing(ground)
+    await using holdfast = await open(postgres({ pool }))
+    assert.match((await one(holdfast, 'notifications')).sentence, /not heard.*pooler/)
+    await using past = await open(postgres({ pool, listen: ground.url }))
+    assert.deepEqual(await all(past, 'notifications'), [], 'a connection past the pooler hears')
+    await using direct = await open(ground.url)
+    assert.deepEqual(await all(direct, 'notifications'), [])
+    await using polling = await open(postgres({ pool: ground.pool, listen: false }))
+    assert.deepEqual(await all(polling, 'notifications'), [])
+  })
+})
+
+/** As a pooler in transaction mode does: whatever a session was told to listen to is forgotten at the end. */
+function swallowing({ url }: Ground): pg.Pool & AsyncDisposable {
+  class Forgetful extends pg.Client {
+    // biome-ignore lint/suspicious/noExplicitAny: as many ways to call it as the driver has
+    override query(...args: any[]): any {
+      const listens = typeof args[0] === 'string' && args[0].startsWith('listen')
+      return listens ? super.query('select 1') : super.query(...(args as Parameters<pg.Client['query']>))
+    }
+  }
+  const pool = new pg.Pool({ connectionString: url, Client: Forgetful } as pg.PoolConfig)
+  pool.on('error', () => {})
+  return Object.assign(pool, { [Symbol.asyncDispose]: () => pool.end() })
+}
+
+async function bad(holdfast: Holdfast, options: DoctorOptions = {}): Promise<Finding[]> {
+  return (await holdfast.doctor(options)).filter(({ severity }) => severity !== 'fine')
+}
+
+/** The findings of this name that are not fine. */
+async function all(holdfast: Holdfast, id: string, options: DoctorOptions = {}): Promise<Finding[]> {
+  return (await bad(holdfast, options)).filter((each) => each.id === id)
+}
+
+async function one(holdfast: Holdfast, id: string, options: DoctorOptions = {}): Promise<Finding> {
+  const findings = await bad(holdfast, options)
+  const found = findings.find((each) => each.id === id)
+  assert.ok(found, `there is ${id} among ${findings.map((each) => each.id)}`)
+  assert.ok(found.fix, 'it says what to do')
+  return found
+}
+
+async function repairs(holdfast: Holdfast): Promise<string[]> {
+  return (await holdfast.doctor({ fix: true })).filter(({ repaired }) => repaired).map(({ id }) => id)
+}

@@ -1,0 +1,37 @@
+// Roles of one's own, on a database of one's own. Roles belong to the whole server, so their names carry the database's.
+import { type Ground, setup as ground } from './exactness-ground.ts'
+
+export interface RoleGround extends Ground {
+  /** Makes a role without any rights and answers its name. */
+  role(name: string): Promise<string>
+  /** The database as that role sees it. */
+  urlOf(role: string): string
+}
+
+export async function setup(): Promise<RoleGround> {
+  const base = await ground()
+  const made: string[] = []
+  return {
+    ...base,
+    async role(name) {
+      const role = `${name}_${base.name}`.slice(0, 63)
+      await base.rows(`create role ${quoted(role)} login`)
+      made.push(role)
+      return role
+    },
+    urlOf(role) {
+      const url = new URL(base.url)
+      url.username = encodeURIComponent(role)
+      return url.href
+    },
+    async [Symbol.asyncDispose]() {
+      for (const role of made) await base.rows(`drop owned by ${quoted(role)} cascade`)
+      for (const role of made) await base.rows(`drop role ${quoted(role)}`)
+      await base[Symbol.asyncDispose]()
+    },
+  }
+}
+
+function quoted(role: string): string {
+  return `"${role.replaceAll('"', '""')}"`
+}

@@ -1,0 +1,90 @@
+// What the server writes into its log by our doing. Payloads go to it as parameters and nowhere else: not in the text of a
+// statement and not in an error that one of our functions raises. So whether they are logged is for the administrator to
+// say, by the settings for parameters. One thing remains: a row that a table refuses is shown in the DETAIL of that error,
+// each column cut to 64 bytes. A finished job meets that when a partition is made in the same moment, and is settled again.
+import assert from 'node:assert/strict'
+import { readFile } from 'node:fs/promises'
+import { test } from 'node:test'
+import { isHoldfastError } from '../../src/errors.ts'
+import { open } from '../../src/open.ts'
+import { rejects } from '../conformance/expect.ts'
+import { type Server, startServer } from '../support/postgres.ts'
+import { setup } from './exactness-ground.ts'
+
+const secret = 'z9f3-not-for-the-log'
+const everything = { log_statement: 'all', log_min_duration_statement: '0', log_min_error_statement: 'error' }
+
+test('a server that logs every statement but no parameters logs no payload, result, error text or key-value', async () => {
+  await using server = await startServer({ settings: { ...everything, log_parameter_max_length: '0' } })
+  await live(server)
+  const log = await readFile(server.logFile, 'utf8')
+  assert.match(log, /holdfast\.enqueue_plain/, 'statements are there')
+  assert.match(log, /ERROR: {2}/, 'errors are there')
+  assert.doesNotMatch(log, new RegExp(secret))
+})
+
+test('a server that logs errors only, as it does by default, logs no payload', async () => {
+  await using server = await startServer()
+  await live(server)
+  const log = await readFile(server.logFile, 'utf8')
+  assert.match(log, /ERROR: {2}/)
+  assert.doesNotMatch(log, new RegExp(secret))
+})
+
+test('a row that a table refuses is shown in the log, unless it is to be terse', async () => {
+  await using server = await startServer({ settings: { log_error_verbosity: 'terse' } })
+  await refusedRow(server)
+  assert.doesNotMatch(await readFile(server.logFile, 'utf8'), new RegExp(secret))
+  await using talkative = await startServer()
+  await refusedRow(talkative)
+  assert.match(await readFile(talkative.logFile, 'utf8'), new RegExp(`DETAIL: .*${secret}`))
+})
+
+test('a server that logs parameters logs payloads: the judge sees them', async () => {
+  await using server = await startServer({ settings: everything })
+  await live(server)
+  assert.match(await readFile(server.logFile, 'utf8'), new RegExp(secret))
+})
+
+/** Everything that carries a text of the application's, and everything that the server refuses on the way. */
+async function live(server: Server): Promise<void> {
+  await using ground = await setup(server)
+  await ground.rows('create table article (n int primary key)')
+  await ground.rows('insert into article values (1)')
+  await using holdfast = await open(ground.url)
+  const mail = holdfast.queue('mail', { attempts: 1, onDead: { queue: 'alerts' } })
+  const payload = { secret }
+  const failures: unknown[] = []
+  const fails = async (call: () => Promise<unknown>) => {
+    await call().then(
+      () => assert.fail('it was to fail'),
+      (error) => failures.push(error),
+    )
+  }
+  const { id } = await mail.enqueue(payload, { idempotencyKey: 'key', headers: { secret } })
+  await fails(() => mail.enqueue({ secret, other: true }, { idempotencyKey: 'key' }))
+  await fails(() => mail.enqueue(payload, { id }))
+  await mail.enqueueMany([{ payload }, { payload, dedup: { key: 'd' } }, { payload, delay: '1h' }])
+  await mail.enqueue(payload, { dedup: { key: 'd', replace: true } })
+  const [one, two, three] = await mail.claim({ max: 3 })
+  await one?.progress(0.5, secret)
+  await one?.done({ secret }, { put: [{ key: 'k', value: payload }], enqueue: [{ queue: 'next', payload }] })
+  await fails(async () => two?.done({ secret }, { sql: [{ text: 'insert into article values ($1)', values: [1] }] }))
+  await three?.dead(new Error(secret))
+  await fails(async () => one?.done({ secret }))
+  await holdfast.kv.put('k', payload)
+  await ground.rows('alter table holdfast.job drop column timeout_ms')
+  await fails(() => mail.enqueue(payload))
+  for (const error of failures) {
+    assert.ok(isHoldfastError(error), String(error))
+    assert.doesNotMatch(`${error.message} ${JSON.stringify(error.facts)}`, new RegExp(secret))
+  }
+}
+
+async function refusedRow(server: Server): Promise<void> {
+  await using ground = await setup(server)
+  await using holdfast = await open(ground.url)
+  await ground.rows('alter table holdfast.job add constraint none check (max_attempts < 0)')
+  const error = await rejects(holdfast.queue('mail').enqueue({ secret }), 'STORE_UNAVAILABLE', { code: '23514' })
+  assert.doesNotMatch(error.message, new RegExp(secret))
+}

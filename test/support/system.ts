@@ -1,5 +1,5 @@
 // What some tests need beyond npm. `npm test` skips those and says so; `npm run test:system` installs everything listed
-// here and then requires it:
+// here and then requires it; `npm run test:long` also runs what takes many minutes:
 //
 //   test('an acknowledged enqueue was synced', { skip: needs('strace') }, async () => { … })
 import { accessSync, constants } from 'node:fs'
@@ -23,9 +23,9 @@ export function needs(name: keyof typeof systemNeeds): string | false {
   return false
 }
 
-/** For tests that need nothing but time. */
-export function onlySystem(why: string): string | false {
-  return process.env['HOLDFAST_TEST_SYSTEM'] === '1' ? false : `${why}; npm run test:system runs it`
+/** For tests that take many minutes. */
+export function onlyLong(why: string): string | false {
+  return process.env['HOLDFAST_TEST_LONG'] === '1' ? false : `${why}; npm run test:long runs it`
 }
 
 export function isInstalled({ command }: SystemNeed): boolean {

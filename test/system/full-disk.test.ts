@@ -8,11 +8,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { allJobs, rejects } from '../conformance/expect.ts'
 import { Scene } from '../faults/scene.ts'
 import { startServer } from '../support/postgres.ts'
+import { onlyLong } from '../support/system.ts'
 
 const diskMb = 160
 const isRoot = process.getuid?.() === 0
-const isSystemRun = process.env['HOLDFAST_TEST_SYSTEM'] === '1'
-const skip = (!isSystemRun && 'npm run test:system runs it') || (!isRoot && 'only root can mount a small disk')
+const skip = onlyLong('fills a disk and waits') || (!isRoot && 'only root can mount a small disk')
 
 test('a disk that is full costs nothing but time', { skip }, async (t) => {
   await using server = await startServer({ diskMb, settings: { max_wal_size: '48MB', min_wal_size: '32MB' } })

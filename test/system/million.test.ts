@@ -17,13 +17,13 @@ import { jobsFile } from '../sqlite/jobs-file.ts'
 import { root } from '../support/checkout.ts'
 import { nextSteps, nextVersion } from '../support/next-version.ts'
 import { startServer } from '../support/postgres.ts'
-import { onlySystem } from '../support/system.ts'
+import { onlyLong } from '../support/system.ts'
 
 const million = 1_000_000
 const callMaxMs = 1_500
 const thisVersion = join(root, 'src/open.ts')
 const schema = new Schema('holdfast')
-const skip = onlySystem('takes minutes')
+const skip = onlyLong('takes minutes')
 
 type LongestMs = Readonly<Record<string, number>>
 

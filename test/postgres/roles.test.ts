@@ -150,6 +150,7 @@ describe('a worker', () => {
     await using holdfast = await open(ground.urlOf(worker))
     const watch = holdfast.watch()
     const seen = watch.next()
+    await watch.begun
     const { id } = await holdfast.queue('mail').enqueue(1)
     holdfast.work('mail', async () => 'ran')
     assert.equal(await holdfast.result(id), 'ran')

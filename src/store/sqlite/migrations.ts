@@ -232,7 +232,7 @@ function requireTables(db: DatabaseSync): void {
 
 /** A file that has no room for this client. */
 export function refuseNewer(db: DatabaseSync): void {
-  if (schemaVersion(db) <= steps.length) return
+  if (!(schemaVersion(db) > steps.length)) return // one that is no number is somebody else's, as will be seen
   const { schema: found, min_client: needed } = db.prepare('select * from holdfast_meta').get() ?? {}
   if (Number(needed) <= steps.length) return
   throw new HoldfastError(

@@ -34,14 +34,6 @@ export class Group<Request, Answer> {
     return promise
   }
 
-  /** Resolves when everything added so far has been answered. */
-  async drain(): Promise<void> {
-    while (this.#pending.length > 0 || this.#inFlight) {
-      this.#arm()
-      await (this.#inFlight ?? Promise.resolve())
-    }
-  }
-
   #arm(): void {
     if (this.#armed || this.#inFlight) return
     this.#armed = true

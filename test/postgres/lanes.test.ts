@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
-import { gaps, peekAtGaps } from './rules.ts'
+import { gaps, lanesWithJobsFirst, peekAtGaps } from './rules.ts'
 
 useDatabase()
 
@@ -93,6 +93,29 @@ test(
     assert.deepEqual(taken.flat(), early(70))
     assert.ok(taken.length > 1, 'one claim locks only so many lanes')
   }),
+)
+
+async function behindManyEndedGaps(hand: Hand): Promise<unknown[]> {
+  await enqueueEach(hand, names(70))
+  while ((await hand.claim('*', 1_000)).length > 0);
+  const undone = await hand.begin()
+  await undone.xid()
+  await enqueueEach(hand, names(70))
+  await hand.claim('*', 1_000)
+  await undone.rollback()
+  // One claim: the client would try a second time.
+  const claim = `select payloads from holdfast.claim(gen_random_uuid(), 'once', 1000, 1000, null, '{}', null)`
+  return (await hand.rows(claim)).map(({ payloads }) => JSON.parse(payloads as string))
+}
+
+test(
+  'lanes where only gaps have ended do not take the places of lanes with jobs',
+  inHand(async (hand) => assert.deepEqual(await behindManyEndedGaps(hand), early(70).slice(64))),
+)
+
+test(
+  'where they came in their turn, a claim would come back empty though there are jobs',
+  inHand(async (hand) => assert.deepEqual(await behindManyEndedGaps(hand), []), { without: [lanesWithJobsFirst] }),
 )
 
 test(

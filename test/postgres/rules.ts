@@ -78,6 +78,12 @@ export const tokenLock: Rule = {
 
 /** The peek at many lanes looks at gaps that have ended, too. */
 export const peekAtGaps: Rule = {
-  from: 'or exists (select from unnest(c.gap_xids) g(xid) where pg_visible_in_snapshot(g.xid, pg_current_snapshot()))',
-  to: '',
+  from: 'where ahead.has_jobs or gaps.ended',
+  to: 'where ahead.has_jobs',
+}
+
+/** Lanes where there is something to take come before those where gaps have ended and nothing is in them. */
+export const lanesWithJobsFirst: Rule = {
+  from: 'order by not (ahead.has_jobs or gaps.has_jobs), u.turn',
+  to: 'order by u.turn',
 }

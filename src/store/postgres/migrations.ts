@@ -1,4 +1,4 @@
-// The schema, as numbered steps forward. Landed steps are never edited. `schema.ts` says how their text is read.
+// The schema, as numbered steps forward. Released steps are never edited. `schema.ts` says how their text is read.
 //
 // Who may work on it. Each step says which clients can work beside it: those that know at least the schema `minClient`. It
 // is recorded with the version, so that an older client finds out by itself whether a newer schema is still one for it.

@@ -1,4 +1,4 @@
-// The schema, as numbered steps forward. Landed steps are never edited. Every name starts with `holdfast_`, because the
+// The schema, as numbered steps forward. Released steps are never edited. Every name starts with `holdfast_`, because the
 // application's own tables may live in the same file.
 //
 // Who may work on it. Each step says which clients can work beside it: those that know at least the schema `minClient`. It

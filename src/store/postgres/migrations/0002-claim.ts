@@ -318,7 +318,8 @@ begin
 end $holdfast$;
 
 -- The lanes of these queues (null: of all) in the order of a claim. Of many, only those where something may be taken: it
--- is cheaper to look at 1,000 lanes in one statement than to lock them.
+-- is cheaper to look at 1,000 lanes in one statement than to lock them. Where only gaps have ended, a claim has something
+-- to tidy and nothing to take: such lanes come last, for they must not take the places of lanes that have jobs.
 create function holdfast.lanes_to_claim(p_queues text[]) returns int[] language plpgsql as $holdfast$
 declare
   v_lanes int[];
@@ -342,13 +343,20 @@ begin
     return v_lanes;
   end if;
   v_began := clock_timestamp();
-  select array_agg(u.lane order by u.turn) into v_busy
+  select array_agg(u.lane order by not (ahead.has_jobs or gaps.has_jobs), u.turn) into v_busy
     from unnest(v_lanes) with ordinality u(lane, turn)
    cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
-   where exists (select from holdfast.job j
-                  where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
-                    and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()))
-      or exists (select from unnest(c.gap_xids) g(xid) where pg_visible_in_snapshot(g.xid, pg_current_snapshot()))
+   cross join lateral (
+     select exists (select from holdfast.job j
+                     where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
+                       and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot())) as has_jobs) ahead
+   cross join lateral (
+     select count(*) > 0 as ended,
+            coalesce(bool_or(exists (select from holdfast.job j
+                                      where j.lane = u.lane and j.ready_xid = g.xid and j.ord > g.ord)), false) as has_jobs
+       from unnest(c.gap_xids, c.gap_ords) g(xid, ord)
+      where pg_visible_in_snapshot(g.xid, pg_current_snapshot())) gaps
+   where ahead.has_jobs or gaps.ended
       or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed)
       or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- for the claim to find out
   v_slow := clock_timestamp() - v_began > cardinality(v_lanes) * interval '20 microseconds' + interval '2 milliseconds';

@@ -46,7 +46,7 @@ export class NoStore {
     const id = `00000000-0000-7000-8000-${String(this.#no).padStart(12, '0')}`
     return {
       ...{ id, queue: queueName, fence: id, attempt: 1, maxAttempts: 5, cameBack: false, priority: 5, timeoutMs: null },
-      ...{ createdAt: now, startedAt: now, expiresAt: now + leaseMs, headers: null, payload: text },
+      ...{ createdAt: now, startedAt: now, expiresAt: now + leaseMs, headers: null, payload: text, batch: null },
     }
   }
 
@@ -57,6 +57,6 @@ export class NoStore {
 }
 
 function nothingSwept(): SweepReport {
-  const counts = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
+  const counts = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
   return { ...counts, lapsed: [], more: false, nextDueAt: null, now: Date.now() }
 }

@@ -157,6 +157,8 @@ function toSettings(name: string, { retain, onDead }: BehaviourOptions): QueueSe
     retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
     onDead: target ?? null,
+    limit: null,
+    keyLimit: null,
   }
 }
 

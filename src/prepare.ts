@@ -82,6 +82,7 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
     dedup: dedup === undefined ? null : toDedup(dedup),
     idempotency:
       idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
+    limitKey: null,
   }
 }
 

@@ -28,6 +28,7 @@ export function deathNotice({ told, payload, ...notice }: Death, id: string): Ne
     startBefore: null,
     dedup: null,
     idempotency: null,
+    limitKey: null,
   }
 }
 

@@ -20,6 +20,20 @@ export interface Attempt {
   readonly endedAt: number
   readonly ending: Ending
   readonly error?: JobError
+  /** What this attempt has cost. */
+  readonly costs?: Costs
+}
+
+/** Amounts by name, such as `{ tokens: 1200 }`. */
+export type Costs = Readonly<Record<string, number>>
+
+/** What came of a job that is done, beside its result. */
+export interface Remarks {
+  /** A label such as `saved` or `duplicate`. */
+  readonly outcome: string | null
+  /** What was not quite right, such as `consent-wall`. */
+  readonly warning: string | null
+  readonly costs: Costs | null
 }
 
 /** One claim's hold on one job. */
@@ -77,6 +91,8 @@ export interface NewJob {
   readonly startBefore: number | null
   readonly dedup: Dedup | null
   readonly idempotency: { readonly key: string; readonly hash: string } | null
+  /** Jobs of a queue that have the same key share the queue's `keyLimit`. */
+  readonly limitKey: string | null
 }
 
 export interface KvPut {
@@ -107,6 +123,21 @@ export interface QueueSettings {
   readonly retainDeadMs: number
   /** The queue that is told of every death in this one. */
   readonly onDead: string | null
+  /** Of all jobs of the queue together. */
+  readonly limit: Limit | null
+  /** Of the jobs that have the same `limitKey`. */
+  readonly keyLimit: Limit | null
+}
+
+/** How many may run at once, and how many may start within any stretch of time that long. */
+export interface Limit {
+  readonly concurrency: number | null
+  readonly rate: Rate | null
+}
+
+export interface Rate {
+  readonly count: number
+  readonly windowMs: number
 }
 
 /** How a job ended: what whoever waits for it wants to know. */
@@ -141,5 +172,9 @@ export interface JobRecord {
   readonly finishedAt: number | null
   readonly result: string | null
   readonly error: JobError | null
+  readonly remarks: Remarks | null
+  readonly limitKey: string | null
+  /** The batch that it is an item of. */
+  readonly batch: string | null
   readonly history: readonly Attempt[]
 }

@@ -9,18 +9,24 @@
 // - released and rescued jobs go to the front of their priority, everything else to the back.
 
 import { bounds } from './bounds.ts'
-import type { EffectSet, Ending, EndState, JobCore, JobError } from './record.ts'
+import type { Costs, EffectSet, Ending, EndState, JobCore, JobError, Remarks } from './record.ts'
 
 /** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
 export type FailedEnding = 'failed' | 'timeout' | 'crashed'
 
 export type Settlement =
-  | { readonly as: 'done'; readonly result: string | null; readonly effects: EffectSet | null }
+  | {
+      readonly as: 'done'
+      readonly result: string | null
+      readonly effects: EffectSet | null
+      readonly remarks?: Remarks | null
+    }
   | {
       readonly as: 'retry'
       readonly error: JobError
       readonly delayMs: number
       readonly ending: FailedEnding
+      readonly costs?: Costs | null
     }
   | {
       readonly as: 'dead'
@@ -28,9 +34,11 @@ export type Settlement =
       readonly effects: EffectSet | null
       /** `failed` unless given. */
       readonly ending?: FailedEnding
+      readonly costs?: Costs | null
     }
   | { readonly as: 'release' }
-  | { readonly as: 'snooze'; readonly delayMs: number }
+  /** Its effects land only if it is put off indeed. */
+  | { readonly as: 'snooze'; readonly delayMs: number; readonly effects?: EffectSet | null }
   | { readonly as: 'cancelled'; readonly effects: EffectSet | null }
 
 export type Verdict =

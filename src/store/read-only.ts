@@ -1,7 +1,18 @@
 // A store that is only looked at: dashboards, reports, replicas. Reads pass; whatever would change something is refused.
 
 import { HoldfastError } from '../errors.ts'
-import type { ChangesQuery, ExamineRequest, HoldName, JobsQuery, KvScanQuery, Store, Subscriber } from './store.ts'
+import type {
+  BatchesQuery,
+  BatchName,
+  ChangesQuery,
+  ExamineRequest,
+  HoldName,
+  ItemsQuery,
+  JobsQuery,
+  KvScanQuery,
+  Store,
+  Subscriber,
+} from './store.ts'
 
 export class ReadOnlyStore implements Store {
   readonly claimsFollowEnqueues = false
@@ -28,12 +39,32 @@ export class ReadOnlyStore implements Store {
   alter = () => refused('change a job')
   purge = () => refused('purge')
   pause = () => refused('pause or resume')
+  openBatch = () => refused('make a batch')
+  addItems = () => refused('add items to a batch')
+  steerBatch = () => refused('steer a batch')
+  accept = () => refused('accept a result')
   kvWrite = () => refused('write a key')
   advance = () => refused('enqueue')
   watch = () => refused('watch, because who watches has to tell the writers so')
 
   job(id: string) {
     return this.#store.job(id)
+  }
+
+  standing(id: string) {
+    return this.#store.standing(id)
+  }
+
+  batch(name: BatchName) {
+    return this.#store.batch(name)
+  }
+
+  batches(query: BatchesQuery) {
+    return this.#store.batches(query)
+  }
+
+  items(query: ItemsQuery) {
+    return this.#store.items(query)
   }
 
   outcomes(ids: readonly string[]) {

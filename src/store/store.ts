@@ -63,11 +63,36 @@
 //    such as firing a slot of a schedule, needs neither a leader nor a key that outlives its jobs: who comes late, however
 //    late, has an old version in hand and changes nothing.
 //
-// Retention, `onDead` and (later) limits are kept in the store by `define`, because a sweep in a process that never saw
+// 12. Limits. Those of a queue and of a batch bound what a claim takes: it takes fewer, and jobs stay ready. Those of a key
+//    bound what becomes ready: a job whose key has no room is `held`, in line by priority, and whoever makes room (a
+//    settlement, a cancel, a sweep that finds the time has come) admits the next. An admitted job has its room until it
+//    ends or waits for a time again; one that is released or rescued is the first of its line. A start counts when it is
+//    claimed, and whoever is admitted has its start reserved: so over no stretch of `windowMs` more than `count` start.
+//    A limit that is raised lets jobs in at the next sweep; one that is lowered takes nothing back from who has room.
+//
+// 13. A batch is a set of jobs, its items. Its counts change in the transactions that change its items. Items of a batch that is
+//    paused or cancelled are not claimed: once `steerBatch` has answered, no more of them start. What a cancel or a retry
+//    of what failed must do to many items is done in chunks, by whoever asked or by a sweep, and the batch is not finished
+//    before. Whether it is finished is decided after the transaction that ended an item, alone: by the settlement before it
+//    answers or, if that dies in between, by a sweep.
+//    Between plain jobs and batches of one queue and priority nobody comes first for ever.
+//
+// Retention, `onDead` and limits are kept in the store by `define`, because a sweep in a process that never saw
 // the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
 
 import type { Refused } from '../errors.ts'
-import type { EffectSet, JobOutcome, JobRecord, JobState, KvPut, NewJob, QueueSettings } from '../job/record.ts'
+import type { BatchRecord, BatchSettings, BatchState } from '../job/batch.ts'
+import type {
+  EffectSet,
+  JobOutcome,
+  JobRecord,
+  JobState,
+  KvPut,
+  Limit,
+  NewJob,
+  QueueSettings,
+  Remarks,
+} from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 
 export interface Capabilities {
@@ -113,9 +138,25 @@ export interface Store {
   alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]>
   /** Deletes jobs of a queue that are in these states, in bounded steps. */
   purge(request: PurgeRequest): Promise<PurgeAnswer>
-  pause(queue: string, paused: boolean): Promise<void>
+  /** `by`: who asks, for people to read. */
+  pause(queue: string, paused: boolean, by?: string | null): Promise<void>
+
+  /** Makes a batch, open for items; with a key that a batch has already, answers that one. */
+  openBatch(settings: BatchSettings): Promise<OpenedBatch | Refused>
+  /** Together or not at all. */
+  addItems(request: ItemsRequest): Promise<ItemsAnswer>
+  steerBatch(request: SteerRequest): Promise<BatchRecord | Refused>
+  batch(name: BatchName): Promise<BatchRecord | null>
+  /** Newest first. */
+  batches(query: BatchesQuery): Promise<BatchesPage>
+  /** Items that have ended in the order of their submission, then those that have not, in no promised order. */
+  items(query: ItemsQuery): Promise<JobsPage>
+  /** A job that waits for something outside is done, if what it put into the key-value store is still there. */
+  accept(request: AcceptRequest): Promise<AcceptAnswer>
 
   job(id: string): Promise<JobRecord | null>
+  /** A job, and what stands between it and its run. */
+  standing(id: string): Promise<Standing | null>
   /** How the newest jobs of these ids have ended; null: there is none. */
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
   jobs(query: JobsQuery): Promise<JobsPage>
@@ -188,6 +229,8 @@ export interface ClaimedJob {
   readonly expiresAt: number
   readonly headers: string | null
   readonly payload: string
+  /** The batch that it is an item of. */
+  readonly batch: string | null
 }
 
 /** Names one hold on one job. */
@@ -238,7 +281,9 @@ export interface SweepReport {
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number
-  /** Finished jobs, kv entries and dedup windows whose time was over. */
+  /** Held jobs that were let in. */
+  readonly admitted: number
+  /** Finished jobs and batches, kv entries and dedup windows whose time was over. */
   readonly pruned: number
   readonly more: boolean
   /** When something (a due job, a lease, a startBefore) is to be swept next, as far as the store knows; null: nothing. */
@@ -327,9 +372,105 @@ export interface JobsPage {
   readonly next: string | null
 }
 
+export interface OpenedBatch {
+  readonly batch: BatchRecord
+  readonly created: boolean
+}
+
+export interface ItemsRequest {
+  readonly batch: string
+  /**
+   * The number of the first of these items in the whole submission, from 0 on. Those that the batch has already are passed
+   * over, so that a submission that died can be made again; null: they follow whatever it has.
+   */
+  readonly at: number | null
+  readonly jobs: readonly NewJob[]
+}
+
+/** `enqueued`: of the items that were not passed over. */
+export type ItemsAnswer = { readonly submitted: number; readonly enqueued: readonly Enqueued[] } | Refused
+
+/** Each is answered, and changes nothing, where it was done before. */
+export type Steering = 'close' | 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'
+
+export interface SteerRequest {
+  readonly batch: string
+  readonly as: Steering
+  /** Who asks, and why, for people to read. */
+  readonly by: string | null
+  readonly reason: string | null
+}
+
+export type BatchName = { readonly id: string } | { readonly key: string }
+
+export interface BatchesQuery {
+  readonly state: BatchState | null
+  readonly limit: number
+  readonly after: string | null
+}
+
+export interface BatchesPage {
+  readonly batches: readonly BatchRecord[]
+  readonly next: string | null
+}
+
+export interface ItemsQuery {
+  readonly batch: string
+  readonly state: JobState | null
+  readonly outcome: string | null
+  readonly warning: string | null
+  readonly limit: number
+  readonly after: string | null
+}
+
+export interface AcceptRequest {
+  readonly id: string
+  /** The entry that it was put off with, and its version as it was seen. The entry goes with the job. */
+  readonly key: string
+  readonly version: number
+  readonly result: string | null
+  readonly remarks: Remarks | null
+  readonly effects: EffectSet | null
+}
+
+/** `stale`: the entry is another one, or gone, or the job does not wait any more. */
+export type AcceptAnswer = { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
+
+/** A job and what stands between it and its run. */
+export interface Standing {
+  readonly job: JobRecord
+  readonly now: number
+  readonly queue: {
+    readonly pausedAt: number | null
+    readonly pausedBy: string | null
+    readonly running: number
+    readonly limit: Limit | null
+    /** When the next may start, where all starts of the queue's rate are used up. */
+    readonly nextStartAt: number | null
+  }
+  /** Ready jobs that come before it in its line, as far as they were counted; null: it is not ready. */
+  readonly ahead: number | null
+  readonly key: KeyStanding | null
+  readonly batch: BatchRecord | null
+}
+
+/** What the jobs with the same limit key have of their limit. */
+export interface KeyStanding {
+  readonly limit: Limit
+  /** Ready or running: they have the room. Some of their ids, the oldest first. */
+  readonly admitted: number
+  readonly holders: readonly string[]
+  /** Held jobs that come before it, as far as they were counted. */
+  readonly ahead: number
+  /** When the next may start, where all starts of the rate are used up. */
+  readonly nextStartAt: number | null
+}
+
 export interface QueueStats {
   readonly queue: string
   readonly paused: boolean
+  readonly pausedAt: number | null
+  readonly pausedBy: string | null
   readonly counts: Readonly<Record<JobState, number>>
   /** How long the longest-waiting ready job has been ready. */
   readonly oldestWaitingMs: number | null

@@ -114,6 +114,7 @@ function toClaimed(definition: AnyDefinition, payload: unknown, options: Handler
     startedAt: startedMs,
     expiresAt: startedMs + definition.leaseMs,
     headers: wake === undefined ? job.headers : encodeWake(job.headers, encodeJson(wake, wakeRule)),
+    batch: null,
   }
 }
 

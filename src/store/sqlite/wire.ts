@@ -81,6 +81,7 @@ const jobKeys: readonly (keyof NewJob)[] = [
   'startBefore',
   'dedup',
   'idempotency',
+  'limitKey',
 ]
 
 function packEnqueues(requests: readonly EnqueueRequest[]): PackedEnqueues {
@@ -114,13 +115,14 @@ function toNewJob(at: (column: number) => never): NewJob {
     startBefore: at(10),
     dedup: at(11),
     idempotency: at(12),
+    limitKey: at(13),
   }
 }
 
 /** One that is done without effects is only its result. */
 function packSettles(requests: readonly SettleRequest[]): Columns {
   const rows = requests.map(({ id, fence, retryDelayMs, settlement }) => {
-    const isPlain = settlement.as === 'done' && settlement.effects === null
+    const isPlain = settlement.as === 'done' && settlement.effects === null && !settlement.remarks
     return { id, fence, retryDelayMs, what: isPlain ? settlement.result : settlement }
   })
   return pack(rows, ['id', 'fence', 'retryDelayMs', 'what'])
@@ -148,6 +150,7 @@ const claimedKeys: readonly (keyof ClaimedJob)[] = [
   'headers',
   'payload',
   'cameBack',
+  'batch',
 ]
 
 function unpackClaimed(columns: Columns): ClaimedJob[] {
@@ -165,6 +168,7 @@ function unpackClaimed(columns: Columns): ClaimedJob[] {
     headers: at(10),
     payload: at(11),
     cameBack: at(12),
+    batch: at(13),
   }))
 }
 

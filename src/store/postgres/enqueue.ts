@@ -12,6 +12,12 @@ import { isCollision } from './failures.ts'
 import type { Lanes } from './lanes.ts'
 import type { Turnstile } from './turnstile.ts'
 
+/** What is to be attended to once a transaction has committed: gates by name, batches by number. */
+export interface Knocks {
+  readonly gates?: readonly string[]
+  readonly batches?: readonly number[]
+}
+
 export interface Desk {
   readonly db: Database
   readonly lanes: Lanes
@@ -19,6 +25,8 @@ export interface Desk {
   readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>): void
+  /** Lets in who stands at these gates, and looks whether these batches are finished. */
+  attend(knocks: Knocks): Promise<void>
   /** Tells that somebody asked to cancel these jobs, which run. */
   announceCancels(ids: readonly string[]): void
 }
@@ -71,28 +79,39 @@ async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Pr
   const nothing = () => undefined
   await desk.db.land(call, nothing, nothing)
   desk.announce(countReady(jobs.filter(mayBeReady)))
+  await desk.attend(knocksOf(desk.lanes, jobs))
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
 
-function plainColumns(lanes: Lanes, jobs: readonly NewJob[]): Value[] {
+/** The gates that they may stand at now. */
+export function knocksOf(lanes: Lanes, jobs: readonly NewJob[]): Knocks {
+  return { gates: jobs.flatMap((job) => gateOf(lanes, job) ?? []) }
+}
+
+function gateOf(lanes: Lanes, job: NewJob): string | null {
+  return job.limitKey === null ? null : `${lanes.of(job).queue}:${job.limitKey}`
+}
+
+function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
-    sharedList(jobs.map((job) => lanes.of(job).lane)),
+    sharedList(jobs.map((job) => lanes.of(job, batch).lane)),
     sharedList(jobs.map(({ maxAttempts }) => maxAttempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
     optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),
     areDelayed ? list(jobs.map(({ delayMs }) => delayMs)) : null,
     optionalList(jobs.map(({ runAt }) => runAt)),
+    optionalTexts(jobs.map((job) => gateOf(lanes, job))),
   ]
 }
 
-/** In a transaction that is under way: follow-up jobs of a settlement. */
-export async function addPlain(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[]): Promise<void> {
-  if (jobs.length > 0) await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs), tx.now])
+/** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
+export async function addPlain(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[], batch = 0): Promise<void> {
+  if (jobs.length > 0) await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now])
 }
 
 async function enqueueTogether(
@@ -107,6 +126,12 @@ async function enqueueTogether(
   const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
   const answers = await desk.db.land(call, ([row]) => read(row?.[0]), read, { isHasty })
   announceAnswers(desk, requests, answers)
+  await desk.attend(
+    knocksOf(
+      desk.lanes,
+      requests.flatMap(({ jobs }) => jobs),
+    ),
+  )
   return answers
 }
 
@@ -123,9 +148,14 @@ function mayRun({ status, replaced }: Enqueued): boolean {
 }
 
 /** Throws a Refusal when one cannot be enqueued; the caller undoes it to a savepoint. */
-export async function addCarefully(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+export async function addCarefully(
+  tx: Transaction,
+  lanes: Lanes,
+  jobs: readonly NewJob[],
+  batch = 0,
+): Promise<Enqueued[]> {
   if (jobs.length === 0) return []
-  const values = [toJson(lanes, [{ jobs }]), tx.now]
+  const values = [toJson(lanes, [{ jobs }], batch), tx.now]
   const [row] = await tx.query('select holdfast.enqueue($1::jsonb, null, $2, false)', values)
   const [answer] = toAnswers(row?.[0] ?? '[]')
   if (isRefused(answer)) throw new Refusal(answer)
@@ -175,13 +205,13 @@ export function countReady(jobs: readonly { readonly queue: string }[]): Map<str
   return counts
 }
 
-function toJson(lanes: Lanes, requests: readonly EnqueueRequest[]): string {
-  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => jobJson(lanes, job))))
+function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch = 0): string {
+  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => jobJson(lanes, job, batch))))
 }
 
 /** What is null or false is left out, and asked for with `?` on the other side. */
-function jobJson(lanes: Lanes, job: NewJob): Record<string, unknown> {
-  const { lane, queue } = lanes.of(job)
+function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unknown> {
+  const { lane, queue } = lanes.of(job, batch)
   const { dedup, idempotency } = job
   const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
   return {
@@ -201,6 +231,7 @@ function jobJson(lanes: Lanes, job: NewJob): Record<string, unknown> {
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
+    ...(job.limitKey !== null && { gate: `${queue}:${job.limitKey}` }),
   }
 }
 

@@ -5,12 +5,16 @@ import { defaults } from '../../job/bounds.ts'
 import { list, texts } from './columns.ts'
 import type { Database } from './database.ts'
 
+/** 0: of no batch. */
+type BatchNo = number
+
 export interface Lane {
   readonly queue: number
   readonly name: string
   readonly priority: number
   /** Of jobs in their turn; those that came back have the next number. */
   readonly lane: number
+  readonly batch: BatchNo
 }
 
 type Wanted = Pick<Lane, 'priority'> & { readonly queue: string }
@@ -35,21 +39,22 @@ export class Lanes {
   }
 
   /** Makes sure that the lanes of these jobs exist and are known. */
-  async open(jobs: readonly Wanted[]): Promise<void> {
-    const wanted = this.#missing(jobs)
+  async open(jobs: readonly Wanted[], batch: BatchNo = 0): Promise<void> {
+    const wanted = this.#missing(jobs, batch)
     if (wanted.length === 0) return
-    const rows = await this.#db.query('select * from holdfast.open_lanes($1, $2, $3, $4)', [
+    const rows = await this.#db.query('select * from holdfast.open_lanes($1, $2, $3, $4, $5)', [
       texts(wanted.map(({ queue }) => queue)),
       list(wanted.map(({ priority }) => priority)),
       defaults.retainDoneMs,
       defaults.retainDeadMs,
+      batch,
     ])
-    for (const row of rows) this.#remember(row)
+    for (const row of rows) this.#remember([...row, String(batch)])
   }
 
   /** Throws LanesMissing unless all of them are known. */
   require(jobs: readonly Wanted[]): void {
-    const wanted = this.#missing(jobs)
+    const wanted = this.#missing(jobs, 0)
     if (wanted.length > 0) throw new LanesMissing(wanted)
   }
 
@@ -75,17 +80,17 @@ export class Lanes {
     return true
   }
 
-  #missing(jobs: readonly Wanted[]): Wanted[] {
+  #missing(jobs: readonly Wanted[], batch: BatchNo): Wanted[] {
     const missing = new Map<string, Wanted>()
     for (const job of jobs) {
-      const place = placeOf(job.queue, job.priority)
+      const place = placeOf(job.queue, job.priority, batch)
       if (!this.#byPlace.has(place)) missing.set(place, job)
     }
     return [...missing.values()]
   }
 
-  of(job: Wanted): Lane {
-    const lane = this.#byPlace.get(placeOf(job.queue, job.priority))
+  of(job: Wanted, batch: BatchNo = 0): Lane {
+    const lane = this.#byPlace.get(placeOf(job.queue, job.priority, batch))
     if (!lane) throw new Error(`The lane of queue ${job.queue} was not opened.`)
     return lane
   }
@@ -97,20 +102,31 @@ export class Lanes {
   /** The lane of a number, whichever of its two, from the database. */
   async byNo(no: number): Promise<Lane> {
     const rows = await this.#db.query(
-      'select q.name, l.priority, q.no, l.no from holdfast.lane l join holdfast.queue q on q.no = l.queue',
-      [],
+      `select q.name, l.priority, q.no, l.no, l.batch from holdfast.lane l join holdfast.queue q on q.no = l.queue
+        where l.batch = 0 or l.no = $1`,
+      [no & ~1],
     )
     for (const row of rows) this.#remember(row)
     return this.#byNo.get(no & ~1) as Lane
   }
 
-  #remember([name, priority, queue, lane]: readonly (string | null)[]): void {
-    const known = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(lane) }
-    this.#byPlace.set(placeOf(known.name, known.priority), known)
+  /** The lanes of a batch are not needed any more. */
+  forgetBatch(batch: BatchNo): void {
+    for (const [place, lane] of this.#byPlace) {
+      if (lane.batch !== batch) continue
+      this.#byPlace.delete(place)
+      this.#byNo.delete(lane.lane)
+    }
+  }
+
+  #remember([name, priority, queue, no, batch]: readonly (string | null)[]): void {
+    const lane = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(no) }
+    const known = { ...lane, batch: Number(batch) }
+    this.#byPlace.set(placeOf(known.name, known.priority, known.batch), known)
     this.#byNo.set(known.lane, known)
   }
 }
 
-function placeOf(queue: string, priority: number): string {
-  return `${priority} ${queue}`
+function placeOf(queue: string, priority: number, batch: BatchNo): string {
+  return `${priority} ${queue} ${batch}`
 }

@@ -16,6 +16,8 @@ import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
 import { enqueueSql } from './migrations/0011-enqueue-sql.ts'
 import { roles } from './migrations/0012-roles.ts'
+import { limits } from './migrations/0013-limits.ts'
+import { batches } from './migrations/0014-batches.ts'
 import { armour, grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
 
@@ -38,6 +40,8 @@ export const steps: readonly Step[] = [
   { sql: watch },
   { sql: enqueueSql, minClient: 11 },
   { sql: roles },
+  { sql: limits },
+  { sql: batches, minClient: 14 },
 ]
 
 /** How long a step waits for a table, and everybody who comes later behind it. */

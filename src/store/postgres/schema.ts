@@ -1,6 +1,6 @@
-// A schema of a database, by name. In the text of statements `holdfast.` stands for it, LANE_LOCKS, TOKEN_LOCKS, SWEEP_LOCKS
-// and SCHEMA_LOCKS for numbers of its own, so that schemas in one database do not share advisory locks, and WAKE_CHANNEL for
-// the channel that its wake-ups are sent on.
+// A schema of a database, by name. In the text of statements `holdfast.` stands for it, LANE_LOCKS, TOKEN_LOCKS and
+// the like for numbers of its own, so that schemas in one database do not share advisory locks, and WAKE_CHANNEL for the
+// channel that its wake-ups are sent on.
 
 import { createHash } from 'node:crypto'
 import { show } from '../../duration.ts'
@@ -37,7 +37,7 @@ export class Schema {
   }
 
   #render(text: string): string {
-    return text.replace(/\bholdfast\.|\bWAKE_CHANNEL\b|\b(?:LANE|TOKEN|SWEEP|SCHEMA)_LOCKS\b/g, (found) => {
+    return text.replace(/\bholdfast\.|\bWAKE_CHANNEL\b|\b(?:LANE|TOKEN|SWEEP|SCHEMA|QUEUE|BATCH|GATE)_LOCKS\b/g, (found) => {
       if (found === 'holdfast.') return `${this.quoted}.`
       return found === 'WAKE_CHANNEL' ? `'${this.channel}'` : String(lockNumber(found, this.name))
     })

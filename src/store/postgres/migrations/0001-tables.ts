@@ -5,6 +5,10 @@
 // its turn within that transaction. Whether a job at a place waits or runs is told by the lane's cursor; who runs it by the
 // lease that lists its place. Whatever makes a job ready again gives it a new place, so a place names one hold.
 //
+// Who is limited. Items of a batch have lanes of their own. A job with a limit key names the gate it has to pass; while that
+// has no room it is held: in no lane, but in the gate's line, where its place is `ord`. See `0013-limits.ts` and
+// `0014-batches.ts`.
+//
 // Rows that every claim or settlement would update in place (cursors, counts) are inserted and deleted instead, in the
 // order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being
 // removed, and nobody ever walks over them.
@@ -28,7 +32,15 @@ create table holdfast.queue (
   paused boolean not null default false,
   retain_done_ms bigint, -- null: for ever
   retain_dead_ms bigint, -- null: for ever
-  on_dead text
+  on_dead text,
+  paused_at bigint,
+  paused_by text,
+  max_running int, -- limits of all its jobs; null: none
+  max_starts int, -- within any window_ms
+  window_ms bigint,
+  key_max_running int, -- limits of those with the same key
+  key_max_starts int,
+  key_window_ms bigint
 );
 
 create sequence holdfast.lane_no increment 2 start 2;
@@ -36,8 +48,11 @@ create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the
   no int primary key default nextval('holdfast.lane_no'),
   queue int not null references holdfast.queue,
   priority smallint not null,
-  constraint lane_once unique (queue, priority)
+  batch int not null default 0, -- 0: of no batch
+  is_open boolean not null default true, -- else claims pass over it
+  constraint lane_once unique (queue, priority, batch)
 );
+create index lane_batch on holdfast.lane (batch) where batch > 0;
 
 create table holdfast.lane_cursor ( -- how far claims have come; only the newest row of a lane counts
   lane int not null,
@@ -52,7 +67,7 @@ create table holdfast.lane_cursor ( -- how far claims have come; only the newest
 create table holdfast.job (
   seq bigint not null, -- in the order of insertion
   ord bigint not null,
-  ready_xid xid8, -- null while scheduled
+  ready_xid xid8, -- null while scheduled or held
   run_at bigint not null, -- when it is due (scheduled) or became ready
   created_at bigint not null,
   id uuid not null,
@@ -68,13 +83,16 @@ create table holdfast.job (
   cancel text, -- JSON: effects of every cancel requested while it ran
   past text, -- JSON: attempts that have ended
   woken boolean not null default false, -- while it ran
+  is_held boolean not null default false,
+  gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key
   headers text,
   payload text not null
 );
 create unique index job_id on holdfast.job (id);
 create index job_place on holdfast.job (lane, ready_xid, ord);
-create index job_due on holdfast.job (run_at, seq) where ready_xid is null;
+create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
 create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null;
+create index job_line on holdfast.job (gate, ord) where is_held;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
@@ -115,8 +133,11 @@ create table holdfast.ended ( -- until retention is over; keep_until decides whi
   dedup_key text collate "C",
   dedup_scope text,
   idempotency_key text collate "C",
+  batch int, -- null: of none
   cancel text,
   past text,
+  gate text collate "C",
+  remarks text, -- JSON: what came of it, and what its last run has cost
   headers text,
   payload text not null,
   result text,
@@ -124,12 +145,14 @@ create table holdfast.ended ( -- until retention is over; keep_until decides whi
 ) partition by range (keep_class, keep_until);
 create index ended_id on holdfast.ended (id);
 create index ended_list on holdfast.ended (queue, state, finished_at, seq);
+create index ended_batch on holdfast.ended (batch, seq) where batch is not null;
 create table holdfast.ended_rest partition of holdfast.ended default;
 
 create table holdfast.tally ( -- changes of the counts, added up; low is set on sums: nothing older than it is left
   xid xid8 not null,
   queue int not null,
   low xid8,
+  held bigint not null default 0,
   scheduled bigint not null default 0,
   ready bigint not null default 0,
   running bigint not null default 0,

@@ -22,7 +22,12 @@
 // A claim's own number is never in its own list. So a claim is a transaction of its own (it refuses to run where a number
 // has been assigned), and it never makes a job ready.
 //
-// Locks: the token's, then the lanes' in the order of their numbers. A claim that was sent again because its answer was
+// LIMITS of queues and batches. Where there is one, the claim takes no more than is left of it, which it finds out under a lock
+// of its own, before those of lanes: how many run is the sum of changes, and whoever takes more does so under the same lock.
+// A settlement that has not committed yet is not seen, so the sum is never too low. Lanes of batches are passed over
+// unless they are open; whoever closes one waits for its lock, and the claim looks once more when it has it.
+//
+// Locks: the token's, then those of limited queues and batches, then the lanes' in the order of their numbers. A claim that was sent again because its answer was
 // lost waits for the first by the token, finds the lease, and answers with the same jobs.
 //
 // A job that must start before a time that is gone is passed over; the sweep cancels it. It is marked as passed, so that
@@ -35,20 +40,21 @@
 // 300,000 jobs instead of 2.
 
 const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
-                 j.start_before, j.dedup_scope, j.headers, j.payload,
+                 j.start_before, j.dedup_scope, j.gate, j.headers, j.payload,
                  octet_length(j.payload) + coalesce(octet_length(j.headers), 0) as bytes`
 
 /** Or has been claimed before: then it has started. */
 const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
 
 const columns = `v_taken, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, v_keyed,
-               v_hurried`
+               v_hurried, v_gates`
 
 const columnsOf = (t: string) => `count(*), array_agg(${t}.ready_xid), array_agg(${t}.ord), array_agg(${t}.id),
                ${once(`${t}.attempts`)}, ${once(`${t}.max_attempts`)}, ${once(`${t}.created_at`)},
                case when count(${t}.timeout_ms) > 0 then array_agg(${t}.timeout_ms) end,
                case when count(${t}.headers) > 0 then string_agg(coalesce(${t}.headers, ''), e'\\x1e') end,
-               string_agg(${t}.payload, e'\\x1e'), count(${t}.dedup_scope), count(${t}.start_before)`
+               string_agg(${t}.payload, e'\\x1e'), count(${t}.dedup_scope), count(${t}.start_before),
+               case when count(${t}.gate) > 0 then array_agg(${t}.gate) end`
 
 function once(column: string): string {
   return `case when min(${column}) = max(${column}) then array[min(${column})] else array_agg(${column}) end`
@@ -92,7 +98,8 @@ as $holdfast$
 declare
   v_lanes int[];
   v_lane int;
-  v_queue int;
+  v_limits record; -- what applies to the lane
+  v_rooms jsonb := '{}'; -- how many more may be taken of each limited queue (by number) and batch (by number after a #)
   v_cursor holdfast.lane_cursor%rowtype;
   v_next holdfast.lane_cursor%rowtype;
   v_snapshot pg_snapshot; -- of the statement that looked for jobs after the bound
@@ -102,13 +109,15 @@ declare
   v_any boolean;
   v_began timestamptz;
   v_now bigint;
-  v_left int := p_max;
+  v_left int := p_max; -- of all
+  v_most int; -- of this lane
   v_bytes bigint := 0;
   v_bytes_max constant bigint := 33554432; -- payloads and headers of one answer; the job that reaches it is the last
   v_taken int;
   v_ahead int;
   v_keyed int;
   v_hurried int;
+  v_gates text[];
   v_total int;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -127,11 +136,16 @@ begin
     delete from holdfast.lease l where l.token = any (p_finished);
   end if;
 
-  v_lanes := holdfast.lanes_to_claim(p_queues);
+  v_lanes := holdfast.lanes_to_claim(p_queues, p_now);
+  perform holdfast.lock_limits(v_lanes);
   perform holdfast.lock_lanes(v_lanes);
   v_now := holdfast.now_ms(p_now);
-  foreach v_lane in array coalesce(v_lanes, '{}') loop
+  for v_limits in select * from holdfast.limits_of(v_lanes, v_now) loop
     exit when v_left <= 0;
+    v_lane := v_limits.lane;
+    v_most := least(v_left, coalesce((v_rooms ->> v_limits.queue::text)::int, v_limits.queue_room),
+                    coalesce((v_rooms ->> ('#' || v_limits.batch))::int, v_limits.batch_room));
+    continue when v_most <= 0;
     select * into v_cursor from holdfast.lane_cursor c where c.lane = v_lane order by c.no desc limit 1;
     if v_cursor.xid > pg_snapshot_xmax(pg_current_snapshot()) then
       raise exception 'the cursor of lane % is ahead of this cluster', v_lane using errcode = 'HF003';
@@ -151,7 +165,7 @@ begin
           select ${jobColumns}
             from holdfast.overdue o join holdfast.job j on j.id = o.id
            where o.lane = v_lane and o.passed and o.start_before > v_now
-           limit v_left
+           limit v_most
         ),
         gap as materialized (
           select g.xid, g.ord, pg_visible_in_snapshot(g.xid, m.snapshot) as ended
@@ -166,16 +180,16 @@ begin
                     from holdfast.job j
                    where j.lane = v_lane and j.ready_xid = g.xid and j.ord > g.ord and ${startsInTime}
                    order by j.ord
-                   limit v_left
+                   limit v_most
                 ) l
                where g.ended
                order by l.ready_xid, l.ord
-               limit (select v_left - count(*) from again)
+               limit (select v_most - count(*) from again)
             ) l
         ),
         late as not materialized (select * from late_ahead l where v_bytes + l.before < v_bytes_max),
         cut as materialized (
-          select late.n as late, a.n + late.n >= v_left or late.n < ahead.n as short
+          select late.n as late, a.n + late.n >= v_most or late.n < ahead.n as short
             from (select count(*) as n from again) a, (select count(*) as n from late) late,
                  (select count(*) as n from late_ahead) ahead
         ),
@@ -205,7 +219,7 @@ begin
              where j.lane = v_lane and (j.ready_xid, j.ord) > (v_cursor.xid, v_cursor.ord)
                and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()) and ${startsInTime}
              order by j.ready_xid, j.ord
-             limit v_left
+             limit v_most
           ),
           room as materialized (
             select v_bytes_max - v_bytes as bytes, count(*) as jobs, sum(a.bytes) as wanted from ahead a
@@ -227,7 +241,7 @@ begin
           v_next.xid := xids[v_taken];
           v_next.ord := ords[v_taken];
         end if;
-        if v_taken < v_left and (v_taken = v_ahead and v_taken > 0 -- it came to the end of what it can see
+        if v_taken < v_most and (v_taken = v_ahead and v_taken > 0 -- it came to the end of what it can see
             or v_taken = 0 and clock_timestamp() - v_began > interval '2 milliseconds') then
           v_next.xid := pg_snapshot_xmax(v_snapshot);
           v_next.ord := 0;
@@ -244,7 +258,7 @@ begin
       insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
       values (p_token, v_lane, p_worker, v_now, v_now, v_now + p_lease_ms, xids, ords);
       if holdfast.is_watched(v_now) then
-        perform holdfast.tell((select l.queue from holdfast.lane l where l.no = v_lane & ~1), 'running', ids, v_now);
+        perform holdfast.tell(v_limits.queue, 'running', ids, v_now);
       end if;
       lane := v_lane;
       started_at := v_now;
@@ -252,6 +266,7 @@ begin
       return next;
       v_total := v_total + v_taken;
       v_left := v_left - v_taken;
+      v_most := v_most - v_taken;
       v_bytes := v_bytes + octet_length(payloads) + coalesce(octet_length(headers), 0);
       if v_keyed > 0 then
         delete from holdfast.dedup d
@@ -262,6 +277,15 @@ begin
             cross join lateral (select * from holdfast.lane where no = v_lane & ~1 offset 0) l
             cross join lateral (select e.ctid as spot from holdfast.dedup e
                                  where e.queue = l.queue and e.key = j.dedup_key and e.seq = j.seq offset 0) s));
+      end if;
+      if v_gates is not null and v_limits.key_window_ms is not null then
+        with started as (
+          insert into holdfast.start (gate, until, jobs)
+          select u.gate, v_now + v_limits.key_window_ms, count(*) from unnest(v_gates) u(gate)
+           where u.gate is not null group by u.gate
+          returning gate, jobs
+        )
+        insert into holdfast.knock (gate, xid, unused) select s.gate, pg_current_xact_id(), s.jobs from started s;
       end if;
       if v_hurried > 0 then
         delete from holdfast.overdue o
@@ -275,7 +299,24 @@ begin
     end loop;
     if v_total > 0 then
       insert into holdfast.tally (xid, queue, ready, running)
-      select pg_current_xact_id(), l.queue, -v_total, v_total from holdfast.lane l where l.no = v_lane & ~1;
+      values (pg_current_xact_id(), v_limits.queue, -v_total, v_total);
+      if v_limits.queue_room is not null then
+        v_rooms := v_rooms || jsonb_build_object(v_limits.queue::text,
+          coalesce((v_rooms ->> v_limits.queue::text)::int, v_limits.queue_room) - v_total);
+        if v_limits.window_ms is not null then
+          insert into holdfast.start (gate, until, jobs)
+          values (v_limits.queue::text, v_now + v_limits.window_ms, v_total);
+        end if;
+      end if;
+      if v_limits.batch > 0 then
+        insert into holdfast.batch_tally (batch, xid, waiting, running)
+        values (v_limits.batch, pg_current_xact_id(), -v_total, v_total);
+        if v_limits.batch_room is not null then
+          v_rooms := v_rooms || jsonb_build_object('#' || v_limits.batch,
+            coalesce((v_rooms ->> ('#' || v_limits.batch))::int, v_limits.batch_room) - v_total);
+        end if;
+        update holdfast.batch b set started_at = v_now where b.no = v_limits.batch and b.started_at is null;
+      end if;
     end if;
     if v_ended or (v_next.xid, v_next.ord) <> (v_cursor.xid, v_cursor.ord) then
       insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
@@ -317,34 +358,96 @@ begin
      group by t.lane order by min(t.no);
 end $holdfast$;
 
--- The lanes of these queues (null: of all) in the order of a claim. Of many, only those where something may be taken: it
+-- What bounds a claim from each of these lanes that are open; null: nothing does.
+create function holdfast.limits_of(p_lanes int[], p_now bigint)
+returns table (turn bigint, lane int, queue int, batch int, queue_room bigint, batch_room bigint, window_ms bigint,
+  key_window_ms bigint) language plpgsql as $holdfast$
+#variable_conflict use_column
+begin
+  return query
+    with lanes as materialized (
+      select u.turn, u.lane, l.queue, l.batch
+        from unnest(p_lanes) with ordinality u(lane, turn)
+       cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and is_open offset 0) l
+    ),
+    queues as materialized (
+      select q.no, q.window_ms, q.key_window_ms, case when q.max_running is not null or q.max_starts is not null then
+               least(q.max_running - (select coalesce(sum(t.running), 0) from holdfast.tally t
+                                       where t.queue = q.no and t.xid >= holdfast.low_tally()),
+                     q.max_starts - (select coalesce(sum(s.jobs), 0) from holdfast.start s
+                                      where s.gate = q.no::text and s.until > p_now)) end as room
+        from (select distinct queue as no from lanes) d
+       cross join lateral (select * from holdfast.queue where no = d.no offset 0) q
+    ),
+    batches as materialized (
+      select b.no, b.concurrency - (select c.running from holdfast.batch_counts(b.no) c) as room
+        from (select distinct batch as no from lanes where batch > 0) d
+       cross join lateral (select * from holdfast.batch where no = d.no and concurrency is not null offset 0) b
+    )
+    select l.turn, l.lane, l.queue, l.batch, q.room, b.room, q.window_ms, q.key_window_ms
+      from lanes l join queues q on q.no = l.queue left join batches b on b.no = l.batch
+     order by l.turn;
+end $holdfast$;
+
+-- The locks of limited queues and batches that these lanes belong to.
+create function holdfast.lock_limits(p_lanes int[]) returns void language plpgsql as $holdfast$
+declare
+  v_no int;
+begin
+  for v_no in
+    select distinct q.no from unnest(p_lanes) u(lane)
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
+     cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+     where q.max_running is not null or q.max_starts is not null order by 1
+  loop
+    perform pg_advisory_xact_lock(QUEUE_LOCKS, v_no);
+  end loop;
+  for v_no in
+    select distinct b.no from unnest(p_lanes) u(lane)
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and batch > 0 offset 0) l
+     cross join lateral (select * from holdfast.batch where no = l.batch offset 0) b
+     where b.concurrency is not null order by 1
+  loop
+    perform pg_advisory_xact_lock(BATCH_LOCKS, v_no);
+  end loop;
+end $holdfast$;
+
+-- The lanes of these queues (null: of all) in the order of a claim: plain jobs and batches of one queue and priority in an
+-- order that is drawn anew each time, so that none of them waits for ever. Of many, only those where something may be taken: it
 -- is cheaper to look at 1,000 lanes in one statement than to lock them. Where only gaps have ended, a claim has something
 -- to tidy and nothing to take: such lanes come last, for they must not take the places of lanes that have jobs.
-create function holdfast.lanes_to_claim(p_queues text[]) returns int[] language plpgsql as $holdfast$
+create function holdfast.lanes_to_claim(p_queues text[], p_now bigint) returns int[] language plpgsql as $holdfast$
 declare
   v_lanes int[];
+  v_full int[];
   v_busy int[];
   v_lane int;
   v_began timestamptz;
   v_slow boolean;
 begin
   if p_queues is null then
-    select array_agg(l.no + f.front order by l.priority, q.name, f.front desc) into v_lanes
-      from holdfast.queue q join holdfast.lane l on l.queue = q.no, (values (0), (1)) f(front)
+    select array_agg(l.no + f.front order by l.priority, q.name, l.draw, f.front desc) into v_lanes
+      from holdfast.queue q
+      join (select *, random() as draw from holdfast.lane where is_open offset 0) l on l.queue = q.no,
+           (values (0), (1)) f(front)
      where not q.paused;
   else
-    select array_agg(l.no + f.front order by l.priority, u.turn, f.front desc) into v_lanes
+    select array_agg(l.no + f.front order by l.priority, u.turn, l.draw, f.front desc) into v_lanes
       from (select name, min(turn) as turn from unnest(p_queues) with ordinality n(name, turn) group by name) u
      cross join lateral (select * from holdfast.queue where name = u.name offset 0) q
-     cross join lateral (select * from holdfast.lane where queue = q.no offset 0) l, (values (0), (1)) f(front)
+     cross join lateral (select *, random() as draw from holdfast.lane where queue = q.no and is_open offset 0) l,
+           (values (0), (1)) f(front)
      where not q.paused;
   end if;
   if coalesce(cardinality(v_lanes), 0) <= 8 then
     return v_lanes;
   end if;
+  select array_agg(l.lane) into v_full
+    from holdfast.limits_of(v_lanes, holdfast.now_ms(p_now)) l where least(l.queue_room, l.batch_room) <= 0;
   v_began := clock_timestamp();
   select array_agg(u.lane order by not (ahead.has_jobs or gaps.has_jobs), u.turn) into v_busy
-    from unnest(v_lanes) with ordinality u(lane, turn)
+    from (select * from unnest(v_lanes) with ordinality u(lane, turn)
+           where v_full is null or not u.lane = any (v_full)) u
    cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
    cross join lateral (
      select exists (select from holdfast.job j

@@ -10,22 +10,32 @@
 // open, replacing is refused there.
 
 export const enqueue = `
+-- Of plain jobs, or of a batch that is there; null: it is not.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
-  p_retain_dead_ms bigint)
+  p_retain_dead_ms bigint, p_batch int default 0)
 returns table (name text, priority smallint, queue int, lane int) language plpgsql as $holdfast$
 #variable_conflict use_column
+declare
+  v_open boolean := true;
 begin
+  if p_batch > 0 then -- nobody pauses it meanwhile
+    select b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_open
+      from holdfast.batch b where b.no = p_batch for share;
+    if not found then
+      return;
+    end if;
+  end if;
   insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
   select distinct u.name, p_retain_done_ms, p_retain_dead_ms from unnest(p_names) u(name)
    where not exists (select from holdfast.queue q where q.name = u.name)
    order by 1
   on conflict do nothing;
   with opened as (
-    insert into holdfast.lane (queue, priority)
-    select distinct q.no, u.priority
+    insert into holdfast.lane (queue, priority, batch, is_open)
+    select distinct q.no, u.priority, p_batch, v_open
       from unnest(p_names, p_priorities) u(name, priority) join holdfast.queue q on q.name = u.name
      where u.priority is not null
-       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority)
+       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority and l.batch = p_batch)
      order by 1, 2
     on conflict do nothing
     returning no
@@ -36,7 +46,7 @@ begin
     select q.name, l.priority, q.no, l.no
       from unnest(p_names, p_priorities) u(name, priority)
       join holdfast.queue q on q.name = u.name
-      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority;
+      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority and l.batch = p_batch;
 end $holdfast$;
 
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
@@ -60,7 +70,8 @@ end $holdfast$;
 
 -- Of lanes and attempts there is one for all, or one for each.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
-  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint)
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
+  p_now bigint)
 returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
@@ -70,7 +81,7 @@ begin
   if p_flush is not null then
     perform holdfast.land(p_flush, v_now, null);
   end if;
-  if p_delays is null and p_run_ats is null then
+  if p_delays is null and p_run_ats is null and p_gates is null then
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
     select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
            coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
@@ -99,24 +110,35 @@ begin
     perform holdfast.miss_lane();
   end if;
   with added as (
-    insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
-    select u.number, u.number, case when u.due_at <= v_now then pg_current_xact_id() end, greatest(u.due_at, v_now), v_now,
-           u.id, coalesce(u.lane, p_lanes[1]), coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
+    insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
+      headers, payload)
+    select u.number, case when u.due_at <= v_now and u.gate is not null then holdfast.line_place(l.priority, false)
+                          else u.number end,
+           case when u.due_at <= v_now and u.gate is null then pg_current_xact_id() end,
+           u.due_at <= v_now and u.gate is not null, greatest(u.due_at, v_now), v_now, u.id, l.no,
+           coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.gate, u.headers, u.payload
       from (select nextval('holdfast.number') as number, coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at, j.*
-              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats)
-                     j(id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at)) u
-    returning id, lane, ready_xid
+              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates)
+                     j(id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, gate)) u
+     cross join lateral (select * from holdfast.lane where no = coalesce(u.lane, p_lanes[1]) offset 0) l
+    returning id, lane, ready_xid, is_held, gate, ord
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, ord)
+    select a.gate, pg_current_xact_id(), min(a.ord) from added a where a.is_held group by a.gate
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
-    select pg_current_xact_id(), v_now, l.queue, case when a.ready_xid is null then 'scheduled' else 'ready' end, count(*),
+    select pg_current_xact_id(), v_now, l.queue,
+           case when a.is_held then 'held' when a.ready_xid is null then 'scheduled' else 'ready' end, count(*),
            array_agg(a.id)
       from added a join holdfast.lane l on l.no = a.lane
      where holdfast.is_watched(v_now)
      group by 3, 4
   )
-  insert into holdfast.tally (xid, queue, ready, scheduled)
-  select pg_current_xact_id(), l.queue, count(a.ready_xid), count(*) - count(a.ready_xid)
+  insert into holdfast.tally (xid, queue, ready, held, scheduled)
+  select pg_current_xact_id(), l.queue, count(a.ready_xid), count(*) filter (where a.is_held),
+         count(*) filter (where a.ready_xid is null and not a.is_held)
     from added a join holdfast.lane l on l.no = a.lane
    group by l.queue;
 end $holdfast$;
@@ -142,10 +164,15 @@ declare
   v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
   v_start_before bigint := (p_job ->> 'startBefore')::bigint;
   v_until bigint := case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end;
+  v_gate text := p_job ->> 'gate';
+  v_state text := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
+  v_priority int;
+  v_ord bigint := v_seq;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
 begin
-  if not exists (select from holdfast.lane l where l.no = v_lane and l.queue = v_queue) then
+  select l.priority into v_priority from holdfast.lane l where l.no = v_lane and l.queue = v_queue;
+  if not found then
     perform holdfast.miss_lane();
   end if;
   if p_job ? 'idempotencyKey' then
@@ -189,11 +216,14 @@ begin
       return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
     end loop;
   end if;
-  insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, start_before,
-    dedup_key, dedup_scope, idempotency_key, headers, payload)
-  values (v_seq, v_seq, case when v_due_at <= p_now then pg_current_xact_id() end, greatest(v_due_at, p_now), p_now, v_id,
-    v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint, v_start_before, v_key, v_scope,
-    p_job ->> 'idempotencyKey', p_job ->> 'headers', p_job ->> 'payload')
+  if v_state = 'held' then
+    v_ord := holdfast.line_place(v_priority, false);
+  end if;
+  insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
+    start_before, dedup_key, dedup_scope, idempotency_key, gate, headers, payload)
+  values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held',
+    greatest(v_due_at, p_now), p_now, v_id, v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint,
+    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_gate, p_job ->> 'headers', p_job ->> 'payload')
   on conflict (id) do nothing;
   if not found and not p_job ? 'given' then
     -- Nobody else has made this id: it is this very job, and whoever called will hear that the call has landed before.
@@ -204,36 +234,74 @@ begin
   if v_start_before is not null then
     insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, v_seq, v_lane, v_id);
   end if;
-  insert into holdfast.tally (xid, queue, ready, scheduled)
-  values (pg_current_xact_id(), v_queue, (v_due_at <= p_now)::int, (v_due_at > p_now)::int);
-  if holdfast.is_watched(p_now) then
-    perform holdfast.tell(v_queue, case when v_due_at <= p_now then 'ready' else 'scheduled' end, array[v_id], p_now);
+  if v_state = 'held' then
+    insert into holdfast.knock (gate, xid, ord) values (v_gate, pg_current_xact_id(), v_ord);
   end if;
-  return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_due_at <= p_now);
+  insert into holdfast.tally (xid, queue, ready, held, scheduled)
+  values (pg_current_xact_id(), v_queue, (v_state = 'ready')::int, (v_state = 'held')::int, (v_state = 'scheduled')::int);
+  if holdfast.is_watched(p_now) then
+    perform holdfast.tell(v_queue, v_state, array[v_id], p_now);
+  end if;
+  return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_state <> 'scheduled');
 end $holdfast$;
 
--- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to.
-create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_now bigint) returns void
+-- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how.
+create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_now bigint) returns text
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_old holdfast.job%rowtype;
+  v_lane holdfast.lane%rowtype;
+  v_state text;
+  v_ord bigint;
 begin
   select * into v_old from holdfast.job j where j.id = p_id;
-  update holdfast.job j
-     set run_at = greatest(p_run_at, p_now), ready_xid = case when p_run_at <= p_now then pg_current_xact_id() end,
-         ord = nextval('holdfast.number'), lane = p_lane
-   where j.id = p_id;
-  update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
-  insert into holdfast.tally (xid, queue, ready, scheduled)
-  select pg_current_xact_id(), l.queue, (p_run_at <= p_now)::int - (v_old.ready_xid is not null)::int,
-         (p_run_at > p_now)::int - (v_old.ready_xid is null)::int
-    from holdfast.lane l where l.no = p_lane;
+  select * into v_lane from holdfast.lane l where l.no = p_lane;
   if not found then
     perform holdfast.miss_lane();
   end if;
+  v_state := case when p_run_at > p_now then 'scheduled' when v_old.gate is not null then 'held' else 'ready' end;
+  v_ord := case v_state when 'held' then holdfast.line_place(v_lane.priority, false) else nextval('holdfast.number') end;
+  update holdfast.job j
+     set run_at = greatest(p_run_at, p_now), ready_xid = case v_state when 'ready' then pg_current_xact_id() end,
+         is_held = v_state = 'held', ord = v_ord, lane = p_lane
+   where j.id = p_id;
+  update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
+  insert into holdfast.tally (xid, queue, ready, held, scheduled)
+  values (pg_current_xact_id(), v_lane.queue, (v_state = 'ready')::int - (v_old.ready_xid is not null)::int,
+    (v_state = 'held')::int - v_old.is_held::int,
+    (v_state = 'scheduled')::int - (v_old.ready_xid is null and not v_old.is_held)::int);
+  if v_old.gate is not null and (v_state = 'held' or v_old.ready_xid is not null) then
+    insert into holdfast.knock (gate, xid, gone, unused, ord)
+    values (v_old.gate, pg_current_xact_id(), (v_old.ready_xid is not null)::int, (v_old.ready_xid is not null)::int,
+      case v_state when 'held' then v_ord end);
+  end if;
   if holdfast.is_watched(p_now) then
-    perform holdfast.tell(l.queue, case when p_run_at <= p_now then 'ready' else 'scheduled' end, array[p_id], p_now)
-       from holdfast.lane l where l.no = p_lane;
+    perform holdfast.tell(v_lane.queue, v_state, array[p_id], p_now);
+  end if;
+  return v_state;
+end $holdfast$;
+
+-- A waiting job that was moved just now has another limit key.
+create function holdfast.change_gate(p_id uuid, p_gate text) returns void
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_job holdfast.job%rowtype;
+  v_lane holdfast.lane%rowtype;
+  v_held boolean; -- from now on
+  v_ord bigint;
+begin
+  select * into v_job from holdfast.job j where j.id = p_id;
+  select * into v_lane from holdfast.lane l where l.no = v_job.lane;
+  v_held := p_gate is not null and (v_job.is_held or v_job.ready_xid is not null);
+  v_ord := case when v_held then holdfast.line_place(v_lane.priority, false) else nextval('holdfast.number') end;
+  update holdfast.job j
+     set gate = p_gate, is_held = v_held, ord = v_ord,
+         ready_xid = case when p_gate is null and v_job.is_held then pg_current_xact_id() end
+   where j.id = p_id;
+  insert into holdfast.tally (xid, queue, held, ready)
+  values (pg_current_xact_id(), v_lane.queue, v_held::int - v_job.is_held::int, v_job.is_held::int - v_held::int);
+  if v_held then
+    insert into holdfast.knock (gate, xid, ord) values (p_gate, pg_current_xact_id(), v_ord);
   end if;
 end $holdfast$;
 
@@ -255,6 +323,9 @@ begin
   end if;
   perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
+  if v_holder.gate is distinct from p_job ->> 'gate' then
+    perform holdfast.change_gate(p_id, p_job ->> 'gate');
+  end if;
   return true;
 end $holdfast$;
 

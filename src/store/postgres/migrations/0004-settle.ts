@@ -23,11 +23,12 @@ const landDone = `
     kept as (
       insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
         attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-        idempotency_key, cancel, past, headers, payload, result)
+        idempotency_key, batch, cancel, past, gate, remarks, headers, payload, result)
       select g.seq, v_now, v_keep_until[g.i], v_keep_class[g.i], g.run_at, g.created_at, g.id, v_queues[g.i],
              v_priorities[g.i], 'done', g.attempts + 1, g.max_attempts, g.attempts + 1, v_started[g.claim],
              v_workers[g.claim], 'done', g.timeout_ms, g.start_before, g.dedup_key, g.dedup_scope, g.idempotency_key,
-             g.cancel, g.past, g.headers, g.payload, p_results[g.turn]
+             nullif(v_batches[g.i], 0), g.cancel, g.past, g.gate, p_remarks[g.turn], g.headers, g.payload,
+             p_results[g.turn]
         from gone g
        where v_keep_until[g.i] > v_now
     )${tellDone()}`
@@ -44,6 +45,15 @@ function tellDone(): string {
       select pg_current_xact_id(), v_queues[g.i], -count(*), count(*) filter (where v_keep_until[g.i] > v_now)
         from gone g group by v_queues[g.i]
     ),
+    batched as (
+      insert into holdfast.batch_tally (batch, xid, running, done)
+      select v_batches[g.i], pg_current_xact_id(), -count(*), count(*)
+        from gone g where v_batches[g.i] > 0 group by v_batches[g.i]
+    ),
+    knocked as (
+      insert into holdfast.knock (gate, xid, gone)
+      select g.gate, pg_current_xact_id(), count(*) from gone g where g.gate is not null group by g.gate
+    ),
     told as (
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
       select pg_current_xact_id(), v_now, v_queues[g.i], 'done', count(*), array_agg(g.id)
@@ -51,13 +61,17 @@ function tellDone(): string {
     )
     select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
-           array_agg(g.seq) ${freesKey}
-      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs
+           array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]), array_agg(g.gate) filter (where g.gate is not null)
+      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_gates
       from gone g;`
 }
 
 const freeKeys = `
     v_landed := v_landed || v_gone;
+    v_knocked := v_knocked || v_gates;
+    if p_remarks is not null then
+      perform holdfast.note(v_items, array(select p_remarks[u.turn] from unnest(v_gone) with ordinality u(turn, n) order by u.n));
+    end if;
     if v_dedup_keys is not null then
       delete from holdfast.dedup d
        where d.ctid = any (array(
@@ -114,10 +128,11 @@ begin
      where v_workers[s.claim] is not null;
 end $holdfast$;
 
--- Jobs that are done and leave no effects, as one set; answers which of them (by number) were not theirs to settle.
+-- Jobs that are done and leave no effects, as one set. Answers (null: nothing of it) which of them (by number) were not theirs
+-- to settle; which gates and batches are to be attended to; and which queues have a limit, and so room for others now.
 create function holdfast.settle_done(p_flush uuid, p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],
-  p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_now bigint)
-returns int[] language plpgsql
+  p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_remarks text[], p_now bigint)
+returns text language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -129,6 +144,8 @@ declare
   v_lanes int[];
   v_queues int[];
   v_priorities smallint[];
+  v_batches int[];
+  v_limited text[];
   v_keep_until bigint[];
   v_keep_class smallint[];
   v_i int;
@@ -146,15 +163,20 @@ declare
   v_once_queues int[];
   v_once_keys text[];
   v_once_seqs bigint[];
+  v_items int[]; -- the batches of those that are gone
+  v_gates text[];
+  v_knocked text[] := '{}';
   v_landed int[] := '{}';
   v_lost int[];
+  v_answer text;
 begin
   select array_agg(l.worker order by t.turn), array_agg(l.started_at order by t.turn) into v_workers, v_started
     from unnest(p_tokens) with ordinality t(token, turn)
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
-         array_agg(holdfast.keep_class(q.retain_done_ms))
-    into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class
+         array_agg(holdfast.keep_class(q.retain_done_ms)), array_agg(l.batch),
+         array_agg(distinct q.name) filter (where q.max_running is not null or l.batch > 0)
+    into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class, v_batches, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
   for v_stretch in 1 .. case when cardinality(p_firsts) <= v_few then cardinality(p_firsts) else 0 end loop
@@ -168,7 +190,7 @@ begin
     else
       with gone as (
         delete from holdfast.job j where ${ofStretch}
-        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, ${numbered}
+        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.gate, ${numbered}
       ),${dropDone}
     end if;${freeKeys}
   end loop;
@@ -194,8 +216,12 @@ begin
     select array_agg(n.turn) into v_lost
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
-  perform holdfast.land(p_flush, v_now, coalesce(to_jsonb(v_lost)::text, 'null'));
-  return v_lost;
+  if v_lost is not null or v_limited is not null or cardinality(v_knocked) > 0 then
+    v_answer := jsonb_build_object('lost', v_lost, 'gates', to_jsonb(array(select distinct u from unnest(v_knocked) u)),
+      'batches', to_jsonb(array(select distinct u from unnest(v_batches) u where u > 0)), 'limited', v_limited)::text;
+  end if;
+  perform holdfast.land(p_flush, v_now, v_answer);
+  return v_answer;
 end $holdfast$;
 
 create function holdfast.renew(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],

@@ -4,7 +4,7 @@
 export const obey = `
 create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
   attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
-  on_dead text, payload text, woken boolean);
+  on_dead text, payload text, woken boolean, batch int, gate text);
 
 -- The jobs that these holds hold, locked until the transaction ends.
 create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
@@ -15,7 +15,8 @@ as $holdfast$
 begin
   return query
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
-           j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken
+           j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
+           l.batch, j.gate
       from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
                           where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
@@ -54,7 +55,8 @@ begin
          order by l.token, l.lane, u.xid, u.ord, l.no desc
       )
       select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
-             j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken
+             j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
+             l.batch, j.gate
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
@@ -70,67 +72,85 @@ begin
   end loop;
 end $holdfast$;
 
--- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, freed, past }].
+-- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, freed, past, batch, costs }].
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with turn as materialized (
-    select nextval('holdfast.number') as ord, u.*, k.spot
+    select nextval('holdfast.number') as number, u.*, k.spot, k.gate, u.ready and k.gate is not null as held, l.priority
       from jsonb_to_recordset(p_jobs)
              u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, freed smallint, past text)
-     cross join lateral (select ctid as spot from holdfast.job where id = u.id offset 0) k
+     cross join lateral (select ctid as spot, gate from holdfast.job where id = u.id offset 0) k
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
   ),
   moved as (
     update holdfast.job j
-       set lane = t.lane, ready_xid = case when t.ready then pg_current_xact_id() end, ord = t.ord, run_at = t."runAt",
-           attempts = t.attempts, freed = t.freed, past = t.past, woken = false
+       set lane = t.lane, ready_xid = case when t.ready and not t.held then pg_current_xact_id() end, is_held = t.held,
+           ord = case when t.held then holdfast.line_place(t.priority, t.lane & 1 = 1) else t.number end,
+           run_at = t."runAt", attempts = t.attempts, freed = t.freed, past = t.past, woken = false
       from turn t
      where j.ctid = t.spot
-    returning j.id, j.lane, t.ready
+    returning j.id, j.lane, j.ready_xid, j.is_held, j.gate, j.ord
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, ord)
+    select m.gate, pg_current_xact_id(), count(*), min(m.ord) filter (where m.is_held)
+      from moved m where m.gate is not null group by m.gate
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
-    select pg_current_xact_id(), p_now, l.queue, case when m.ready then 'ready' else 'scheduled' end, count(*),
+    select pg_current_xact_id(), p_now, l.queue,
+           case when m.is_held then 'held' when m.ready_xid is null then 'scheduled' else 'ready' end, count(*),
            array_agg(m.id)
       from moved m join holdfast.lane l on l.no = m.lane & ~1
      where holdfast.is_watched(p_now)
      group by 3, 4
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, running, waiting)
+    select l.batch, pg_current_xact_id(), -count(*), count(*)
+      from moved m join holdfast.lane l on l.no = m.lane & ~1 where l.batch > 0 group by l.batch
   )
-  insert into holdfast.tally (xid, queue, running, ready, scheduled)
-  select pg_current_xact_id(), l.queue, -count(*), count(*) filter (where m.ready), count(*) filter (where not m.ready)
+  insert into holdfast.tally (xid, queue, running, ready, held, scheduled)
+  select pg_current_xact_id(), l.queue, -count(*), count(m.ready_xid), count(*) filter (where m.is_held),
+         count(*) filter (where m.ready_xid is null and not m.is_held)
     from moved m join holdfast.lane l on l.no = m.lane & ~1
    group by l.queue;
+  if jsonb_path_exists(p_jobs, '$[*].costs') then
+    perform holdfast.note(array_agg(u.batch), array_agg(jsonb_build_object('costs', u.costs)::text))
+       from jsonb_to_recordset(p_jobs) u(batch int, costs jsonb) where u.costs is not null;
+  end if;
 end $holdfast$;
 
--- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error }].
+-- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, remarks }].
 create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with gone as materialized (
     select u.was, u.state, u.attempts as had, u.attempt, u.worker, u."startedAt" as started_at, u.ending, u.result,
-           u.error, j.*
+           u.error, u.remarks, j.*
       from jsonb_to_recordset(p_jobs) u(id uuid, was text, state text, attempts smallint, attempt smallint, worker text,
-             "startedAt" bigint, ending text, result text, error text)
+             "startedAt" bigint, ending text, result text, error text, remarks text)
      cross join lateral (select k.*, k.ctid as spot from holdfast.job k where k.id = u.id offset 0) j
   ),
   removed as (
     delete from holdfast.job j using gone g where j.ctid = g.spot
   ),
   known as materialized (
-    select g.*, l.queue, l.priority,
+    select g.*, l.queue, l.priority, l.batch,
            case g.state when 'dead' then q.retain_dead_ms else q.retain_done_ms end as retain_ms
       from gone g join holdfast.lane l on l.no = g.lane & ~1 join holdfast.queue q on q.no = l.queue
   ),
   kept as (
     insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
       attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-      idempotency_key, cancel, past, headers, payload, result, error)
+      idempotency_key, batch, cancel, past, gate, remarks, headers, payload, result, error)
     select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.keep_class(k.retain_ms), k.run_at,
            k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
-           k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, k.cancel, k.past,
-           k.headers, k.payload, k.result, k.error
+           k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, nullif(k.batch, 0),
+           k.cancel, k.past, k.gate, k.remarks, k.headers, k.payload, k.result, k.error
       from known k
      where k.retain_ms is distinct from 0
   ),
@@ -158,19 +178,36 @@ begin
           where e.start_before = k.start_before and e.seq = k.seq offset 0) s
         where k.start_before is not null))
   ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, running, waiting, done, dead, cancelled)
+    select k.batch, pg_current_xact_id(), -count(*) filter (where k.was = 'running'),
+           -count(*) filter (where k.was <> 'running'), count(*) filter (where k.state = 'done'),
+           count(*) filter (where k.state = 'dead'), count(*) filter (where k.state = 'cancelled')
+      from known k where k.batch > 0 group by k.batch
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, unused)
+    select k.gate, pg_current_xact_id(), count(*), count(*) filter (where k.was = 'ready')
+      from known k where k.gate is not null and k.was in ('ready', 'running') group by k.gate
+  ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, k.queue, k.state, count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue, k.state
   )
-  insert into holdfast.tally (xid, queue, running, ready, scheduled, done, dead, cancelled)
+  insert into holdfast.tally (xid, queue, running, ready, held, scheduled, done, dead, cancelled)
   select pg_current_xact_id(), k.queue, -count(*) filter (where k.was = 'running'),
-         -count(*) filter (where k.was = 'ready'), -count(*) filter (where k.was = 'scheduled'),
+         -count(*) filter (where k.was = 'ready'), -count(*) filter (where k.was = 'held'),
+         -count(*) filter (where k.was = 'scheduled'),
          count(*) filter (where k.state = 'done' and k.retain_ms is distinct from 0),
          count(*) filter (where k.state = 'dead' and k.retain_ms is distinct from 0),
          count(*) filter (where k.state = 'cancelled' and k.retain_ms is distinct from 0)
     from known k
    group by k.queue;
+  if jsonb_path_exists(p_jobs, '$[*].remarks') then
+    perform holdfast.note(array_agg(u.batch), array_agg(u.remarks))
+       from jsonb_to_recordset(p_jobs) u(batch int, remarks text) where u.remarks is not null;
+  end if;
 end $holdfast$;
 
 -- The message of an error as it was kept, or all of it where it cannot be read.
@@ -199,6 +236,8 @@ begin
     select * into v_ended from holdfast.ended e where e.id = v_turn.id order by e.seq desc limit 1;
     if v_ended.seq is distinct from v_turn.seq or exists (select from holdfast.job j where j.id = v_turn.id) then
       v_held := v_turn.id;
+    elsif v_ended.batch is not null and not holdfast.may_revive(v_ended.batch, p_dry_run) then
+      v_held := v_turn.id;
     elsif v_ended.dedup_scope = 'live' then
       select * into v_slot from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
@@ -217,19 +256,29 @@ begin
       end if;
     end if;
     if v_held is null and not p_dry_run then
-      select l.no into v_lane from holdfast.lane l where l.queue = v_ended.queue and l.priority = v_ended.priority;
-      v_ord := nextval('holdfast.number');
-      insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key,
-        dedup_scope, idempotency_key, past, headers, payload)
-      values (v_ended.seq, v_ord, pg_current_xact_id(), p_now, v_ended.created_at, v_ended.id, v_lane,
-        v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key, v_ended.dedup_scope, v_ended.idempotency_key,
-        v_turn.past, v_ended.headers, v_ended.payload)
+      select l.no into v_lane from holdfast.lane l
+       where l.queue = v_ended.queue and l.priority = v_ended.priority and l.batch = coalesce(v_ended.batch, 0);
+      v_ord := case when v_ended.gate is null then nextval('holdfast.number')
+                    else holdfast.line_place(v_ended.priority, false) end;
+      insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
+        dedup_key, dedup_scope, idempotency_key, past, gate, headers, payload)
+      values (v_ended.seq, v_ord, case when v_ended.gate is null then pg_current_xact_id() end, v_ended.gate is not null,
+        p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
+        v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.gate, v_ended.headers, v_ended.payload)
       on conflict (id) do nothing;
       if found then
         delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;
-        insert into holdfast.tally (xid, queue, dead, ready) values (pg_current_xact_id(), v_ended.queue, -1, 1);
+        insert into holdfast.tally (xid, queue, dead, ready, held)
+        values (pg_current_xact_id(), v_ended.queue, -1, (v_ended.gate is null)::int, (v_ended.gate is not null)::int);
+        if v_ended.gate is not null then
+          insert into holdfast.knock (gate, xid, ord) values (v_ended.gate, pg_current_xact_id(), v_ord);
+        end if;
+        if v_ended.batch is not null then
+          insert into holdfast.batch_tally (batch, xid, dead, waiting) values (v_ended.batch, pg_current_xact_id(), -1, 1);
+        end if;
         if holdfast.is_watched(p_now) then
-          perform holdfast.tell(v_ended.queue, 'ready', array[v_ended.id], p_now);
+          perform holdfast.tell(v_ended.queue, case when v_ended.gate is null then 'ready' else 'held' end,
+            array[v_ended.id], p_now);
         end if;
       else
         v_held := v_turn.id;

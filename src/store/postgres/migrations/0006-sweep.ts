@@ -13,7 +13,9 @@
 // are tried again later: nobody's settlement waits behind somebody's long report.
 
 export const sweep = `
-create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0) returns table (name text, jobs bigint)
+-- Answers how many of each queue are ready now, and at which gates others stand.
+create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0)
+returns table (name text, jobs bigint, ready bigint, gates text[])
 language plpgsql set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
@@ -21,31 +23,42 @@ begin
   return query
     with due as materialized (
       select j.ctid as spot from holdfast.job j
-       where j.ready_xid is null and j.run_at >= p_from and j.run_at <= p_now
+       where j.ready_xid is null and not j.is_held and j.run_at >= p_from and j.run_at <= p_now
        order by j.run_at, j.seq
        limit p_max
          for update skip locked
     ),
     turn as materialized (select nextval('holdfast.number') as ord, d.spot from due d),
     moved as (
-      update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, run_at = p_now
+      update holdfast.job j
+         set ready_xid = case when j.gate is null then pg_current_xact_id() end, is_held = j.gate is not null,
+             ord = case when j.gate is null then t.ord else holdfast.line_place(
+                     (select l.priority from holdfast.lane l where l.no = j.lane & ~1), false) end,
+             run_at = p_now
         from turn t where j.ctid = t.spot
-      returning j.id, j.lane
+      returning j.id, j.lane, j.is_held, j.gate, j.ord
+    ),
+    knocked as (
+      insert into holdfast.knock (gate, xid, ord)
+      select m.gate, pg_current_xact_id(), min(m.ord) from moved m where m.is_held group by m.gate
     ),
     sums as materialized (
-      select l.queue, count(*) as n
-        from moved m cross join lateral (select * from holdfast.lane where no = m.lane offset 0) l group by l.queue
+      select l.queue, count(*) as n, count(*) filter (where m.is_held) as held,
+             array_agg(distinct m.gate) filter (where m.is_held) as gates
+        from moved m cross join lateral (select * from holdfast.lane where no = m.lane & ~1 offset 0) l group by l.queue
     ),
     counted as (
-      insert into holdfast.tally (xid, queue, scheduled, ready) select pg_current_xact_id(), s.queue, -s.n, s.n from sums s
+      insert into holdfast.tally (xid, queue, scheduled, ready, held)
+      select pg_current_xact_id(), s.queue, -s.n, s.n - s.held, s.held from sums s
     ),
     told as (
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
-      select pg_current_xact_id(), p_now, l.queue, 'ready', count(*), array_agg(m.id)
-        from moved m cross join lateral (select * from holdfast.lane where no = m.lane offset 0) l
-       where holdfast.is_watched(p_now) group by l.queue
+      select pg_current_xact_id(), p_now, l.queue, case when m.is_held then 'held' else 'ready' end, count(*),
+             array_agg(m.id)
+        from moved m cross join lateral (select * from holdfast.lane where no = m.lane & ~1 offset 0) l
+       where holdfast.is_watched(p_now) group by l.queue, m.is_held
     )
-    select q.name, s.n from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
+    select q.name, s.n, s.n - s.held, s.gates from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
 end $holdfast$;
 
 -- Waiting jobs that were not started in time, locked with their lanes. What is listed but runs, has ended or is not there at
@@ -72,7 +85,8 @@ begin
            and (j.ready_xid is null or not j.lane = any (v_locked)
                 or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, l.start_before, j.seq)) offset 0)));
   return query
-    select j.id, o.start_before, j.attempts, case when j.ready_xid is null then 'scheduled' else 'ready' end
+    select j.id, o.start_before, j.attempts,
+           case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end
       from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
      cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update) j
      where j.lane = any (v_locked) -- others have come up meanwhile: somebody may claim from their lanes
@@ -141,8 +155,8 @@ begin
   old as (
     delete from holdfast.tally t where t.xid >= v_low and t.xid < (select m.xmin from moment m) returning t.*
   )
-  insert into holdfast.tally (xid, queue, low, scheduled, ready, running, done, dead, cancelled)
-  select pg_current_xact_id(), o.queue, m.xmin, sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
+  insert into holdfast.tally (xid, queue, low, held, scheduled, ready, running, done, dead, cancelled)
+  select pg_current_xact_id(), o.queue, m.xmin, sum(o.held), sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
          sum(o.cancelled)
     from old o, moment m group by o.queue, m.xmin;
 end $holdfast$;
@@ -261,8 +275,10 @@ begin
     v_from := v_lease.expires_at;
   end loop;
   return least(v_lease.expires_at,
-               (select run_at from holdfast.job where ready_xid is null and run_at >= p_from and run_at <= p_until
+               (select run_at from holdfast.job
+                 where ready_xid is null and not is_held and run_at >= p_from and run_at <= p_until
                  order by run_at limit 1),
+               (select until from holdfast.start where until >= p_from and until <= p_until order by until limit 1),
                (select start_before from holdfast.overdue order by start_before limit 1));
 end $holdfast$;
 
@@ -278,6 +294,7 @@ create function holdfast.is_from_elsewhere(p_system_identifier text) returns boo
                                         order by j.ready_xid desc limit 1) j
                   where j.ready_xid >= h.xmax)
       or exists (select from here h, (select t.xid from holdfast.tally t order by t.xid desc limit 1) t where t.xid >= h.xmax)
+      or exists (select from here h, (select k.xid from holdfast.knock k order by k.xid desc limit 1) k where k.xid >= h.xmax)
       or (select max(l.no) from holdfast.lane l) > coalesce(pg_sequence_last_value('holdfast.lane_no'::regclass), 0)
       or (select max(q.no) from holdfast.queue q) > coalesce(pg_sequence_last_value('holdfast.queue_no_seq'::regclass), 0)
 $holdfast$;
@@ -288,7 +305,8 @@ create function holdfast.raise_sequences() returns void language sql as $holdfas
     from (values
       ('holdfast.queue_no_seq', (select max(no) from holdfast.queue)::bigint),
       ('holdfast.lane_no', (select max(no) from holdfast.lane)::bigint),
-      ('holdfast.number', greatest((select max(greatest(seq, ord)) from holdfast.job), (select max(seq) from holdfast.ended),
+      ('holdfast.batch_no_seq', (select max(no) from holdfast.batch)::bigint),
+      ('holdfast.number', greatest((select max(greatest(seq, case when is_held then 0 else ord end)) from holdfast.job), (select max(seq) from holdfast.ended),
                                    (select max(version) from holdfast.kv)))
     ) s(name, used)
    where s.used > coalesce(pg_sequence_last_value(s.name::regclass), 0)
@@ -312,6 +330,12 @@ begin
     join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
     join holdfast.lane l on l.no = j.lane & ~1
    group by l.queue;
+  insert into holdfast.batch_tally (batch, xid, running, waiting)
+  select l.batch, pg_current_xact_id(), -count(*), count(*)
+    from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
+    join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+    join holdfast.lane l on l.no = j.lane & ~1
+   where l.batch > 0 group by l.batch;
   with turn as materialized (
     select nextval('holdfast.number') as ord, r.id, r.lane | (r.held is not null)::int as lane
       from (select j.id, j.lane, h.ord as held
@@ -330,10 +354,24 @@ begin
    where j.start_before is not null
      and not exists (select from holdfast.overdue o where o.start_before = j.start_before and o.seq = j.seq);
   with old as (delete from holdfast.tally returning *)
-  insert into holdfast.tally (xid, queue, scheduled, ready, running, done, dead, cancelled)
-  select pg_current_xact_id(), o.queue, sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
+  insert into holdfast.tally (xid, queue, held, scheduled, ready, running, done, dead, cancelled)
+  select pg_current_xact_id(), o.queue, sum(o.held), sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
          sum(o.cancelled)
     from old o group by o.queue;
+  with old as (delete from holdfast.batch_tally returning *)
+  insert into holdfast.batch_tally (batch, xid, waiting, running, done, dead, cancelled)
+  select o.batch, pg_current_xact_id(), sum(o.waiting), sum(o.running), sum(o.done), sum(o.dead), sum(o.cancelled)
+    from old o group by o.batch;
+  with old as (delete from holdfast.batch_note returning *)
+  insert into holdfast.batch_note (batch, xid, kind, label, amount)
+  select o.batch, pg_current_xact_id(), o.kind, o.label, sum(o.amount) from old o group by o.batch, o.kind, o.label;
+  delete from holdfast.knock;
+  delete from holdfast.gate_room;
+  insert into holdfast.gate_room (gate, admitted, reserved, low, line_from)
+  select j.gate, count(*), count(*), pg_current_xact_id(), 0
+    from holdfast.job j where j.gate is not null and j.ready_xid is not null group by j.gate;
+  insert into holdfast.knock (gate, xid, ord)
+  select j.gate, pg_current_xact_id(), min(j.ord) from holdfast.job j where j.is_held group by j.gate;
   delete from holdfast.lane_cursor;
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);

@@ -12,7 +12,7 @@ begin
     delete from holdfast.job j where j.id = any (p_ids) returning j.*
   ),
   known as materialized (
-    select g.*, l.queue from gone g join holdfast.lane l on l.no = g.lane & ~1
+    select g.*, l.queue, l.batch from gone g join holdfast.lane l on l.no = g.lane & ~1
   ),
   freed as (
     delete from holdfast.dedup d using known k where d.queue = k.queue and d.key = k.dedup_key and d.seq = k.seq
@@ -25,8 +25,19 @@ begin
     delete from holdfast.overdue o using known k where o.start_before = k.start_before and o.seq = k.seq
   ),
   counted as (
-    insert into holdfast.tally (xid, queue, ready, scheduled)
-    select pg_current_xact_id(), k.queue, -count(k.ready_xid), count(k.ready_xid) - count(*) from known k group by k.queue
+    insert into holdfast.tally (xid, queue, ready, held, scheduled)
+    select pg_current_xact_id(), k.queue, -count(k.ready_xid), -count(*) filter (where k.is_held),
+           -count(*) filter (where k.ready_xid is null and not k.is_held)
+      from known k group by k.queue
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, waiting)
+    select k.batch, pg_current_xact_id(), -count(*) from known k where k.batch > 0 group by k.batch
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, unused)
+    select k.gate, pg_current_xact_id(), count(*), count(*)
+      from known k where k.gate is not null and k.ready_xid is not null group by k.gate
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
@@ -44,7 +55,14 @@ declare
   v_deleted bigint;
 begin
   with gone as (
-    delete from holdfast.ended e where e.id = p_id returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key
+    delete from holdfast.ended e where e.id = p_id
+    returning e.queue, e.seq, e.state, e.batch, e.dedup_key, e.idempotency_key
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
+    select g.batch, pg_current_xact_id(), -count(*) filter (where g.state = 'done'),
+           -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
+      from gone g where g.batch is not null group by g.batch
   ),
   freed as (
     delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
@@ -78,15 +96,15 @@ declare
   v_deleted bigint;
 begin
   select q.no into v_queue from holdfast.queue q where q.name = p_queue;
-  if p_state in ('ready', 'scheduled') then
+  if p_state in ('held', 'ready', 'scheduled') then
     v_all := array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.queue = v_queue);
     if p_state = 'ready' then
       perform holdfast.lock_lanes(v_all);
     end if;
     v_ids := array(
       select j.id from holdfast.job j
-       where j.lane = any (v_all) and (j.ready_xid is null) = (p_state = 'scheduled')
-         and (p_state = 'scheduled' or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
+       where j.lane = any (v_all) and (j.ready_xid is null) = (p_state <> 'ready') and j.is_held = (p_state = 'held')
+         and (p_state <> 'ready' or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
        limit p_max for update skip locked);
     return holdfast.delete_waiting(v_ids, p_now);
   end if;
@@ -97,7 +115,13 @@ begin
   gone as (
     delete from holdfast.ended e using oldest s
      where e.queue = v_queue and e.state = p_state and e.finished_at = s.finished_at and e.seq = s.seq
-    returning e.id, e.seq, e.dedup_key, e.idempotency_key
+    returning e.id, e.seq, e.batch, e.dedup_key, e.idempotency_key
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
+    select g.batch, pg_current_xact_id(), case when p_state = 'done' then -count(*) else 0 end,
+           case when p_state = 'dead' then -count(*) else 0 end, case when p_state = 'cancelled' then -count(*) else 0 end
+      from gone g where g.batch is not null group by g.batch
   ),
   freed as (
     delete from holdfast.dedup d using gone g where d.queue = v_queue and d.key = g.dedup_key and d.seq = g.seq

@@ -20,16 +20,36 @@ begin
   end loop;
 end $holdfast$;
 
-create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text)
+create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text,
+  p_max_running int, p_max_starts int, p_window_ms bigint, p_key_max_running int, p_key_max_starts int,
+  p_key_window_ms bigint)
 returns void language plpgsql as $holdfast$
+declare
+  v_old record;
+  v_no int;
 begin
-  insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead)
-  values (p_name, true, p_retain_done_ms, p_retain_dead_ms, p_on_dead)
+  select q.key_max_running, q.key_max_starts into v_old from holdfast.queue q where q.name = p_name;
+  insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead, max_running, max_starts,
+    window_ms, key_max_running, key_max_starts, key_window_ms)
+  values (p_name, true, p_retain_done_ms, p_retain_dead_ms, p_on_dead, p_max_running, p_max_starts, p_window_ms,
+    p_key_max_running, p_key_max_starts, p_key_window_ms)
   on conflict (name) do update
      set is_named = true, retain_done_ms = excluded.retain_done_ms, retain_dead_ms = excluded.retain_dead_ms,
-         on_dead = excluded.on_dead
-   where (q.is_named, q.retain_done_ms, q.retain_dead_ms, q.on_dead)
-         is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead);
+         on_dead = excluded.on_dead, max_running = excluded.max_running, max_starts = excluded.max_starts,
+         window_ms = excluded.window_ms, key_max_running = excluded.key_max_running,
+         key_max_starts = excluded.key_max_starts, key_window_ms = excluded.key_window_ms
+   where (q.is_named, q.retain_done_ms, q.retain_dead_ms, q.on_dead, q.max_running, q.max_starts, q.window_ms,
+          q.key_max_running, q.key_max_starts, q.key_window_ms)
+         is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead, excluded.max_running,
+          excluded.max_starts, excluded.window_ms, excluded.key_max_running, excluded.key_max_starts,
+          excluded.key_window_ms)
+  returning q.no into v_no;
+  if v_no is not null and (v_old.key_max_running, v_old.key_max_starts) is distinct from (p_key_max_running, p_key_max_starts)
+  then -- there may be room for more
+    insert into holdfast.knock (gate, xid, ord)
+    select j.gate, pg_current_xact_id(), min(j.ord) from holdfast.job j
+     where j.is_held and j.gate >= v_no || ':' and j.gate < v_no || ';' group by j.gate;
+  end if;
 end $holdfast$;
 
 -- What was answered to a call that has landed.

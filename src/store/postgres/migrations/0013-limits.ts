@@ -1,0 +1,189 @@
+// LIMITS. Those of a queue and of a batch bound what a claim takes (`0002-claim.ts`). Those of a key are kept by gates.
+//
+// GATES. A job with a limit key, and that would be ready, is held: it stands in the line of its gate, by priority, those that
+// came back first, then in the order in which they came. Whoever attends the gate lets in as many as there is room for. A
+// job has its room until it is neither ready nor running.
+//
+// Whoever puts a job into a line, or takes one that was let in, knocks: a row in the same transaction, which says how much
+// room was given back and at which place somebody came. Nobody waits for a lock to knock, so a caller's open transaction
+// keeps nobody from working. Attending is a transaction of its own after that, and does not wait for the disk; it is redone
+// by the next sweep where it was lost. Under the gate's lock (taken in a statement of its own) one statement adds up what
+// was knocked, lets in, and writes how many have room now. Room is taken before anybody can claim the job, and given back
+// in the transaction that ends its hold: so the count is never too low.
+//
+// Nothing hides. `low` is the xmin of the snapshot that last attended: all transactions below had ended, and their knocks were
+// heard. `line_from` is the place behind the last that was let in. Who comes to an earlier one has knocked with it, in the
+// same transaction; and who was seen and could not be let in because somebody changed him just then, is knocked for again.
+//
+// RATES. A claim notes how many started and until when they count. Who is let in has its start reserved, because it may be
+// claimed at any moment: so room is what neither has started within the window nor is reserved. A window that is over is
+// found by the sweep.
+//
+// Rooms are inserted and deleted rather than updated, for an old snapshot may be held open; see `0001-tables.ts`.
+//
+// Locks: gates come last, in the order of their hashes, and whoever holds one takes only locks of rows of jobs that are held.
+
+export const limits = `
+create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room
+  gate text collate "C" not null,
+  no bigint generated always as identity,
+  admitted int not null, -- ready or running
+  reserved int not null, -- of these, have yet to start; counted while the key has a rate
+  low xid8 not null,
+  line_from bigint not null,
+  primary key (gate, no)
+);
+
+create table holdfast.knock (
+  gate text collate "C" not null,
+  xid xid8 not null,
+  gone int not null default 0, -- gave back their room
+  unused int not null default 0, -- and of what was reserved
+  ord bigint -- the first place in the line that somebody came to; null: nobody came
+);
+create index knock_gate on holdfast.knock (gate, xid);
+create index knock_xid on holdfast.knock (xid);
+
+create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
+  gate text collate "C" not null,
+  until bigint not null, -- counts before
+  jobs int not null
+);
+create index start_gate on holdfast.start (gate, until);
+create index start_until on holdfast.start (until);
+
+alter table holdfast.gate_room set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+
+-- A place in a line.
+create function holdfast.line_place(p_priority int, p_came_back boolean) returns bigint language sql volatile as $holdfast$
+  select ((p_priority * 2 + case when p_came_back then 0 else 1 end)::bigint << 56) | nextval('holdfast.number')
+$holdfast$;
+
+-- Gates at which somebody knocked and nobody came, and below which transaction there are none.
+create function holdfast.knocked(p_from xid8, p_max int) returns table (gates text[], low xid8) language plpgsql stable
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+begin
+  return query
+    select array(select distinct k.gate from (select k.gate from holdfast.knock k
+                                               where k.xid >= p_from order by k.xid limit p_max) k),
+           pg_snapshot_xmin(pg_current_snapshot());
+end $holdfast$;
+
+-- Starts whose window is over; answers at which gates, and of which queues.
+create function holdfast.end_windows(p_now bigint, p_from bigint, p_max int)
+returns table (gates text[], queues text[]) language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+begin
+  return query
+    with gone as (
+      delete from holdfast.start s
+       where s.ctid = any (array(select ctid from holdfast.start where until >= p_from and until <= p_now
+                                  order by until limit p_max for update skip locked))
+      returning s.gate
+    )
+    select array(select distinct g.gate from gone g where strpos(g.gate, ':') > 0),
+           array(select q.name from holdfast.queue q
+                  where q.no in (select g.gate::int from gone g where strpos(g.gate, ':') = 0));
+end $holdfast$;
+
+-- Lets in as many as there is room for; answers how many of which queues.
+create function holdfast.attend(p_gates text[], p_now bigint) returns table (name text, jobs bigint) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+declare
+  v_lock int;
+  v_now bigint;
+  v_most constant int := 1000;
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  for v_lock in select distinct hashtext(u.gate) from unnest(p_gates) u(gate) order by 1 loop
+    perform pg_advisory_xact_lock(GATE_LOCKS, v_lock);
+  end loop;
+  v_now := holdfast.now_ms(p_now);
+  return query
+    with wanted as materialized (
+      select u.gate, q.no as queue, r.no, coalesce(r.admitted, 0) as admitted, coalesce(r.reserved, 0) as reserved,
+             coalesce(r.low, '0') as low, r.line_from, q.key_max_running, q.key_max_starts
+        from (select distinct u.gate from unnest(p_gates) u(gate)) u
+       cross join lateral (select * from holdfast.queue where no = split_part(u.gate, ':', 1)::int offset 0) q
+        left join lateral (select * from holdfast.gate_room where gate = u.gate order by no desc limit 1) r on true
+    ),
+    heard as (
+      delete from holdfast.knock k
+       where k.ctid = any (array(
+         select s.spot from wanted w cross join lateral (
+           select o.ctid as spot from holdfast.knock o where o.gate = w.gate and o.xid >= w.low offset 0) s))
+      returning k.*
+    ),
+    sums as materialized (
+      select h.gate, sum(h.gone) as gone, sum(h.unused) as unused, min(h.ord) as ord from heard h group by h.gate
+    ),
+    had as materialized (
+      select w.gate, w.queue, w.no, greatest(0, w.admitted - coalesce(s.gone, 0)) as admitted,
+             case when w.key_max_starts is null then 0 else greatest(0, w.reserved - coalesce(s.unused, 0)) end as reserved,
+             w.key_max_running, w.key_max_starts, coalesce(least(w.line_from, s.ord), 0) as line_from
+        from wanted w left join sums s on s.gate = w.gate
+    ),
+    room as materialized (
+      select h.*,
+             least(v_most, h.key_max_running - h.admitted, h.key_max_starts - h.reserved - (
+               select coalesce(sum(t.jobs), 0) from holdfast.start t where t.gate = h.gate and t.until > v_now)) as places
+        from had h
+    ),
+    line as materialized (
+      select r.gate, j.spot, j.ord, row_number() over (partition by r.gate order by j.ord) as turn
+        from room r cross join lateral (
+          select k.ctid as spot, k.ord from holdfast.job k
+           where k.is_held and k.gate = r.gate and k.ord >= r.line_from
+           order by k.ord limit greatest(0, r.places) for update) j
+    ),
+    turn as materialized ( -- one of each gate after the other
+      select nextval('holdfast.number') as ord, l.spot, l.gate, l.ord as place
+        from (select * from line order by turn, gate offset 0) l
+    ),
+    moved as (
+      update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = t.ord, run_at = v_now
+        from turn t where j.ctid = t.spot
+      returning j.id, t.gate, t.place
+    ),
+    let_in as materialized (
+      select m.gate, count(*) as n, max(m.place) as last, array_agg(m.id) as ids from moved m group by m.gate
+    ),
+    again as ( -- more than may be let in at once, or changed by somebody just now
+      insert into holdfast.knock (gate, xid, ord)
+      select r.gate, pg_current_xact_id(), r.line_from
+        from room r join (select gate, count(*) as n from line group by gate) l on l.gate = r.gate
+        left join let_in i on i.gate = r.gate
+       where l.n >= v_most or l.n > coalesce(i.n, 0)
+    ),
+    old as (
+      delete from holdfast.gate_room g using room r where g.gate = r.gate and g.no = r.no
+    ),
+    written as (
+      insert into holdfast.gate_room (gate, admitted, reserved, low, line_from)
+      select r.gate, r.admitted + coalesce(i.n, 0),
+             case when r.key_max_starts is null then 0 else r.reserved + coalesce(i.n, 0) end,
+             pg_snapshot_xmin(pg_current_snapshot()), coalesce(i.last + 1, r.line_from)
+        from room r left join let_in i on i.gate = r.gate
+       where r.admitted + coalesce(i.n, 0) > 0
+    ),
+    queues as materialized (
+      select r.queue, sum(i.n)::bigint as n from let_in i join room r on r.gate = i.gate group by r.queue
+    ),
+    counted as (
+      insert into holdfast.tally (xid, queue, held, ready) select pg_current_xact_id(), q.queue, -q.n, q.n from queues q
+    ),
+    told as (
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), v_now, r.queue, 'ready', cardinality(i.ids), i.ids
+        from let_in i join room r on r.gate = i.gate where holdfast.is_watched(v_now)
+    )
+    select q.name, s.n from queues s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
+end $holdfast$;
+`

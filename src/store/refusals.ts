@@ -1,6 +1,7 @@
 // What stores answer when they refuse a request: the same sentences, whichever store it is.
 
 import { type Refused, refuse } from '../errors.ts'
+import type { BatchState } from '../job/batch.ts'
 import type { JobState } from '../job/record.ts'
 
 /** Thrown to undo the request at hand and answer with this instead. */
@@ -52,6 +53,33 @@ export function requeueBlocked(id: string, heldBy: string): Refused {
     'INVALID_STATE',
     `Cannot requeue job ${id}: job ${heldBy} holds its dedup key. Wait for that one to end.`,
     { id, state: 'dead', heldBy },
+  )
+}
+
+export function batchWasCancelled(id: string): Refused {
+  return refuse('INVALID_STATE', `Cannot requeue job ${id}: its batch was cancelled.`, { id, state: 'dead' })
+}
+
+export function batchNotFound(id: string): Refused {
+  return refuse('BATCH_NOT_FOUND', `There is no batch ${id}; it never was, was deleted, or its retention is over.`, {
+    id,
+  })
+}
+
+export function cannotSteer(id: string, state: BatchState, verb: string): Refused {
+  return refuse('INVALID_STATE', `Cannot ${verb} batch ${id}: it is ${state}.`, { id, state })
+}
+
+export function cannotAdd(id: string, state: BatchState): Refused {
+  const message = `Cannot add items to batch ${id}: it is ${state === 'cancelled' ? state : 'closed'}. Make another batch.`
+  return refuse('INVALID_STATE', message, { id, state })
+}
+
+export function itemsMissing(id: string, at: number, submitted: number): Refused {
+  return refuse(
+    'INVALID_STATE',
+    `Batch ${id} has ${submitted} items, and these begin at ${at}: those between are missing. Submit from ${submitted} on.`,
+    { id, at, submitted },
   )
 }
 

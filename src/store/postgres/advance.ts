@@ -1,6 +1,6 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { addCarefully, countReady, type Desk } from './enqueue.ts'
+import { addCarefully, countReady, type Desk, knocksOf } from './enqueue.ts'
 
 /** The cursor's row is locked first: who is stale waits for whoever is not, and is told so. */
 export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
@@ -19,6 +19,7 @@ export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Pr
     desk.announce(
       countReady(jobs.filter(({ delayMs }, i) => delayMs === 0 && answer.enqueued[i]?.status === 'created')),
     )
+    await desk.attend(knocksOf(desk.lanes, jobs))
   }
   return answer
 }

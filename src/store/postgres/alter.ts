@@ -11,32 +11,45 @@ import { liveOrEnded } from './read.ts'
 
 export async function alter(desk: Desk, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
   let ready = new Map<string, number>()
+  let touched: LockedJob[] = []
   const answers = await desk.lanes.withLanes(() =>
     desk.db.transact(async (tx) => {
       ready = new Map()
+      touched = []
       await lockJobs(
         tx,
         requests.map(({ id }) => id),
       )
       await tx.readClock()
       const answered: AlterAnswer[] = []
-      for (const request of requests) answered.push(await new Alteration(desk, tx, ready).make(request))
+      for (const request of requests) answered.push(await new Alteration(desk, tx, { ready, touched }).make(request))
       return answered
     }),
   )
   desk.announce(ready)
+  await desk.attend({
+    gates: touched.flatMap(({ gate }) => gate ?? []),
+    batches: touched.flatMap(({ batch }) => (batch > 0 ? [batch] : [])),
+  })
   return answers
+}
+
+interface Altered {
+  /** Queues with jobs that became ready. */
+  readonly ready: Map<string, number>
+  /** Jobs that were changed. */
+  readonly touched: LockedJob[]
 }
 
 class Alteration {
   readonly #desk: Desk
   readonly #tx: Transaction
-  readonly #ready: Map<string, number>
+  readonly #altered: Altered
 
-  constructor(desk: Desk, tx: Transaction, ready: Map<string, number>) {
+  constructor(desk: Desk, tx: Transaction, altered: Altered) {
     this.#desk = desk
     this.#tx = tx
-    this.#ready = ready
+    this.#altered = altered
   }
 
   async make(request: AlterRequest): Promise<AlterAnswer> {
@@ -46,6 +59,7 @@ class Alteration {
       () => this.#ended(request),
     )
     if (!isLocked(job)) return job
+    this.#altered.touched.push(job)
     switch (request.as) {
       case 'delete':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
@@ -79,11 +93,12 @@ class Alteration {
   }
 
   /** One that is ready stays so, also where the clock was set back. */
-  async #reprioritise(id: string, { state, queue, runAt, ...old }: LockedJob, priority: number): Promise<AlterAnswer> {
-    if (priority === old.priority) return { state }
-    this.#desk.lanes.require([{ queue, priority }])
-    const { lane } = this.#desk.lanes.of({ queue, priority })
-    return this.#move(id, state === 'ready' ? this.#tx.now : runAt, { queue, lane })
+  async #reprioritise(id: string, job: LockedJob, priority: number): Promise<AlterAnswer> {
+    const { state, queue, batch, runAt } = job
+    if (priority === job.priority) return { state }
+    this.#desk.lanes.require([{ queue, priority }], batch)
+    const { lane } = this.#desk.lanes.of({ queue, priority }, batch)
+    return this.#move(id, state === 'scheduled' ? runAt : this.#tx.now, { queue, lane })
   }
 
   async #move(
@@ -92,10 +107,10 @@ class Alteration {
     { queue, lane }: { readonly queue: string; readonly lane: number },
   ): Promise<AlterAnswer> {
     const { now } = this.#tx
-    await this.#tx.query('select holdfast.move_waiting($1, $2, $3, $4)', [id, runAt, lane, now])
-    if (runAt > now) return { state: 'scheduled' }
-    this.#ready.set(queue, (this.#ready.get(queue) ?? 0) + 1)
-    return { state: 'ready' }
+    const [row] = await this.#tx.query('select holdfast.move_waiting($1, $2, $3, $4)', [id, runAt, lane, now])
+    const { ready } = this.#altered
+    if (row?.[0] === 'ready') ready.set(queue, (ready.get(queue) ?? 0) + 1)
+    return { state: row?.[0] as JobState }
   }
 }
 

@@ -5,6 +5,7 @@
 
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
+import type { BatchNames } from './batch-names.ts'
 import { list, parseList, texts } from './columns.ts'
 import type { Database, Row } from './database.ts'
 import { patiently } from './failures.ts'
@@ -15,14 +16,16 @@ import type { Lanes } from './lanes.ts'
 export class Claims {
   readonly #db: Database
   readonly #lanes: Lanes
+  readonly #batches: BatchNames
   readonly #inFlight = new Map<string, Promise<unknown>>()
   /** How many jobs of each claim made here are not settled yet. */
   readonly #open = new Map<string, number>()
   #finished: string[] = []
 
-  constructor(db: Database, lanes: Lanes) {
+  constructor(db: Database, lanes: Lanes, batches: BatchNames) {
     this.#db = db
     this.#lanes = lanes
+    this.#batches = batches
   }
 
   claim(request: ClaimRequest): Promise<ClaimedJob[]> {
@@ -81,7 +84,8 @@ export class Claims {
 
   async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {
     const lane = Number(row[0])
-    const { name: queue, priority } = this.#lanes.known(lane) ?? (await this.#lanes.byNo(lane))
+    const { name: queue, priority, batch } = this.#lanes.known(lane) ?? (await this.#lanes.byNo(lane))
+    const batchId = batch > 0 ? await this.#batches.idOf(batch) : null
     const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
     const [xids, ords, ids] = [column(row, 3), column(row, 4), column(row, 5)]
     const [attempts, maxAttempts, createdAts] = [numbers(row, 6), numbers(row, 7), numbers(row, 8)]
@@ -101,6 +105,7 @@ export class Claims {
       expiresAt,
       headers: headers?.[i] || null,
       payload: payloads[i] as string,
+      batch: batchId,
     }))
   }
 

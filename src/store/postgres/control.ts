@@ -6,9 +6,9 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
-import type { JobState, QueueSettings } from '../../job/record.ts'
+import type { JobState, Limit, QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
-import { cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
+import { batchWasCancelled, cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
 import type {
   CancelAnswer,
   CancelRequest,
@@ -19,23 +19,35 @@ import type {
 } from '../store.ts'
 import { list } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
-import type { Desk } from './enqueue.ts'
+import type { Desk, Knocks } from './enqueue.ts'
 import { liveOrEnded, readReady } from './read.ts'
 import { Clerk } from './settle.ts'
 
 export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
-  for (const { name, retainDoneMs, retainDeadMs, onDead } of queues) {
-    const values = [name, finite(retainDoneMs), finite(retainDeadMs), onDead]
-    await db.query('select holdfast.define_queue($1, $2, $3, $4)', values)
+  for (const { name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit } of queues) {
+    const values = [name, finite(retainDoneMs), finite(retainDeadMs), onDead, ...bounds(limit), ...bounds(keyLimit)]
+    await db.query('select holdfast.define_queue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', values)
   }
 }
 
+function bounds(limit: Limit | null): (number | null)[] {
+  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
+}
+
 /** Answers which queue has ready jobs now that may be claimed again. */
-export async function pause({ db }: Desk, queue: string, paused: boolean): Promise<Map<string, number>> {
+export async function pause(
+  { db }: Desk,
+  queue: string,
+  paused: boolean,
+  by: string | null,
+): Promise<Map<string, number>> {
   await db.query(
-    `insert into holdfast.queue as q (name, is_named, paused, retain_done_ms, retain_dead_ms) values ($1, true, $2, $3, $4)
-     on conflict (name) do update set is_named = true, paused = excluded.paused`,
-    [queue, paused, defaults.retainDoneMs, defaults.retainDeadMs],
+    `insert into holdfast.queue as q (name, is_named, paused, paused_at, paused_by, retain_done_ms, retain_dead_ms)
+     values ($1, true, $2, case when $2 then holdfast.now_ms($6) end, case when $2 then $5 end, $3, $4)
+     on conflict (name) do update
+        set is_named = true, paused = excluded.paused, paused_at = case when $2 then coalesce(q.paused_at, excluded.paused_at) end,
+            paused_by = case when q.paused and $2 then q.paused_by else excluded.paused_by end`,
+    [queue, paused, defaults.retainDoneMs, defaults.retainDeadMs, by, db.now],
   )
   const ready = paused ? undefined : (await readReady(db)).get(queue)
   return new Map(ready === undefined ? [] : [[queue, ready]])
@@ -48,6 +60,7 @@ function finite(ms: number): number | null {
 export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
   const { db, lanes } = desk
   let ready = new Map<string, number>()
+  let knocks: Knocks = {}
   const cancelAll = async (tx: Transaction) => {
     await lockJobs(
       tx,
@@ -65,6 +78,7 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
       answered.push(await cancelOne(tx, clerk, request, job ?? notFound(request.id)))
     }
     ready = clerk.becameReady
+    knocks = clerk.knocks
     return answered
   }
   const answers = await lanes.withLanes(async () => {
@@ -73,6 +87,7 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
   })
   desk.announce(ready)
   desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
+  await desk.attend(knocks)
   return answers
 }
 
@@ -89,6 +104,8 @@ export interface LockedJob {
   readonly cancel: string | null
   readonly runAt: number
   readonly headers: string | null
+  readonly batch: number
+  readonly gate: string | null
 }
 
 /** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
@@ -103,7 +120,8 @@ export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise
       `select j.id, j.lane,
               (select q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = j.lane & ~1),
               (select l.priority from holdfast.lane l where l.no = j.lane & ~1), j.attempts, j.cancel, j.run_at, j.headers,
-              case when j.ready_xid is null then 'scheduled'
+              (select l.batch from holdfast.lane l where l.no = j.lane & ~1), j.gate,
+              case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
                    when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
                    else 'running' end
          from holdfast.job j where j.id = any ($1::uuid[]) order by j.id for update`,
@@ -114,7 +132,7 @@ export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise
   }
 }
 
-function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, state]: Row): LockedJob {
+function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, gate, state]: Row): LockedJob {
   return {
     state: state as JobState,
     queue: queue as string,
@@ -124,6 +142,8 @@ function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, st
     cancel: cancel ?? null,
     runAt: Number(runAt),
     headers: headers ?? null,
+    batch: Number(batch),
+    gate: gate ?? null,
   }
 }
 
@@ -142,6 +162,7 @@ async function cancelOne(
   return tx.attempt(async () => {
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+    clerk.touch(job)
     return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
   })
 }
@@ -153,26 +174,33 @@ async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
-const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
-  e.dedup_scope, e.dedup_key`
+export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
+  e.dedup_scope, e.dedup_key, e.gate`
 
 export async function requeue(desk: Desk, ids: readonly string[]): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
+  const gates = new Set<string>()
   const answers = await desk.db.transact(async (tx) => {
     const answered: RequeueAnswer[] = []
-    for (const id of ids) answered.push(await requeueOne(tx, id, ready))
+    for (const id of ids) answered.push(await requeueOne(tx, id, { ready, gates }))
     return answered
   })
   desk.announce(ready)
+  await desk.attend({ gates: [...gates] })
   return answers
 }
 
-async function requeueOne(tx: Transaction, id: string, ready: Map<string, number>): Promise<RequeueAnswer> {
+interface Requeued {
+  readonly ready: Map<string, number>
+  readonly gates: Set<string>
+}
+
+async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeued): Promise<RequeueAnswer> {
   const [dead] = await liveOrEnded<LockedJob | Row>(
     async () => [...(await lockJobs(tx, [id])).values()],
     () =>
       tx.query(
-        `select ${deadColumns}, e.state from holdfast.ended e join holdfast.queue q on q.no = e.queue
+        `select ${deadColumns}, e.state, (select b.is_cancelled from holdfast.batch b where b.no = e.batch) from holdfast.ended e join holdfast.queue q on q.no = e.queue
           where e.id = $1 order by e.seq desc limit 1 for update of e`,
         [id],
       ),
@@ -180,14 +208,16 @@ async function requeueOne(tx: Transaction, id: string, ready: Map<string, number
   await tx.readClock()
   if (!dead) return notFound(id)
   if ('state' in dead) return cannotRequeue(id, dead.state)
-  if (dead[12] !== 'dead') return cannotRequeue(id, dead[12] as JobState)
+  if (dead[13] !== 'dead') return cannotRequeue(id, dead[13] as JobState)
+  if (dead[14] === 't') return batchWasCancelled(id)
   const [heldBy] = await revive(tx, [dead], false)
   if (heldBy != null) return requeueBlocked(id, heldBy)
   ready.set(dead[9] as string, (ready.get(dead[9] as string) ?? 0) + 1)
+  if (dead[12] != null) gates.add(dead[12])
   return { id }
 }
 
-async function revive(tx: Transaction, dead: readonly Row[], dryRun: boolean): Promise<(string | null)[]> {
+export async function revive(tx: Transaction, dead: readonly Row[], dryRun: boolean): Promise<(string | null)[]> {
   const jobs = dead.map((row) => ({ id: row[0], seq: row[1], past: pastOf(row) }))
   const text = 'select holdfast.revive($1::jsonb, $2, $3)::text'
   const [row] = await tx.query(text, [JSON.stringify(jobs), dryRun, tx.now])
@@ -246,6 +276,7 @@ interface Chunk {
 async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, mark: Mark): Promise<Chunk> {
   const { queue = null, diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const ready = new Map<string, number>()
+  const gates = new Set<string>()
   const chunk = await desk.db.transact(async (tx): Promise<Chunk> => {
     await tx.readClock()
     const dead = await tx.query(
@@ -263,12 +294,15 @@ async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, 
       heldBy: heldBy[i] ?? null,
     }))
     dead.forEach((row, i) => {
-      if (!dryRun && heldBy[i] == null) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
+      if (dryRun || heldBy[i] != null) return
+      ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
+      if (row[12] != null) gates.add(row[12])
     })
     const last = dead.length < chunkMax ? undefined : dead.at(-1)
     const next = last && { queue: last[9] as string, finishedAt: Number(last[6]), seq: last[1] as string }
     return { jobs, next: next ?? null }
   })
   desk.announce(ready)
+  await desk.attend({ gates: [...gates] })
   return chunk
 }

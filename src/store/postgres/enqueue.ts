@@ -5,7 +5,8 @@ import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isRefused, type Refused } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
+import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch } from '../store.ts'
+import type { BatchNames } from './batch-names.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
 import type { Database, Transaction, Value } from './database.ts'
 import { isCollision } from './failures.ts'
@@ -21,12 +22,15 @@ export interface Knocks {
 export interface Desk {
   readonly db: Database
   readonly lanes: Lanes
+  readonly batches: BatchNames
   /** For calls that may have to wait for a stranger. */
   readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>): void
   /** Lets in who stands at these gates, and looks whether these batches are finished. */
   attend(knocks: Knocks): Promise<void>
+  /** Tells that a batch was found to be finished here. */
+  finished(batch: FinishedBatch): void
   /** Tells that somebody asked to cancel these jobs, which run. */
   announceCancels(ids: readonly string[]): void
 }
@@ -86,12 +90,20 @@ async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Pr
 const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
 
 /** The gates that they may stand at now. */
-export function knocksOf(lanes: Lanes, jobs: readonly NewJob[]): Knocks {
-  return { gates: jobs.flatMap((job) => gateOf(lanes, job) ?? []) }
+export function knocksOf(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Knocks {
+  return { gates: jobs.flatMap((job) => gateOf(lanes, job, batch) ?? []) }
 }
 
-function gateOf(lanes: Lanes, job: NewJob): string | null {
-  return job.limitKey === null ? null : `${lanes.of(job).queue}:${job.limitKey}`
+function gateOf(lanes: Lanes, job: NewJob, batch: number): string | null {
+  return job.limitKey === null ? null : gateName(lanes.of(job, batch).queue, job.limitKey)
+}
+
+export function gateName(queue: number, key: string): string {
+  return `${queue}:${key}`
+}
+
+export function keyOf(gate: string | null | undefined): string | null {
+  return gate == null ? null : gate.slice(gate.indexOf(':') + 1)
 }
 
 function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
@@ -105,7 +117,7 @@ function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[]
     optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),
     areDelayed ? list(jobs.map(({ delayMs }) => delayMs)) : null,
     optionalList(jobs.map(({ runAt }) => runAt)),
-    optionalTexts(jobs.map((job) => gateOf(lanes, job))),
+    optionalTexts(jobs.map((job) => gateOf(lanes, job, batch))),
   ]
 }
 
@@ -231,7 +243,7 @@ function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unkno
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
-    ...(job.limitKey !== null && { gate: `${queue}:${job.limitKey}` }),
+    ...(job.limitKey !== null && { gate: gateName(queue, job.limitKey) }),
   }
 }
 

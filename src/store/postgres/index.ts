@@ -4,11 +4,15 @@ import { Pool, type PoolClient } from 'pg'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import type { Clock } from '../../clock.ts'
 import { show } from '../../duration.ts'
-import { HoldfastError, isRefused } from '../../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
+import type { BatchSettings } from '../../job/batch.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
+  AcceptRequest,
   AdvanceRequest,
   AlterRequest,
+  BatchesQuery,
+  BatchName,
   CancelRequest,
   Capabilities,
   ChangesQuery,
@@ -17,6 +21,8 @@ import type {
   EnqueueRequest,
   ExamineRequest,
   HoldName,
+  ItemsQuery,
+  ItemsRequest,
   JobsQuery,
   KvScanQuery,
   KvWrite,
@@ -26,29 +32,35 @@ import type {
   RequeueAllRequest,
   SettleAnswer,
   SettleRequest,
+  SteerRequest,
   Store,
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { accept } from './accept.ts'
 import { connectMs, silentMs } from './address.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
+import { BatchNames } from './batch-names.ts'
+import { addItems, attendBatches, openBatch, readBatch, readBatches, steerBatch } from './batches.ts'
 import { Claims } from './claim.ts'
 import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database } from './database.ts'
 import { examine } from './doctor/examine.ts'
-import { type Desk, enqueue, enqueueIn } from './enqueue.ts'
-import { patiently } from './failures.ts'
+import { type Desk, enqueue, enqueueIn, type Knocks } from './enqueue.ts'
+import { isBroken, patiently } from './failures.ts'
+import { attendGates } from './gates.ts'
 import { heal } from './heal.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, requireSchema } from './migrate.ts'
 import { progress } from './progress.ts'
-import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
+import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
 import { grantScript, type Roles, usesByRole } from './roles.ts'
 import { Schema } from './schema.ts'
 import { settle } from './settle.ts'
+import { standing } from './standing.ts'
 import { Sweeps } from './sweep.ts'
 import { Turnstile } from './turnstile.ts'
 import { Wakes } from './wake.ts'
@@ -167,6 +179,7 @@ class PostgresStore implements Store {
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, connections })
     const lanes = new Lanes(this.#db)
+    const batches = new BatchNames(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
     this.#wakes = new Wakes(
       this.#db,
@@ -175,12 +188,25 @@ class PostgresStore implements Store {
     this.#desk = {
       db: this.#db,
       lanes,
+      batches,
       patient,
+      attend: (knocks) => this.#attend(knocks),
+      finished: (batch) => this.#wakes.finished(batch),
       announce: (ready) => this.#wakes.announce(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
-    this.#claims = new Claims(this.#db, lanes)
+    this.#claims = new Claims(this.#db, lanes, batches)
     this.#sweeps = new Sweeps(this.#desk)
+  }
+
+  /** What it fails to do, because the connection broke just now, the next sweep does: whoever knocked has been answered. */
+  async #attend({ gates = [], batches = [] }: Knocks): Promise<void> {
+    try {
+      if (gates.length > 0) this.#desk.announce(await attendGates(this.#db, gates))
+      if (batches.length > 0) await attendBatches(this.#desk, batches)
+    } catch (error) {
+      if (!isBroken(error) && !isHoldfastError(error)) throw error
+    }
   }
 
   /** Starts to read only: nothing is migrated. */
@@ -262,9 +288,41 @@ class PostgresStore implements Store {
     return purge(this.#desk, request)
   }
 
-  async pause(queue: string, paused: boolean): Promise<void> {
-    const ready = await pause(this.#desk, queue, paused)
+  async pause(queue: string, paused: boolean, by: string | null = null): Promise<void> {
+    const ready = await pause(this.#desk, queue, paused, by)
     this.#desk.announce(ready)
+  }
+
+  openBatch(settings: BatchSettings) {
+    return openBatch(this.#desk, settings)
+  }
+
+  addItems(request: ItemsRequest) {
+    return addItems(this.#desk, request)
+  }
+
+  steerBatch(request: SteerRequest) {
+    return steerBatch(this.#desk, request)
+  }
+
+  batch(name: BatchName) {
+    return readBatch(this.#desk, name)
+  }
+
+  batches(query: BatchesQuery) {
+    return readBatches(this.#desk, query)
+  }
+
+  items(query: ItemsQuery) {
+    return readItems(this.#db, query)
+  }
+
+  accept(request: AcceptRequest) {
+    return accept(this.#desk, request)
+  }
+
+  standing(id: string) {
+    return standing(this.#desk, id)
   }
 
   job(id: string) {

@@ -22,10 +22,12 @@ type Wanted = Pick<Lane, 'priority'> & { readonly queue: string }
 /** Thrown inside a transaction that needs lanes nobody has opened yet: it is undone, they are opened, and it starts over. */
 export class LanesMissing extends Error {
   readonly wanted: readonly Wanted[]
+  readonly batch: BatchNo
 
-  constructor(wanted: readonly Wanted[]) {
+  constructor(wanted: readonly Wanted[], batch: BatchNo) {
     super('Some lanes are not open yet.')
     this.wanted = wanted
+    this.batch = batch
   }
 }
 
@@ -53,9 +55,9 @@ export class Lanes {
   }
 
   /** Throws LanesMissing unless all of them are known. */
-  require(jobs: readonly Wanted[]): void {
-    const wanted = this.#missing(jobs, 0)
-    if (wanted.length > 0) throw new LanesMissing(wanted)
+  require(jobs: readonly Wanted[], batch: BatchNo = 0): void {
+    const wanted = this.#missing(jobs, batch)
+    if (wanted.length > 0) throw new LanesMissing(wanted, batch)
   }
 
   /** Starts over where lanes are missing: those that nobody has opened yet, or that were known and are gone. */
@@ -65,7 +67,7 @@ export class Lanes {
       try {
         return await work()
       } catch (error) {
-        if (error instanceof LanesMissing) await this.open(error.wanted)
+        if (error instanceof LanesMissing) await this.open(error.wanted, error.batch)
         else if (this.forgetIfSetBack(error) && !isAfresh) isAfresh = true
         else throw error
       }

@@ -4,18 +4,21 @@
 import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
-import { decodeError, decodePast } from '../../job/stored.ts'
+import { decodeError, decodePast, decodeRemarks } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
-import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
+import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { list } from './columns.ts'
 import type { Database, Row } from './database.ts'
+import { keyOf } from './enqueue.ts'
 
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
   j.start_before, j.dedup_key, j.idempotency_key, j.payload, j.headers, j.cancel, j.past,
-  case when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready' else 'running' end,
+  case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready'
+       else 'running' end,
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
-  p.value, p.message, p.at`
+  p.value, p.message, p.at, j.gate, null::text,
+  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted)`
 
 /** Who holds the job: of the leases that list its place the youngest. */
 const holder = `left join lateral (
@@ -37,7 +40,8 @@ const unheld = `left join lateral (select null::uuid as token, null::text as wor
 const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.timeout_ms, e.created_at, e.run_at,
   e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
   e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
-  null::float8, null::text, null::bigint`
+  null::float8, null::text, null::bigint, e.gate, e.remarks,
+  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted)`
 
 const fromLive = `from holdfast.job j
   join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${holder} ${told}`
@@ -77,9 +81,10 @@ export async function liveOrEnded<T>(
 function toRecord(row: Row): JobRecord {
   const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
-  const [attempt, worker, startedAt, ending, expiresAt, value, message, at] = row.slice(19)
+  const [attempt, worker, startedAt, ending, expiresAt, value, message, at, gate, remarks, batch] = row.slice(19)
   const isRunning = state === 'running'
   const told = decodeError(error ?? null)
+  const said = decodeRemarks(remarks ?? null)
   return {
     id: id as string,
     queue: queue as string,
@@ -101,6 +106,9 @@ function toRecord(row: Row): JobRecord {
     finishedAt: numberOrNull(finishedAt),
     result: result ?? null,
     error: told,
+    remarks: said,
+    limitKey: keyOf(gate),
+    batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
   }
 
@@ -112,6 +120,7 @@ function toRecord(row: Row): JobRecord {
       endedAt: Number(finishedAt),
       ending: ending as Attempt['ending'],
       ...(told && { error: told }),
+      ...(said?.costs && { costs: said.costs }),
     }
   }
 }
@@ -120,7 +129,7 @@ function numberOrNull(text: string | null | undefined): number | null {
   return text == null ? null : Number(text)
 }
 
-const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done']
+const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
 
 /** Where a page stopped: the queue, the state, and the last job's place in that list. */
 type Mark = readonly [queue: string, state: number, ...place: number[]]
@@ -147,7 +156,7 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
   }
 }
 
-const recordWidth = 27
+const recordWidth = 30
 
 interface List {
   readonly name: string
@@ -166,6 +175,86 @@ async function listsOf(db: Database, queue: string | null, state: JobState | nul
         .map((listed, index) => ({ name, no, index, state: listed }))
         .filter((list) => (state === null || state === list.state) && counts[list.state] > 0),
     )
+}
+
+/** Those that have ended, in the order of their submission; then the others, lane by lane: in their turn, then those that are not ready. */
+type ItemMark = readonly [part: 0 | 1 | 2, ...place: number[]]
+
+export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPage> {
+  const [no] =
+    (await db.query('select no from holdfast.batch where id = $1 and not is_deleted', [query.batch]))[0] ?? []
+  if (no == null) return { jobs: [], next: null }
+  const mark = query.after === null ? null : decodeItemMark(query.after)
+  const found: { readonly record: JobRecord; readonly mark: ItemMark }[] = []
+  for (const part of [0, 1, 2] as const) {
+    if (found.length > query.limit || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
+    const place = mark?.[0] === part ? (mark.slice(1) as number[]) : null
+    for (const row of await readPart(db, Number(no), { part, place, query, max: query.limit + 1 - found.length })) {
+      const record = toRecord(row.slice(0, recordWidth))
+      found.push({ record, mark: [part, ...row.slice(recordWidth).map(Number)] as unknown as ItemMark })
+    }
+  }
+  const page = found.slice(0, query.limit)
+  const next = found.length > query.limit ? JSON.stringify(page.at(-1)?.mark) : null
+  return { jobs: page.map(({ record }) => record), next: next && Buffer.from(next).toString('base64url') }
+}
+
+/** Only what has ended is asked for. */
+function isOfEnded({ state, outcome, warning }: ItemsQuery): boolean {
+  return outcome !== null || warning !== null || state === 'done' || state === 'dead' || state === 'cancelled'
+}
+
+interface Part {
+  readonly part: 0 | 1 | 2
+  readonly place: readonly number[] | null
+  readonly query: ItemsQuery
+  readonly max: number
+}
+
+function readPart(db: Database, no: number, { part, place, query, max }: Part): Promise<Row[]> {
+  const [a = 0, b = -1, c = -1] = place ?? []
+  const { state, outcome, warning } = query
+  if (part === 0) {
+    if (state !== null && !isOfEnded(query)) return Promise.resolve([])
+    return db.query(
+      `select ${endedColumns}, e.seq ${fromEnded}
+        where e.batch = $1 and e.seq > $2 and ($3::text is null or e.state = $3)
+          and ($4::text is null or e.remarks::jsonb ->> 'outcome' = $4)
+          and ($5::text is null or e.remarks::jsonb ->> 'warning' = $5)
+        order by e.seq limit $6`,
+      [no, a, state, outcome, warning, max],
+    )
+  }
+  const listed =
+    part === 1
+      ? `k.ready_xid is not null and (l.no + f.front, k.ready_xid, k.ord) > ($2::int, $3::text::xid8, $4::bigint)
+         order by k.ready_xid, k.ord`
+      : `k.ready_xid is null and (l.no + f.front, k.run_at, k.seq) > ($2::int, $3::text::bigint, $4::bigint)
+         order by k.run_at, k.seq`
+  const [first, second] = part === 1 ? ['j.ready_xid', 'j.ord'] : ['j.run_at', 'j.seq']
+  return db.query(
+    `select * from (
+       select ${liveColumns}, j.lane, ${first}, ${second}
+         from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
+           select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed} limit $6) j
+         join holdfast.queue q on q.no = l.queue ${holder} ${told}
+        where l.batch = $1 and l.no + 1 >= $2
+     ) found(${Array.from({ length: recordWidth + 3 }, (_, i) => `c${i + 1}`)})
+      where $5::text is null or c16 = $5
+      order by c${recordWidth + 1}, c${recordWidth + 2}, c${recordWidth + 3} limit $6`,
+    [no, a, String(Math.max(0, b)), c, state, max],
+  )
+}
+
+function decodeItemMark(text: string): ItemMark {
+  try {
+    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
+    const isMark = Array.isArray(mark) && mark.every(Number.isSafeInteger) && mark.length === (mark[0] === 0 ? 2 : 4)
+    if (isMark && mark[0] >= 0 && mark[0] <= 2) return mark as unknown as ItemMark
+  } catch {
+    // falls through: not one of ours
+  }
+  throw toError(unknownMark())
 }
 
 const first = [-1, -1, -1, -1] as const
@@ -214,13 +303,15 @@ function readList(db: Database, { no, state }: List, place: readonly number[] | 
           order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
         [no, a, b, String(Math.max(0, c)), d, max],
       )
+    case 'held':
     case 'scheduled':
       return db.query(
         `select ${liveColumns}, j.run_at, j.seq
-           from holdfast.lane l join holdfast.job j on j.lane = l.no join holdfast.queue q on q.no = l.queue ${unheld}
-          where l.queue = $1 and j.ready_xid is null and (j.run_at, j.seq) > ($2, $3)
+           from holdfast.lane l join holdfast.job j on j.lane in (l.no, l.no + 1)
+           join holdfast.queue q on q.no = l.queue ${unheld}
+          where l.queue = $1 and j.ready_xid is null and j.is_held = $5 and (j.run_at, j.seq) > ($2, $3)
           order by j.run_at, j.seq limit $4`,
-        [no, a, b, max],
+        [no, a, b, max, state === 'held'],
       )
     default:
       return db.query(
@@ -259,12 +350,15 @@ interface Counted {
   readonly name: string
   readonly no: number
   readonly paused: boolean
+  readonly pausedAt: number | null
+  readonly pausedBy: string | null
   readonly counts: Record<JobState, number>
 }
 
 const selectCounts = `
   select q.name, q.no, q.paused, coalesce(sum(t.scheduled), 0), coalesce(sum(t.ready), 0), coalesce(sum(t.running), 0),
-         coalesce(sum(t.done), 0), coalesce(sum(t.dead), 0), coalesce(sum(t.cancelled), 0)
+         coalesce(sum(t.done), 0), coalesce(sum(t.dead), 0), coalesce(sum(t.cancelled), 0), coalesce(sum(t.held), 0),
+         q.paused_at, q.paused_by
     from holdfast.queue q
     left join holdfast.tally t on t.queue = q.no and t.xid >= holdfast.low_tally()
    group by q.no having q.is_named or count(t.xid) > 0 order by q.name`
@@ -273,19 +367,19 @@ async function readCounts(db: Database): Promise<Counted[]> {
   return (await db.query(selectCounts, [])).map(toCounted)
 }
 
-function toCounted([name, no, paused, scheduled, ready, running, done, dead, cancelled]: Row): Counted {
-  const counts = { scheduled, ready, running, done, dead, cancelled }
+function toCounted(row: Row): Counted {
+  const [name, no, paused, scheduled, ready, running, done, dead, cancelled, held, pausedAt, pausedBy] = row
+  const counts = { held, scheduled, ready, running, done, dead, cancelled }
   return {
     name: name as string,
     no: Number(no),
     paused: paused === 't',
-    counts: {
-      held: 0,
-      ...(Object.fromEntries(Object.entries(counts).map(([state, n]) => [state, Number(n)])) as Record<
-        keyof typeof counts,
-        number
-      >),
-    },
+    pausedAt: numberOrNull(pausedAt),
+    pausedBy: pausedBy ?? null,
+    counts: Object.fromEntries(Object.entries(counts).map(([state, n]) => [state, Number(n)])) as Record<
+      JobState,
+      number
+    >,
   }
 }
 
@@ -323,9 +417,11 @@ export async function readStats(db: Database): Promise<QueueStats[]> {
     for (const [no, runAt, now] of await db.query(selectOldest, [db.now, list(waiting)]))
       oldest.set(Number(no), Math.max(0, Number(now) - Number(runAt)))
   }
-  return counted.map(({ name, no, paused, counts }) => ({
+  return counted.map(({ name, no, paused, pausedAt, pausedBy, counts }) => ({
     queue: name,
     paused,
+    pausedAt,
+    pausedBy,
     counts,
     oldestWaitingMs: counts.ready > 0 ? (oldest.get(no) ?? 0) : null,
   }))

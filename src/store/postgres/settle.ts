@@ -7,14 +7,14 @@ import { isRefused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { defaults } from '../../job/bounds.ts'
 import { deathNotice, effectError } from '../../job/death.ts'
-import type { Attempt, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
-import { decodeCancel, encodeError, encodePast } from '../../job/stored.ts'
+import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } from '../../job/record.ts'
+import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
 import { optionalTexts } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
-import { addCarefully, addPlain, type Desk, isPlain } from './enqueue.ts'
+import { addCarefully, addPlain, type Desk, isPlain, type Knocks, knocksOf } from './enqueue.ts'
 import { isDiskFull } from './failures.ts'
 import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
@@ -44,11 +44,21 @@ function flushOf(token: string | undefined, part: 'done' | 'in turn'): string | 
 }
 
 function hasEffects(settlement: Settlement): boolean {
-  return 'effects' in settlement && settlement.effects !== null
+  return 'effects' in settlement && settlement.effects != null
 }
 
 function isPlainlyDone({ settlement }: SettleRequest): boolean {
   return settlement.as === 'done' && settlement.effects === null
+}
+
+function remarksOf(settlement: Settlement): Remarks | null {
+  if (settlement.as === 'done') return settlement.remarks ?? null
+  const costs = costsOf(settlement)
+  return costs && { outcome: null, warning: null, costs }
+}
+
+function costsOf(settlement: Settlement): Costs | null {
+  return ('costs' in settlement && settlement.costs) || null
 }
 
 const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
@@ -56,16 +66,27 @@ const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   const { columns, order } = holdColumns(requests)
   const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
+  const remarks = order.map((i) => encodeRemarks(remarksOf((requests[i] as SettleRequest).settlement)))
   const call = {
-    text: 'select to_jsonb(holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10))::text',
-    values: [...columns, optionalTexts(results), desk.db.now],
+    text: 'select holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)',
+    values: [...columns, optionalTexts(results), optionalTexts(remarks), desk.db.now],
   }
-  const read = (json: string | null | undefined) => (JSON.parse(json ?? 'null') ?? []) as number[]
-  const lost = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush: flushOf(token, 'done') })
+  const read = (json: string | null | undefined) => (json == null ? nothingTold : JSON.parse(json)) as DoneAnswer
+  const told = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush: flushOf(token, 'done') })
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
-  for (const turn of lost) answers[order[turn - 1] as number] = 'lost'
+  for (const turn of told.lost ?? []) answers[order[turn - 1] as number] = 'lost'
+  if (told.limited) desk.announce(new Map(told.limited.map((queue) => [queue, requests.length])))
+  await desk.attend(told)
   return answers
 }
+
+/** What `holdfast.settle_done` tells; see there. */
+interface DoneAnswer extends Knocks {
+  readonly lost?: readonly number[] | null
+  readonly limited?: readonly string[] | null
+}
+
+const nothingTold: DoneAnswer = {}
 
 function resultOf(settlement: Settlement): string | null {
   return settlement.as === 'done' ? settlement.result : null
@@ -73,6 +94,7 @@ function resultOf(settlement: Settlement): string | null {
 
 async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
+  let knocks: Knocks = {}
   const { columns, order } = holdColumns(requests)
   const answers = await desk.lanes.withLanes(async () => {
     await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
@@ -90,12 +112,14 @@ async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], toke
         }
         await clerk.write()
         ready = clerk.becameReady
+        knocks = clerk.knocks
         return answered
       },
       flushOf(token, 'in turn'),
     )
   })
   desk.announce(ready)
+  await desk.attend(knocks)
   return answers
 }
 
@@ -130,6 +154,10 @@ export interface HeldJob {
   readonly onDead: string | null
   readonly payload: string | null
   readonly woken: boolean
+  readonly batch: number
+  readonly gate: string | null
+  /** Its queue or its batch has a limit. */
+  readonly isLimited: boolean
 }
 
 export function toHeld(row: Row): HeldJob {
@@ -150,6 +178,9 @@ export function toHeld(row: Row): HeldJob {
     onDead: row[14] ?? null,
     payload: row[15] ?? null,
     woken: row[16] === 't',
+    batch: Number(row[17]),
+    gate: row[18] ?? null,
+    isLimited: row[19] === 't',
   }
 }
 
@@ -160,6 +191,7 @@ interface Landing {
   readonly verdict: Verdict
   readonly result: string | null
   readonly effects: readonly EffectSet[]
+  readonly remarks?: Remarks | null
 }
 
 /** Settles jobs of one transaction: gathers what cannot fail and writes it as sets. */
@@ -168,11 +200,24 @@ export class Clerk {
   readonly #tx: Transaction
   readonly #lanes: Lanes
   readonly #taken = new Set<string>()
+  readonly #gates = new Set<string>()
+  readonly #batches = new Set<number>()
   #gathered: Landing[] = []
 
   constructor(tx: Transaction, lanes: Lanes) {
     this.#tx = tx
     this.#lanes = lanes
+  }
+
+  /** What is to be attended to once this has committed. */
+  get knocks(): Knocks {
+    return { gates: [...this.#gates], batches: [...this.#batches] }
+  }
+
+  /** A job of this gate and batch has come, gone or moved. */
+  touch({ gate, batch }: Pick<HeldJob, 'gate' | 'batch'>): void {
+    if (gate !== null) this.#gates.add(gate)
+    if (batch > 0) this.#batches.add(batch)
   }
 
   /** False for a job that was settled by an earlier request of this transaction. */
@@ -186,10 +231,11 @@ export class Clerk {
   async settle(job: HeldJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
     const verdict = settled(core(job), settlement, this.#tx.now)
     const result = resultOf(settlement)
-    const effects = [...stagedEffects(settlement), ...requestedEffects(job, verdict)]
-    if (effects.every(cannotFail)) return await this.#gather({ job, verdict, result, effects })
+    const remarks = remarksOf(settlement)
+    const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(job, verdict)]
+    if (effects.every(cannotFail)) return await this.#gather({ job, verdict, result, effects, remarks })
     await this.write()
-    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects }))
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, remarks }))
     if (!isRefused(answer)) return answer
     const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
     return { failed: answer, state: await this.#landAnyway(job, settled(core(job), failure, this.#tx.now)) }
@@ -248,6 +294,8 @@ export class Clerk {
   /** First the jobs themselves, then what follows from their end, each as one set. */
   async #write(landings: readonly Landing[]): Promise<void> {
     const { now } = this.#tx
+    for (const { job } of landings) this.touch(job)
+    this.#wakeForRoom(landings)
     const waiting = landings.filter(({ verdict }) => waits(verdict))
     const ended = landings.filter(({ verdict }) => !waits(verdict))
     if (waiting.length > 0) {
@@ -266,7 +314,12 @@ export class Clerk {
     this.#wakeFor(follow)
   }
 
-  #waitingJson({ job, verdict }: Landing): Record<string, unknown> {
+  /** Where a queue or a batch has a limit, others may start in place of these. */
+  #wakeForRoom(landings: readonly Landing[]): void {
+    for (const { job } of landings) if (job.isLimited) this.wake(job.queue, 1)
+  }
+
+  #waitingJson({ job, verdict, remarks }: Landing): Record<string, unknown> {
     if (!waits(verdict)) throw new Error('Only a job that waits is put back.')
     const isReady = verdict.to === 'ready'
     if (isReady) this.wake(job.queue, 1)
@@ -278,7 +331,8 @@ export class Clerk {
       runAt: isReady ? this.#tx.now : verdict.runAt,
       attempts: verdict.attempts,
       freed: verdict.freed,
-      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now)),
+      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now, remarks?.costs)),
+      ...(remarks?.costs && { batch: job.batch, costs: remarks.costs }),
     }
   }
 
@@ -319,6 +373,7 @@ export class Clerk {
 
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
+    for (const gate of knocksOf(this.#lanes, jobs).gates ?? []) this.#gates.add(gate)
   }
 }
 
@@ -340,7 +395,7 @@ function waits(verdict: Verdict): verdict is Extract<Verdict, { freed: number }>
   return verdict.to === 'ready' || verdict.to === 'scheduled'
 }
 
-function endedJson({ job, verdict, result }: Landing): Record<string, unknown> {
+function endedJson({ job, verdict, result, remarks }: Landing): Record<string, unknown> {
   return {
     id: job.id,
     was: 'running',
@@ -352,6 +407,7 @@ function endedJson({ job, verdict, result }: Landing): Record<string, unknown> {
     ending: verdict.ending,
     result,
     error: encodeError(verdict.error),
+    ...(remarks && { batch: job.batch, remarks: encodeRemarks(remarks) }),
   }
 }
 
@@ -360,13 +416,15 @@ function core(job: HeldJob) {
   return { attempts, maxAttempts, freed, cancelRequested: job.cancel !== null, woken }
 }
 
-function attemptOf(job: HeldJob, { ending, error }: Verdict, now: number): Attempt {
+function attemptOf(job: HeldJob, { ending, error }: Verdict, now: number, costs?: Costs | null): Attempt {
   const { attempt, worker, startedAt } = job
-  return { attempt, worker, startedAt, endedAt: now, ending, ...(error && { error }) }
+  return { attempt, worker, startedAt, endedAt: now, ending, ...(error && { error }), ...(costs && { costs }) }
 }
 
-function stagedEffects(settlement: Settlement): EffectSet[] {
-  return 'effects' in settlement && settlement.effects ? [settlement.effects] : []
+/** What comes with a snooze lands only if the job is put off indeed. */
+function stagedEffects(settlement: Settlement, verdict: Verdict): EffectSet[] {
+  const isOff = settlement.as === 'snooze' && !waits(verdict)
+  return !isOff && 'effects' in settlement && settlement.effects ? [settlement.effects] : []
 }
 
 /** What was handed over with a cancel request lands when the job becomes cancelled. */

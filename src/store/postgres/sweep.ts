@@ -5,8 +5,10 @@
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
+import { sweepBatches } from './batches.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import { attendGates } from './gates.ts'
 import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
 import { pruneProgress } from './progress.ts'
@@ -15,6 +17,7 @@ import { Clerk, requireLanes, toHeld } from './settle.ts'
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
 const fullEveryMs = 60_000
+const batchesEveryMs = 5_000
 /** Whoever waits sweeps more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -25,6 +28,10 @@ export class Sweeps {
   /** The time of the last sweep that left nothing, and when the next one begins at the beginning. */
   #sweptUntil = 0
   #fullAt = 0
+  /** Who knocked in a transaction before this one was heard. */
+  #knocksFrom = '0'
+  #allKnocksAt = 0
+  #allBatchesAt = 0
 
   constructor(desk: Desk) {
     this.#desk = desk
@@ -42,8 +49,35 @@ export class Sweeps {
     )
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
+    const admitted = await this.#admit(max)
+    const batches = await sweepBatches(this.#desk, { max, all: this.#looksAtAllBatches() })
     const dropped = await this.#keepUp()
-    return { ...report, pruned: report.pruned + dropped }
+    return {
+      ...report,
+      admitted,
+      pruned: report.pruned + dropped + batches.pruned,
+      more: report.more || admitted >= max || batches.more,
+    }
+  }
+
+  /** One whose last item was settled by somebody who died before he had looked is found so. */
+  #looksAtAllBatches(): boolean {
+    if (this.#db.now === null && performance.now() < this.#allBatchesAt) return false
+    this.#allBatchesAt = performance.now() + batchesEveryMs
+    return true
+  }
+
+  /** Who knocked and was not attended to: in somebody's own transaction, or by a process that died. */
+  async #admit(max: number): Promise<number> {
+    const isFull = this.#db.now !== null || performance.now() >= this.#allKnocksAt
+    if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
+    const from = isFull ? '0' : this.#knocksFrom
+    const [row] = await this.#db.query('select * from holdfast.knocked($1::text::xid8, $2)', [from, max])
+    const gates = JSON.parse(row?.[0] ?? '[]') as string[]
+    if (gates.length < max) this.#knocksFrom = row?.[1] as string
+    const admitted = await attendGates(this.#db, gates)
+    this.#desk.announce(admitted)
+    return [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0)
   }
 
   /** What was due before this has been swept; see `migrations/0006-sweep.ts`. */
@@ -93,12 +127,13 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   // What a rescue enqueued (the effects of a requested cancel) may be too late already.
   if (lapsed.length > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
   const promoted = await promoteDue(tx, clerk, { max, from })
+  await endWindows(tx, clerk, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
   const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])
   const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
   const more = Object.values(counts).some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  return { report: { ...counts, lapsed, more, nextDueAt, now }, ready: clerk.becameReady }
+  return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady }
 }
 
 interface Range {
@@ -117,11 +152,17 @@ async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max,
 
 async function promoteDue(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
   let promoted = 0
-  for (const [name, jobs] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
-    clerk.wake(name as string, Number(jobs))
+  for (const [name, jobs, ready] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
+    if (Number(ready) > 0) clerk.wake(name as string, Number(ready))
     promoted += Number(jobs)
   }
   return promoted
+}
+
+/** Starts that count no more leave room for others: of a key, who knocks for them is heard below; of a queue, at once. */
+async function endWindows(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<void> {
+  const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
+  for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) clerk.wake(queue, 1)
 }
 
 async function cancelOverdue(tx: Transaction, max: number): Promise<number> {

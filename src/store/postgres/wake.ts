@@ -15,7 +15,7 @@
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientBase } from 'pg'
-import type { Subscriber } from '../store.ts'
+import type { FinishedBatch, Subscriber } from '../store.ts'
 import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
 import { type Message, News, readMessage } from './news.ts'
@@ -97,6 +97,11 @@ export class Wakes {
 
   #tell(ready: Iterable<readonly [string, number]>): void {
     for (const [queue, count] of ready) for (const subscriber of this.#subscribers) subscriber.onReady?.(queue, count)
+  }
+
+  /** A batch was found to be finished in this process. */
+  finished(batch: FinishedBatch): void {
+    for (const subscriber of this.#subscribers) subscriber.onFinished?.(batch)
   }
 
   #tellCancels(ids: readonly string[] | null): void {

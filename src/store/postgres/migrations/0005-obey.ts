@@ -4,7 +4,8 @@
 export const obey = `
 create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
   attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
-  on_dead text, payload text, woken boolean, batch int, gate text);
+  on_dead text, payload text, woken boolean, batch int, gate text,
+  is_limited boolean);
 
 -- The jobs that these holds hold, locked until the transaction ends.
 create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
@@ -16,7 +17,7 @@ begin
   return query
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
            j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-           l.batch, j.gate
+           l.batch, j.gate, q.max_running is not null or l.batch > 0
       from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
                           where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
@@ -56,7 +57,7 @@ begin
       )
       select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
              j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-             l.batch, j.gate
+             l.batch, j.gate, q.max_running is not null or l.batch > 0
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j

@@ -65,18 +65,18 @@ create function holdfast.line_place(p_priority int, p_came_back boolean) returns
 $holdfast$;
 
 -- Gates at which somebody knocked and nobody came, and below which transaction there are none.
-create function holdfast.knocked(p_from xid8, p_max int) returns table (gates text[], low xid8) language plpgsql stable
+create function holdfast.knocked(p_from xid8, p_max int) returns table (gates jsonb, low xid8) language plpgsql stable
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
-    select array(select distinct k.gate from (select k.gate from holdfast.knock k
-                                               where k.xid >= p_from order by k.xid limit p_max) k),
+    select to_jsonb(array(select distinct k.gate from (select k.gate from holdfast.knock k
+                                                        where k.xid >= p_from order by k.xid limit p_max) k)),
            pg_snapshot_xmin(pg_current_snapshot());
 end $holdfast$;
 
--- Starts whose window is over; answers at which gates, and of which queues.
+-- Starts whose window is over: knocks at their gates, and answers whose queues' they were.
 create function holdfast.end_windows(p_now bigint, p_from bigint, p_max int)
-returns table (gates text[], queues text[]) language plpgsql
+returns table (knocks bigint, queues jsonb) language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
@@ -85,10 +85,15 @@ begin
        where s.ctid = any (array(select ctid from holdfast.start where until >= p_from and until <= p_now
                                   order by until limit p_max for update skip locked))
       returning s.gate
+    ),
+    knocked as (
+      insert into holdfast.knock (gate, xid)
+      select distinct g.gate, pg_current_xact_id() from gone g where strpos(g.gate, ':') > 0
+      returning gate
     )
-    select array(select distinct g.gate from gone g where strpos(g.gate, ':') > 0),
-           array(select q.name from holdfast.queue q
-                  where q.no in (select g.gate::int from gone g where strpos(g.gate, ':') = 0));
+    select (select count(*) from knocked),
+           to_jsonb(array(select q.name from holdfast.queue q
+                           where q.no in (select g.gate::int from gone g where strpos(g.gate, ':') = 0)));
 end $holdfast$;
 
 -- Lets in as many as there is room for; answers how many of which queues.

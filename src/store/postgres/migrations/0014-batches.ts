@@ -237,7 +237,8 @@ begin
 end $holdfast$;
 
 -- Some items that wait, their rows and lanes locked: what must be known to end them.
-create function holdfast.waiting_items(p_no int, p_max int) returns table (id uuid, attempts smallint, was text)
+create function holdfast.waiting_items(p_no int, p_max int)
+returns table (id uuid, attempts smallint, was text, gate text)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 #variable_conflict use_column
 declare
@@ -247,7 +248,7 @@ begin
   perform holdfast.lock_lanes(v_lanes);
   return query
     select j.id, j.attempts,
-           case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end
+           case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end, j.gate
       from unnest(v_lanes) u(lane) cross join lateral (
         select * from holdfast.job k
          where k.lane = u.lane

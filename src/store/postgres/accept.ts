@@ -1,0 +1,50 @@
+import { isRefused } from '../../errors.ts'
+import { encodeRemarks } from '../../job/stored.ts'
+import type { AcceptAnswer, AcceptRequest } from '../store.ts'
+import { lockJobs } from './control.ts'
+import type { Transaction } from './database.ts'
+import type { Desk, Knocks } from './enqueue.ts'
+import { Clerk } from './settle.ts'
+
+/** The job is locked first, then the entry: so two who accept come one after the other, and the second finds nothing. */
+export async function accept(desk: Desk, request: AcceptRequest): Promise<AcceptAnswer> {
+  let ready = new Map<string, number>()
+  let knocks: Knocks = {}
+  const take = async (tx: Transaction): Promise<AcceptAnswer> => {
+    const job = (await lockJobs(tx, [request.id])).get(request.id)
+    await tx.readClock()
+    if (job?.state !== 'scheduled') return 'stale'
+    const deleted = await tx.query(
+      'delete from holdfast.kv where key = $1 and version = $2 and (expires_at is null or expires_at > $3) returning key',
+      [request.key, request.version, tx.now],
+    )
+    if (deleted.length === 0) return 'stale'
+    const clerk = new Clerk(tx, desk.lanes)
+    const { id, result, effects } = request
+    const remarks = encodeRemarks(request.remarks)
+    const ended = [
+      {
+        id,
+        was: 'scheduled',
+        state: 'done',
+        attempts: job.attempts,
+        result,
+        ...(remarks && { batch: job.batch, remarks }),
+      },
+    ]
+    await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+    clerk.touch(job)
+    const enqueued = effects ? await clerk.apply(effects) : []
+    ready = clerk.becameReady
+    knocks = clerk.knocks
+    return { enqueued }
+  }
+  const answer = await desk.lanes.withLanes(async () => {
+    await desk.lanes.open(request.effects?.enqueue ?? [])
+    return desk.db.transact((tx) => tx.attempt(() => take(tx)))
+  })
+  if (isRefused(answer) || answer === 'stale') return answer
+  desk.announce(ready)
+  await desk.attend(knocks)
+  return answer
+}

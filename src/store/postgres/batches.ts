@@ -1,0 +1,461 @@
+// Batches. How they lie in the database, and which locks are taken in which order, is in `migrations/0014-batches.ts`.
+
+import { isRefused, type Refused } from '../../errors.ts'
+import { newId } from '../../id.ts'
+import {
+  type BatchRecord,
+  type BatchSettings,
+  batchState,
+  type CompletionTarget,
+  completionJob,
+  failsTooOften,
+  totalOf,
+} from '../../job/batch.ts'
+import type { NewJob } from '../../job/record.ts'
+import { batchNotFound, cannotAdd, cannotSteer, itemsMissing, Refusal } from '../refusals.ts'
+import type {
+  BatchesPage,
+  BatchesQuery,
+  BatchName,
+  Enqueued,
+  ItemsAnswer,
+  ItemsRequest,
+  OpenedBatch,
+  SteerRequest,
+} from '../store.ts'
+import { list } from './columns.ts'
+import { deadColumns, revive } from './control.ts'
+import type { Database, Row, Transaction } from './database.ts'
+import { addCarefully, addPlain, countReady, type Desk, isPlain, knocksOf } from './enqueue.ts'
+
+/** Items that are touched in one transaction. */
+const stepMax = 1_000
+/** Changes that are added up once there are so many. */
+const foldFrom = 100
+
+interface Batch {
+  readonly no: number
+  readonly record: BatchRecord
+  readonly isCancelled: boolean
+  /** Changes of its counts that are not added up yet. */
+  readonly changes: number
+  /** Dead items that ended up to then are to be retried. */
+  readonly retryUntil: number | null
+}
+
+const read = 'select * from holdfast.read_batches($1)'
+
+function toBatch(row: Row): Batch {
+  const [no, id, name, key, concurrency, failShare, onComplete, retainMs, createdAt, submitted, round] = row
+  const [closed, cancelled, pausedAt, pausedBy, pausedMs, startedAt, finishedAt, retryUntil, reason] = row.slice(11)
+  const [waiting, running, done, dead, ended, changes, notes] = row.slice(20)
+  const flags = {
+    isClosed: closed === 't',
+    isCancelled: cancelled === 't',
+    pausedAt: numberOrNull(pausedAt),
+    startedAt: numberOrNull(startedAt),
+    finishedAt: numberOrNull(finishedAt),
+  }
+  const noted = JSON.parse(notes ?? '[]') as [kind: string, label: string, amount: number][]
+  const amounts = (wanted: string) =>
+    Object.fromEntries(noted.filter(([kind]) => kind === wanted).map(([, label, amount]) => [label, amount]))
+  const { isCancelled, ...shown } = flags
+  return {
+    no: Number(no),
+    isCancelled,
+    changes: Number(changes),
+    retryUntil: numberOrNull(retryUntil),
+    record: {
+      id: id as string,
+      name: name as string,
+      key: key ?? null,
+      concurrency: numberOrNull(concurrency),
+      failShare: numberOrNull(failShare),
+      onComplete: onComplete == null ? null : (JSON.parse(onComplete) as CompletionTarget),
+      retainMs: retainMs == null ? Number.POSITIVE_INFINITY : Number(retainMs),
+      state: batchState(flags),
+      ...shown,
+      round: Number(round),
+      submitted: Number(submitted),
+      waiting: Number(waiting),
+      running: Number(running),
+      done: Number(done),
+      dead: Number(dead),
+      cancelled: Number(ended),
+      outcomes: amounts('outcome'),
+      warnings: amounts('warning'),
+      costs: amounts('cost'),
+      createdAt: Number(createdAt),
+      pausedBy: pausedBy ?? null,
+      pausedMs: Number(pausedMs),
+      reason: reason ?? null,
+    },
+  }
+}
+
+function numberOrNull(text: string | null | undefined): number | null {
+  return text == null ? null : Number(text)
+}
+
+async function readNos(db: Pick<Database, 'query'>, nos: readonly number[]): Promise<Batch[]> {
+  return nos.length === 0 ? [] : (await db.query(read, [list(nos)])).map(toBatch)
+}
+
+export async function openBatch(desk: Desk, settings: BatchSettings): Promise<OpenedBatch | Refused> {
+  const { id, name, key, concurrency, failShare, onComplete, retainMs } = settings
+  const values = [id, name, key, concurrency, failShare, onComplete && JSON.stringify(onComplete)]
+  const text = 'select * from holdfast.open_batch($1, $2, $3, $4, $5, $6, $7, $8)'
+  const [opened] = await desk.db.query(text, [...values, Number.isFinite(retainMs) ? retainMs : null, desk.db.now])
+  const no = Number(opened?.[0])
+  const [batch] = await readNos(desk.db, [no])
+  if (!batch) return batchNotFound(id) // deleted at this very moment
+  desk.batches.remember(no, batch.record.id)
+  return { batch: batch.record, created: opened?.[1] === 't' }
+}
+
+export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
+  const no = desk.batches.knownNo(id) ?? (await findNo(desk, { id }))
+  if (no === null) return batchNotFound(id)
+  let added: readonly NewJob[] = []
+  const add = async (tx: Transaction): Promise<ItemsAnswer> => {
+    const [row] = await tx.query('select * from holdfast.begin_items($1)', [no])
+    if (!row) return batchNotFound(id)
+    const submitted = Number(row[0])
+    const first = at ?? submitted
+    if (first > submitted) return itemsMissing(id, first, submitted)
+    added = jobs.slice(submitted - first)
+    if (added.length === 0) return { submitted, enqueued: [] }
+    if (row[1] === 't' || row[2] === 't') return cannotAdd(id, row[2] === 't' ? 'cancelled' : 'queued')
+    await tx.readClock()
+    return tx.attempt(async () => {
+      const enqueued = await addTo(tx, desk, no, added)
+      const created = enqueued.filter(({ status }) => status === 'created').length
+      await tx.query('select holdfast.end_items($1, $2, $3)', [no, submitted + added.length, created])
+      return { submitted: submitted + added.length, enqueued }
+    })
+  }
+  const answer = await desk.lanes.withLanes(async () => {
+    await desk.lanes.open(jobs, no)
+    return desk.db.transact(add)
+  })
+  if (isRefused(answer) || answer.enqueued.length === 0) return answer
+  const created = added.filter((_, i) => answer.enqueued[i]?.status === 'created')
+  desk.announce(countReady(created.filter(({ delayMs, runAt }) => delayMs === 0 && runAt === null)))
+  await desk.attend(knocksOf(desk.lanes, created, no))
+  return answer
+}
+
+async function addTo(tx: Transaction, { lanes }: Desk, no: number, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+  if (!isPlain({ jobs })) return addCarefully(tx, lanes, jobs, no)
+  await addPlain(tx, lanes, jobs, no)
+  return jobs.map(({ id }) => ({ id, status: 'created' }))
+}
+
+async function findNo(desk: Desk, name: BatchName): Promise<number | null> {
+  const [column, value] = 'id' in name ? ['id', name.id] : ['key', name.key]
+  const text = `select no, id from holdfast.batch where ${column} = $1 and not is_deleted`
+  const [row] = await desk.db.query(text, [value])
+  if (!row) return null
+  desk.batches.remember(Number(row[0]), row[1] as string)
+  return Number(row[0])
+}
+
+export async function readBatch(desk: Desk, name: BatchName): Promise<BatchRecord | null> {
+  const no = await findNo(desk, name)
+  const [batch] = no === null ? [] : await readNos(desk.db, [no])
+  return batch?.record ?? null
+}
+
+const conditions = {
+  open: 'not is_closed and paused_at is null and not is_cancelled',
+  queued: 'is_closed and started_at is null and paused_at is null and finished_at is null and not is_cancelled',
+  running: 'is_closed and started_at is not null and paused_at is null and finished_at is null and not is_cancelled',
+  paused: 'paused_at is not null and finished_at is null and not is_cancelled',
+  done: 'finished_at is not null and not is_cancelled',
+  cancelled: 'is_cancelled',
+} as const
+
+export async function readBatches(desk: Desk, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
+  const before = after === null ? 0x7fffffff : Number(after)
+  const rows = await desk.db.query(
+    `select no from holdfast.batch
+      where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}
+      order by no desc limit $2`,
+    [Number.isSafeInteger(before) ? before : 0, limit + 1],
+  )
+  const nos = rows.map(([no]) => Number(no))
+  const found = await readNos(desk.db, nos.slice(0, limit))
+  return {
+    batches: found.map(({ record }) => record),
+    next: nos.length > limit ? String(nos[limit - 1]) : null,
+  }
+}
+
+export async function steerBatch(desk: Desk, request: SteerRequest): Promise<BatchRecord | Refused> {
+  const no = await findNo(desk, { id: request.batch })
+  if (no === null) return batchNotFound(request.batch)
+  const steered = await desk.db.transact((tx) => tx.attempt(() => new Helm(tx, no).steer(request)))
+  if (isRefused(steered)) return steered
+  await doChores(desk, no)
+  if (request.as === 'resume' || request.as === 'retryFailed') desk.announce(await queuesOf(desk, no))
+  const [batch] = await readNos(desk.db, [no])
+  return batch?.record ?? steered
+}
+
+async function queuesOf({ db }: Desk, no: number): Promise<Map<string, number>> {
+  const text =
+    'select distinct q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.batch = $1 and l.is_open'
+  return new Map((await db.query(text, [no])).map(([queue]) => [queue as string, stepMax]))
+}
+
+/** What is written into the row of a batch, under its lock. */
+class Helm {
+  readonly #tx: Transaction
+  readonly #no: number
+
+  constructor(tx: Transaction, no: number) {
+    this.#tx = tx
+    this.#no = no
+  }
+
+  async steer({ batch: id, as, by, reason }: SteerRequest): Promise<BatchRecord> {
+    const batch = await lockBatch(this.#tx, this.#no)
+    if (!batch) throw new Refusal(batchNotFound(id))
+    const { record, isCancelled } = batch
+    const { now } = this.#tx
+    const isOver = record.finishedAt !== null || isCancelled
+    const refuseOver = () => {
+      if (isOver) throw new Refusal(cannotSteer(id, record.state, as))
+    }
+    switch (as) {
+      case 'close':
+        await this.#set('is_closed = true')
+        break
+      case 'pause':
+        refuseOver()
+        if (record.pausedAt === null) await this.#set('paused_at = $2, paused_by = $3', [now, by])
+        break
+      case 'resume':
+        refuseOver()
+        await this.#resume(record)
+        break
+      case 'cancel':
+        if (isCancelled) break
+        refuseOver()
+        await this.#cancel(reason)
+        break
+      case 'retryFailed':
+        if (isCancelled) throw new Refusal(cannotSteer(id, record.state, 'retry what failed in'))
+        if (record.dead > 0) await this.#retry()
+        break
+      case 'delete':
+        await this.#set('is_deleted = true, is_cancelled = true, key = null, paused_at = null, retry_until = null')
+        break
+    }
+    await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
+    return record
+  }
+
+  async tooManyFailed({ dead, ...counts }: BatchRecord): Promise<void> {
+    await this.#cancel(`Too many items failed: ${dead} of ${totalOf({ dead, ...counts })}.`)
+    await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
+  }
+
+  async #resume({ pausedAt, startedAt }: BatchRecord): Promise<void> {
+    if (pausedAt === null) return
+    const pausedMs = startedAt === null ? 0 : this.#tx.now - Math.max(pausedAt, startedAt)
+    await this.#set('paused_at = null, paused_by = null, paused_ms = paused_ms + $2', [pausedMs])
+  }
+
+  #cancel(reason: string | null): Promise<unknown> {
+    return this.#set('is_cancelled = true, paused_at = null, paused_by = null, retry_until = null, reason = $2', [
+      reason,
+    ])
+  }
+
+  async #retry(): Promise<void> {
+    await this.#tx.query('select holdfast.rearm($1)', [this.#no])
+    await this.#set('retry_until = $2', [this.#tx.now])
+  }
+
+  #set(what: string, values: readonly (string | number | null)[] = []): Promise<unknown> {
+    return this.#tx.query(`update holdfast.batch set ${what} where no = $1`, [this.#no, ...values])
+  }
+}
+
+/** Its lock, then its row; what there is of it is added up and read after that. */
+async function lockBatch(tx: Transaction, no: number): Promise<Batch | undefined> {
+  await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
+  await tx.query('select from holdfast.batch where no = $1 for no key update', [no])
+  await tx.query('select holdfast.fold_batch($1)', [no])
+  await tx.readClock()
+  const [batch] = await readNos(tx, [no])
+  return batch
+}
+
+/** Does to the items what was written into the row, step by step, and finishes the batch if that was all. */
+async function doChores(desk: Desk, no: number): Promise<void> {
+  const [row] = await desk.db.query('select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1', [
+    no,
+  ])
+  if (row?.[0] === 't') await cancelItems(desk, no)
+  if (row?.[2] != null) await retryItems(desk, no, Number(row[2]))
+  if (row?.[1] === 't') await removeBatch(desk, no)
+  else await attendBatches(desk, [no])
+}
+
+async function cancelItems(desk: Desk, no: number): Promise<void> {
+  for (let count = stepMax; count === stepMax; ) {
+    const gates = new Set<string>()
+    count = await desk.db.transact(async (tx) => {
+      const waiting = await tx.query('select * from holdfast.waiting_items($1, $2)', [no, stepMax])
+      await tx.readClock()
+      const ended = waiting.map(([id, attempts, was, gate]) => {
+        if (gate != null) gates.add(gate)
+        return { id, was, state: 'cancelled', attempts: Number(attempts) }
+      })
+      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+      return waiting.length
+    })
+    await desk.attend({ gates: [...gates] })
+  }
+  const running = await desk.db.query('select * from holdfast.cancel_running($1)', [no])
+  if (running.length > 0) desk.announceCancels(running.map(([id]) => id as string))
+}
+
+/** One whose dedup key somebody else holds by now stays dead. */
+async function retryItems(desk: Desk, no: number, until: number): Promise<void> {
+  let after = '0'
+  for (let count = stepMax; count === stepMax; ) {
+    const gates = new Set<string>()
+    const step = await desk.db.transact(async (tx) => {
+      await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no]) // as in `rearm`: before the rows of items
+      await tx.readClock()
+      const dead = await tx.query(
+        `select ${deadColumns} from holdfast.ended e join holdfast.queue q on q.no = e.queue
+          where e.batch = $1 and e.seq > $2 and e.state = 'dead' and e.finished_at <= $3
+          order by e.seq limit ${stepMax} for update of e`,
+        [no, after, until],
+      )
+      const heldBy = await revive(tx, dead, false)
+      dead.forEach((row, i) => {
+        if (heldBy[i] == null && row[12] != null) gates.add(row[12])
+      })
+      return { count: dead.length, after: dead.at(-1)?.[1] ?? after }
+    })
+    count = step.count
+    after = step.after
+    await desk.attend({ gates: [...gates] })
+  }
+  await desk.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [no, until])
+}
+
+/** Once nothing of it is alive. */
+async function removeBatch(desk: Desk, no: number): Promise<void> {
+  const [alive] = await desk.db.query('select waiting + running from holdfast.batch_counts($1)', [no])
+  if (Number(alive?.[0]) > 0) return
+  while ((await remove(desk, no, { withItems: true })) === stepMax);
+}
+
+async function remove(desk: Desk, no: number, { withItems }: { readonly withItems: boolean }): Promise<number> {
+  const removed = await desk.db.transact(async (tx) => {
+    await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
+    const [row] = await tx.query('select holdfast.remove_batch($1, $2, $3)', [no, withItems, stepMax])
+    return Number(row?.[0])
+  })
+  if (removed === stepMax) return removed
+  desk.batches.forget(no)
+  desk.lanes.forgetBatch(no)
+  return removed
+}
+
+/** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
+export async function attendBatches(desk: Desk, nos: readonly number[]): Promise<void> {
+  for (const batch of await readNos(desk.db, [...new Set(nos)])) {
+    const { no, record, changes } = batch
+    if (isFinished(batch) || givesUp(batch)) await decide(desk, batch)
+    else if (changes > foldFrom && record.finishedAt === null) await fold(desk.db, no)
+  }
+}
+
+function isFinished({ record, retryUntil }: Batch): boolean {
+  const isOver = record.isClosed || record.state === 'cancelled'
+  return isOver && record.finishedAt === null && retryUntil === null && record.waiting + record.running === 0
+}
+
+function givesUp({ record, isCancelled }: Batch): boolean {
+  return (
+    record.finishedAt === null && !isCancelled && failsTooOften(record.failShare, { ...record, isCancelled }, record)
+  )
+}
+
+function fold(db: Database, no: number): Promise<unknown> {
+  return db.transactLightly(async (tx) => {
+    await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
+    await tx.query('select holdfast.fold_batch($1)', [no])
+  })
+}
+
+/** Whoever comes second finds it finished. */
+async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
+  const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
+  const outcome = await desk.lanes.withLanes(async () => {
+    if (told) await desk.lanes.open([told])
+    return desk.db.transact(async (tx) => {
+      const batch = await lockBatch(tx, no)
+      if (!batch) return null
+      if (givesUp(batch)) {
+        await new Helm(tx, no).tooManyFailed(batch.record)
+        return 'gave up'
+      }
+      if (!isFinished(batch)) return null
+      await tx.query('update holdfast.batch set finished_at = $2, paused_at = null where no = $1', [no, tx.now])
+      await tx.query('select holdfast.open_batch_lanes($1)', [no])
+      if (batch.record.onComplete) {
+        const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
+        await addCarefully(tx, desk.lanes, [job])
+      }
+      return 'finished'
+    })
+  })
+  if (outcome === 'gave up') await doChores(desk, no)
+  if (outcome !== 'finished') return
+  desk.finished({ ...completionOf(seen), name: seen.name })
+  if (told) {
+    desk.announce(countReady([told]))
+    await desk.attend(knocksOf(desk.lanes, [told]))
+  }
+}
+
+function completionOf({ id, state, round }: BatchRecord) {
+  return { batchId: id, state: state === 'cancelled' ? 'cancelled' : 'done', round } as const
+}
+
+/** What others have left half done, and what nobody needs any more; with `all`, looks at every batch that is not finished. */
+export async function sweepBatches(
+  desk: Desk,
+  { max, all }: { readonly max: number; readonly all: boolean },
+): Promise<{ pruned: number; more: boolean }> {
+  const chores = await desk.db.query(
+    `select no from holdfast.batch
+      where (finished_at is null or retry_until is not null or is_deleted)
+        and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
+    [max],
+  )
+  for (const [no] of chores) await doChores(desk, Number(no))
+  if (all) {
+    const open = await desk.db.query('select no from holdfast.batch where finished_at is null order by no', [])
+    await attendBatches(
+      desk,
+      open.map(([no]) => Number(no)),
+    )
+  }
+  const over = await desk.db.query(
+    `select no from holdfast.batch
+      where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
+      order by finished_at limit $2`,
+    [desk.db.now, max],
+  )
+  for (const [no] of over) await remove(desk, Number(no), { withItems: false })
+  return { pruned: over.length, more: over.length >= max }
+}

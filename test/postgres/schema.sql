@@ -1,3 +1,44 @@
+batch (
+  no integer not null generated always as identity,
+  id uuid not null,
+  name text not null,
+  key text collate "C",
+  concurrency integer,
+  fail_share double precision,
+  on_complete text,
+  retain_ms bigint,
+  created_at bigint not null,
+  submitted bigint not null default 0,
+  round integer not null default 1,
+  is_closed boolean not null default false,
+  is_cancelled boolean not null default false,
+  is_deleted boolean not null default false,
+  paused_at bigint,
+  paused_by text,
+  paused_ms bigint not null default 0,
+  started_at bigint,
+  finished_at bigint,
+  retry_until bigint,
+  reason text
+);
+batch_note (
+  batch integer not null,
+  xid xid8 not null,
+  low xid8,
+  kind text not null,
+  label text not null,
+  amount double precision not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+batch_tally (
+  batch integer not null,
+  xid xid8 not null,
+  low xid8,
+  waiting bigint not null default 0,
+  running bigint not null default 0,
+  done bigint not null default 0,
+  dead bigint not null default 0,
+  cancelled bigint not null default 0
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 change (
   no bigint not null generated always as identity,
   xid xid8 not null,
@@ -36,8 +77,11 @@ ended (
   dedup_key text collate "C",
   dedup_scope text,
   idempotency_key text collate "C",
+  batch integer,
   cancel text,
   past text,
+  gate text collate "C",
+  remarks text,
   headers text,
   payload text not null,
   result text,
@@ -65,8 +109,11 @@ ended_rest (
   dedup_key text collate "C",
   dedup_scope text,
   idempotency_key text collate "C",
+  batch integer,
   cancel text,
   past text,
+  gate text collate "C",
+  remarks text,
   headers text,
   payload text not null,
   result text,
@@ -87,6 +134,14 @@ found_job (
   worker text,
   started_at bigint
 ) type;
+gate_room (
+  gate text collate "C" not null,
+  no bigint not null generated always as identity,
+  admitted integer not null,
+  reserved integer not null,
+  low xid8 not null,
+  line_from bigint not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 grantee (
   role text collate "C" not null,
   uses text[] not null
@@ -108,7 +163,10 @@ held_job (
   started_at bigint,
   on_dead text,
   payload text,
-  woken boolean
+  woken boolean,
+  batch integer,
+  gate text,
+  is_limited boolean
 ) type;
 idempotency (
   queue integer not null,
@@ -136,9 +194,18 @@ job (
   cancel text,
   past text,
   woken boolean not null default false,
+  is_held boolean not null default false,
+  gate text collate "C",
   headers text,
   payload text not null
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
+knock (
+  gate text collate "C" not null,
+  xid xid8 not null,
+  gone integer not null default 0,
+  unused integer not null default 0,
+  ord bigint
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
   key text collate "C" not null,
   value text not null,
@@ -148,7 +215,9 @@ kv (
 lane (
   no integer not null default nextval('holdfast.lane_no'::regclass),
   queue integer not null,
-  priority smallint not null
+  priority smallint not null,
+  batch integer not null default 0,
+  is_open boolean not null default true
 );
 lane_cursor (
   lane integer not null,
@@ -198,12 +267,26 @@ queue (
   paused boolean not null default false,
   retain_done_ms bigint,
   retain_dead_ms bigint,
-  on_dead text
+  on_dead text,
+  paused_at bigint,
+  paused_by text,
+  max_running integer,
+  max_starts integer,
+  window_ms bigint,
+  key_max_running integer,
+  key_max_starts integer,
+  key_window_ms bigint
 );
+start (
+  gate text collate "C" not null,
+  until bigint not null,
+  jobs integer not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 tally (
   xid xid8 not null,
   queue integer not null,
   low xid8,
+  held bigint not null default 0,
   scheduled bigint not null default 0,
   ready bigint not null default 0,
   running bigint not null default 0,
@@ -221,7 +304,9 @@ watch_log (
   told bigint not null
 );
 
+sequence batch_no_seq start 1 increment 1;
 sequence change_no_seq start 1 increment 1;
+sequence gate_room_no_seq start 1 increment 1;
 sequence lane_cursor_no_seq start 1 increment 1;
 sequence lane_no start 2 increment 2;
 sequence lease_no_seq start 1 increment 1;
@@ -230,13 +315,17 @@ sequence queue_no_seq start 1 increment 1;
 sequence watch_log_no_seq start 1 increment 1;
 sequence watched_until start 0 increment 1;
 
+holdfast.batch batch_id_key UNIQUE (id);
+holdfast.batch batch_key_key UNIQUE (key);
+holdfast.batch batch_pkey PRIMARY KEY (no);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
+holdfast.gate_room gate_room_pkey PRIMARY KEY (gate, no);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
 holdfast.kv kv_pkey PRIMARY KEY (key);
-holdfast.lane lane_once UNIQUE (queue, priority);
+holdfast.lane lane_once UNIQUE (queue, priority, batch);
 holdfast.lane lane_pkey PRIMARY KEY (no);
 holdfast.lane lane_queue_fkey FOREIGN KEY (queue) REFERENCES holdfast.queue(no);
 holdfast.lane_cursor lane_cursor_pkey PRIMARY KEY (lane, no);
@@ -249,33 +338,51 @@ holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
 holdfast.watch_log watch_log_pkey PRIMARY KEY (no);
 
+CREATE INDEX batch_finished ON holdfast.batch USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX batch_note_sum ON holdfast.batch_note USING btree (batch, xid) WHERE (low IS NOT NULL);
+CREATE INDEX batch_note_xid ON holdfast.batch_note USING btree (batch, xid);
+CREATE INDEX batch_tally_sum ON holdfast.batch_tally USING btree (batch, xid) WHERE (low IS NOT NULL);
+CREATE INDEX batch_tally_xid ON holdfast.batch_tally USING btree (batch, xid);
+CREATE INDEX batch_unfinished ON holdfast.batch USING btree (no) WHERE ((finished_at IS NULL) OR (retry_until IS NOT NULL) OR is_deleted);
 CREATE INDEX change_xid ON holdfast.change USING btree (xid);
 CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
+CREATE INDEX ended_batch ON ONLY holdfast.ended USING btree (batch, seq) WHERE (batch IS NOT NULL);
 CREATE INDEX ended_id ON ONLY holdfast.ended USING btree (id);
 CREATE INDEX ended_list ON ONLY holdfast.ended USING btree (queue, state, finished_at, seq);
+CREATE INDEX ended_rest_batch_seq_idx ON holdfast.ended_rest USING btree (batch, seq) WHERE (batch IS NOT NULL);
 CREATE INDEX ended_rest_expiry ON holdfast.ended_rest USING btree (keep_until);
 CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
 CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
 CREATE INDEX flush_at ON holdfast.flush USING btree (at);
-CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE (ready_xid IS NULL);
+CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
+CREATE INDEX job_line ON holdfast.job USING btree (gate, ord) WHERE is_held;
 CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord);
 CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE (ready_xid IS NULL);
+CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
+CREATE INDEX knock_xid ON holdfast.knock USING btree (xid);
 CREATE INDEX kv_expiry ON holdfast.kv USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX lane_batch ON holdfast.lane USING btree (batch) WHERE (batch > 0);
 CREATE INDEX lease_expiry ON holdfast.lease USING btree (expires_at);
 CREATE INDEX lease_given ON holdfast.lease USING btree (given_at);
 CREATE INDEX lease_token ON holdfast.lease USING btree (token);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
+CREATE INDEX start_gate ON holdfast.start USING btree (gate, until);
+CREATE INDEX start_until ON holdfast.start USING btree (until);
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
+CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
+CREATE UNIQUE INDEX batch_key_key ON holdfast.batch USING btree (key);
+CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
+CREATE UNIQUE INDEX gate_room_pkey ON holdfast.gate_room USING btree (gate, no);
 CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
 CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id);
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
 CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
-CREATE UNIQUE INDEX lane_once ON holdfast.lane USING btree (queue, priority);
+CREATE UNIQUE INDEX lane_once ON holdfast.lane USING btree (queue, priority, batch);
 CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
 CREATE UNIQUE INDEX lease_pkey ON holdfast.lease USING btree (no);
 CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
@@ -287,11 +394,28 @@ CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
+function attend(p_gates text[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
+function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
+  set search_path=pg_catalog, pg_temp;
+function cancel_running(p_no integer) returns SETOF uuid plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function change_gate(p_id uuid, p_gate text) returns void plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
   set enable_seqscan=off
@@ -314,7 +438,7 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set search_path=pg_catalog, pg_temp;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text) plpgsql volatile;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text) returns void plpgsql volatile security definer
+function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -327,6 +451,12 @@ function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volat
   set search_path=pg_catalog, pg_temp;
 function drop_partition(p_now bigint) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(knocks bigint, queues jsonb) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
@@ -336,7 +466,7 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_now bigint) returns void plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
@@ -365,6 +495,11 @@ function fold() returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function fold_batch(p_batch integer) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function heal(p_system_identifier text) returns void plpgsql volatile;
 function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.held_job plpgsql volatile
   set enable_seqscan=off
@@ -384,18 +519,28 @@ function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
 function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
+function knocked(p_from xid8, p_max integer) returns TABLE(gates jsonb, low xid8) plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
-function lanes_to_claim(p_queues text[]) returns integer[] plpgsql volatile;
+function lanes_to_claim(p_queues text[], p_now bigint) returns integer[] plpgsql volatile;
 function last_change() returns bigint sql volatile;
+function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
+function line_place(p_priority integer, p_came_back boolean) returns bigint sql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
+function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
+function low_batch(p_batch integer) returns xid8 sql stable;
+function low_note(p_batch integer) returns xid8 sql stable;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function may_revive(p_no integer, p_dry_run boolean) returns boolean plpgsql volatile;
 function miss_lane() returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
@@ -403,7 +548,7 @@ function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns void plpgsql volatile
+function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
@@ -415,10 +560,14 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function note(p_batches integer[], p_remarks text[]) returns void plpgsql volatile;
 function now_ms(p_now bigint) returns bigint sql volatile;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
+function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch integer) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
@@ -431,7 +580,7 @@ function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint) plpgsql volatile
+function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint, ready bigint, gates text[]) plpgsql volatile
   set enable_seqscan=off
   set enable_sort=off
   set enable_bitmapscan=off
@@ -462,7 +611,14 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
   set search_path=pg_catalog, pg_temp;
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
+function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable security definer
+  set search_path=pg_catalog, pg_temp;
+function rearm(p_no integer) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
+function remove_batch(p_no integer, p_with_items boolean, p_max integer) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -474,7 +630,7 @@ function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plp
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_now bigint) returns integer[] plpgsql volatile
+function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_remarks text[], p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=off
@@ -488,6 +644,10 @@ function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
+  set search_path=pg_catalog, pg_temp;
+function waiting_items(p_no integer, p_max integer) returns TABLE(id uuid, attempts smallint, was text, gate text) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;

@@ -20,7 +20,7 @@ const countedMax = 100_000
 
 const selectDue = `
   select count(*), holdfast.now_ms($1) - min(d.run_at)
-    from (select run_at from holdfast.job where ready_xid is null and run_at < holdfast.now_ms($1) - $2::bigint
+    from (select run_at from holdfast.job where ready_xid is null and not is_held and run_at < holdfast.now_ms($1) - $2::bigint
            order by run_at limit ${countedMax}) d`
 
 const sweepStepsMax = 1_000
@@ -126,7 +126,7 @@ async function putBack(tx: Transaction, ids: readonly string[], lanes: readonly 
 
 /** Rows up to which counts are compared without being asked to. */
 const recountMax = 200_000
-const states = ['scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
+const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
 
 /** What is told and what is there, by queue, in one snapshot; only where they differ. */
 const selectMiscounted = `
@@ -134,7 +134,8 @@ const selectMiscounted = `
     select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
   ),
   listed (queue, state) as (
-    select l.queue, case when j.ready_xid is null then 'scheduled' when p.lane is null then 'ready' else 'running' end
+    select l.queue, case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' when p.lane is null then 'ready'
+                         else 'running' end
       from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1
       left join place p on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord
      union all
@@ -152,7 +153,7 @@ const selectMiscounted = `
     select q.no, q.name, ${states.map((state) => `coalesce(h.${state}, 0) - coalesce(t.${state}, 0) as ${state}`).join(', ')}
       from holdfast.queue q left join there h on h.queue = q.no left join told t on t.queue = q.no
   )
-  select * from difference where (${states.join(', ')}) <> (0, 0, 0, 0, 0, 0)`
+  select * from difference where (${states.join(', ')}) <> (${states.map(() => 0)})`
 
 const correct = `
   with miscounted as (${selectMiscounted})

@@ -207,6 +207,84 @@ create table holdfast.flush ( -- what has landed, so that a call whose answer wa
 );
 create index flush_at on holdfast.flush (at);
 
+create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room
+  gate text collate "C" not null,
+  no bigint generated always as identity,
+  admitted int not null, -- ready or running
+  reserved int not null, -- of these, have yet to start; counted while the key has a rate
+  low xid8 not null,
+  line_from bigint not null,
+  primary key (gate, no)
+);
+
+create table holdfast.knock (
+  gate text collate "C" not null,
+  xid xid8 not null,
+  gone int not null default 0, -- gave back their room
+  unused int not null default 0, -- and of what was reserved
+  ord bigint -- the first place in the line that somebody came to; null: nobody came
+);
+create index knock_gate on holdfast.knock (gate, xid);
+create index knock_xid on holdfast.knock (xid);
+
+create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
+  gate text collate "C" not null,
+  until bigint not null, -- counts before
+  jobs int not null
+);
+create index start_gate on holdfast.start (gate, until);
+create index start_until on holdfast.start (until);
+
+create table holdfast.batch (
+  no int generated always as identity primary key,
+  id uuid not null unique,
+  name text not null,
+  key text collate "C" unique, -- null once it is deleted
+  concurrency int, -- null: no limit
+  fail_share float8,
+  on_complete text, -- JSON
+  retain_ms bigint, -- null: for ever
+  created_at bigint not null,
+  submitted bigint not null default 0,
+  round int not null default 1,
+  is_closed boolean not null default false,
+  is_cancelled boolean not null default false,
+  is_deleted boolean not null default false,
+  paused_at bigint,
+  paused_by text,
+  paused_ms bigint not null default 0,
+  started_at bigint,
+  finished_at bigint,
+  retry_until bigint, -- dead items that ended up to this time are to be retried; null: none are
+  reason text
+);
+create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
+create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
+
+create table holdfast.batch_tally (
+  batch int not null,
+  xid xid8 not null,
+  low xid8, -- set on sums
+  waiting bigint not null default 0,
+  running bigint not null default 0,
+  done bigint not null default 0,
+  dead bigint not null default 0,
+  cancelled bigint not null default 0
+);
+create index batch_tally_xid on holdfast.batch_tally (batch, xid);
+create index batch_tally_sum on holdfast.batch_tally (batch, xid) where low is not null;
+
+create table holdfast.batch_note ( -- outcomes and warnings by label, costs by name
+  batch int not null,
+  xid xid8 not null,
+  low xid8,
+  kind text not null,
+  label text not null,
+  amount float8 not null
+);
+create index batch_note_xid on holdfast.batch_note (batch, xid);
+create index batch_note_sum on holdfast.batch_note (batch, xid) where low is not null;
+
 -- Rows come and go by the thousand a second: vacuum after a fixed number of them, whatever the table's size, and quickly.
 alter table holdfast.job set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 1);
@@ -220,4 +298,14 @@ alter table holdfast.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_v
 alter table holdfast.flush set (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.dedup set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.gate_room set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_note set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
 `

@@ -384,7 +384,7 @@ begin
         from (select distinct batch as no from lanes where batch > 0) d
        cross join lateral (select * from holdfast.batch where no = d.no and concurrency is not null offset 0) b
     )
-    select l.turn, l.lane, l.queue, l.batch, q.room, b.room, q.window_ms, q.key_window_ms
+    select l.turn, l.lane, l.queue, l.batch, q.room::bigint, b.room, q.window_ms, q.key_window_ms
       from lanes l join queues q on q.no = l.queue left join batches b on b.no = l.batch
      order by l.turn;
 end $holdfast$;

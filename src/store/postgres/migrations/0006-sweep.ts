@@ -294,7 +294,6 @@ create function holdfast.is_from_elsewhere(p_system_identifier text) returns boo
                                         order by j.ready_xid desc limit 1) j
                   where j.ready_xid >= h.xmax)
       or exists (select from here h, (select t.xid from holdfast.tally t order by t.xid desc limit 1) t where t.xid >= h.xmax)
-      or exists (select from here h, (select k.xid from holdfast.knock k order by k.xid desc limit 1) k where k.xid >= h.xmax)
       or (select max(l.no) from holdfast.lane l) > coalesce(pg_sequence_last_value('holdfast.lane_no'::regclass), 0)
       or (select max(q.no) from holdfast.queue q) > coalesce(pg_sequence_last_value('holdfast.queue_no_seq'::regclass), 0)
 $holdfast$;

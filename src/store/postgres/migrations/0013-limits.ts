@@ -24,41 +24,6 @@
 // Locks: gates come last, in the order of their hashes, and whoever holds one takes only locks of rows of jobs that are held.
 
 export const limits = `
-create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room
-  gate text collate "C" not null,
-  no bigint generated always as identity,
-  admitted int not null, -- ready or running
-  reserved int not null, -- of these, have yet to start; counted while the key has a rate
-  low xid8 not null,
-  line_from bigint not null,
-  primary key (gate, no)
-);
-
-create table holdfast.knock (
-  gate text collate "C" not null,
-  xid xid8 not null,
-  gone int not null default 0, -- gave back their room
-  unused int not null default 0, -- and of what was reserved
-  ord bigint -- the first place in the line that somebody came to; null: nobody came
-);
-create index knock_gate on holdfast.knock (gate, xid);
-create index knock_xid on holdfast.knock (xid);
-
-create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
-  gate text collate "C" not null,
-  until bigint not null, -- counts before
-  jobs int not null
-);
-create index start_gate on holdfast.start (gate, until);
-create index start_until on holdfast.start (until);
-
-alter table holdfast.gate_room set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0);
-
 -- A place in a line.
 create function holdfast.line_place(p_priority int, p_came_back boolean) returns bigint language sql volatile as $holdfast$
   select ((p_priority * 2 + case when p_came_back then 0 else 1 end)::bigint << 56) | nextval('holdfast.number')

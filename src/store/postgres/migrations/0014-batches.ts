@@ -17,61 +17,6 @@
 // asked; what he leaves undone, sweeps find by the row.
 
 export const batches = `
-create table holdfast.batch (
-  no int generated always as identity primary key,
-  id uuid not null unique,
-  name text not null,
-  key text collate "C" unique, -- null once it is deleted
-  concurrency int, -- null: no limit
-  fail_share float8,
-  on_complete text, -- JSON
-  retain_ms bigint, -- null: for ever
-  created_at bigint not null,
-  submitted bigint not null default 0,
-  round int not null default 1,
-  is_closed boolean not null default false,
-  is_cancelled boolean not null default false,
-  is_deleted boolean not null default false,
-  paused_at bigint,
-  paused_by text,
-  paused_ms bigint not null default 0,
-  started_at bigint,
-  finished_at bigint,
-  retry_until bigint, -- dead items that ended up to this time are to be retried; null: none are
-  reason text
-);
-create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
-create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
-
-create table holdfast.batch_tally (
-  batch int not null,
-  xid xid8 not null,
-  low xid8, -- set on sums
-  waiting bigint not null default 0,
-  running bigint not null default 0,
-  done bigint not null default 0,
-  dead bigint not null default 0,
-  cancelled bigint not null default 0
-);
-create index batch_tally_xid on holdfast.batch_tally (batch, xid);
-create index batch_tally_sum on holdfast.batch_tally (batch, xid) where low is not null;
-
-create table holdfast.batch_note ( -- outcomes and warnings by label, costs by name
-  batch int not null,
-  xid xid8 not null,
-  low xid8,
-  kind text not null,
-  label text not null,
-  amount float8 not null
-);
-create index batch_note_xid on holdfast.batch_note (batch, xid);
-create index batch_note_sum on holdfast.batch_note (batch, xid) where low is not null;
-
-alter table holdfast.batch_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.batch_note set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0);
-
 create function holdfast.low_batch(p_batch int) returns xid8 language sql stable as $holdfast$
   select coalesce((select low from holdfast.batch_tally
                     where batch = p_batch and low is not null order by xid desc limit 1), '0'::xid8)

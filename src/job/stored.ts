@@ -4,7 +4,7 @@
 import { bounds } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
 import { isJobId, isQueueName } from './names.ts'
-import type { Attempt, Dedup, EffectSet, JobError, KvPut, NewJob, SqlEffect } from './record.ts'
+import type { Attempt, Costs, Dedup, EffectSet, JobError, KvPut, NewJob, Remarks, SqlEffect } from './record.ts'
 import { remember } from './transition.ts'
 
 export function encodePast(past: string | null, attempt: Attempt): string {
@@ -28,6 +28,34 @@ export function decodeError(text: string | null): JobError | null {
   if (text === null) return null
   const error = decodeJson(text)
   return isError(error) ? error : { message: text }
+}
+
+/** Null where there is nothing to remark. */
+export function encodeRemarks(remarks: Remarks | null): string | null {
+  const { outcome, warning, costs } = remarks ?? noRemarks
+  return outcome === null && warning === null && costs === null ? null : JSON.stringify({ outcome, warning, costs })
+}
+
+export function decodeRemarks(text: string | null): Remarks | null {
+  if (text === null) return null
+  const { outcome, warning, costs } = fieldsOf<Remarks>(decodeJson(text))
+  return {
+    outcome: isString(outcome) ? outcome : null,
+    warning: isString(warning) ? warning : null,
+    costs: isCosts(costs) ? costs : null,
+  }
+}
+
+const noRemarks: Remarks = { outcome: null, warning: null, costs: null }
+
+/** Amounts by name. A name may be any text, `__proto__` too. */
+export function encodeAmounts(amounts: ReadonlyMap<string, number>): string | null {
+  return amounts.size === 0 ? null : JSON.stringify(Object.fromEntries(amounts))
+}
+
+export function decodeAmounts(text: string | null): Map<string, number> {
+  const amounts = text === null ? {} : decodeJson(text)
+  return new Map(isCosts(amounts) ? Object.entries(amounts) : [])
 }
 
 /** Headers, and what the last wake brought. Headers alone are an object; both together are an array of the two. */
@@ -66,13 +94,18 @@ function isHeaders(value: unknown): value is Extras['headers'] {
 }
 
 function isAttempt(value: unknown): value is Attempt {
-  const { attempt, worker, startedAt, endedAt, ending, error } = fieldsOf<Attempt>(value)
+  const { attempt, worker, startedAt, endedAt, ending, error, costs } = fieldsOf<Attempt>(value)
   const isTimed = [attempt, startedAt, endedAt].every(Number.isSafeInteger)
-  return isTimed && isString(worker) && isString(ending) && (error === undefined || isError(error))
+  const isWhole = isTimed && isString(worker) && isString(ending)
+  return isWhole && (error === undefined || isError(error)) && (costs === undefined || isCosts(costs))
 }
 
 function isError(value: unknown): value is JobError {
   return isString(fieldsOf<JobError>(value).message)
+}
+
+function isCosts(value: unknown): value is Costs {
+  return isPlainObject(value) && Object.values(value as object).every(Number.isFinite)
 }
 
 function isEffectSet(value: unknown): value is EffectSet {
@@ -103,7 +136,8 @@ function isNewJob(value: unknown): boolean {
     isWithin(job.delayMs) &&
     [job.timeoutMs, job.runAt, job.startBefore].every(isCountOrNull) &&
     (job.dedup === null || isDedup(job.dedup)) &&
-    (job.idempotency === null || isIdempotency(job.idempotency))
+    (job.idempotency === null || isIdempotency(job.idempotency)) &&
+    (job.limitKey === null || isString(job.limitKey))
   )
 }
 

@@ -5,6 +5,7 @@ export type ErrorCode =
   | 'LEASE_LOST'
   | 'DUPLICATE_JOB_ID'
   | 'JOB_NOT_FOUND'
+  | 'BATCH_NOT_FOUND'
   | 'SCHEDULE_NOT_FOUND'
   | 'INVALID_STATE'
   | 'INVALID_PAYLOAD'

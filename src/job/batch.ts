@@ -33,7 +33,7 @@ export interface BatchSettings {
 export interface CompletionTarget {
   /** As it is enqueued; its payload is the JSON text of an object. */
   readonly job: Omit<NewJob, 'id' | 'idGiven'>
-  /** The property of the payload that gets the facts; null: the payload itself. */
+  /** The property of the payload that gets the facts, an object or its JSON text; null: the payload itself. */
   readonly into: string | null
 }
 
@@ -55,6 +55,8 @@ export interface ItemCounts {
 
 export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly state: BatchState
+  /** No more items come. */
+  readonly isClosed: boolean
   /** 1, and one more with every retry of what failed. */
   readonly round: number
   /** How many items were handed over, those included that met the holder of a dedup key and were not created. */
@@ -102,10 +104,16 @@ export function totalOf({ waiting, running, done, dead, cancelled }: ItemCounts)
 
 /** The job that tells of a batch's completion. */
 export function completionJob({ job, into }: CompletionTarget, completion: Completion, id: string): NewJob {
-  const given = JSON.parse(job.payload) as Record<string, unknown>
-  const inner = into === null ? given : (given[into] as Record<string, unknown> | undefined)
-  const told = { ...inner, ...completion }
-  return { ...job, id, idGiven: false, payload: JSON.stringify(into === null ? told : { ...given, [into]: told }) }
+  const payload = JSON.parse(job.payload) as Facts
+  const told = into === null ? { ...payload, ...completion } : { ...payload, [into]: tell(payload[into], completion) }
+  return { ...job, id, idGiven: false, payload: JSON.stringify(told) }
+}
+
+type Facts = Readonly<Record<string, unknown>>
+
+function tell(given: unknown, completion: Completion): unknown {
+  if (typeof given === 'string') return JSON.stringify({ ...(JSON.parse(given) as Facts), ...completion })
+  return { ...(given as Facts | undefined), ...completion }
 }
 
 /** Among the items of a batch. */

@@ -81,7 +81,7 @@
 // the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
 
 import type { Refused } from '../errors.ts'
-import type { BatchRecord, BatchSettings, BatchState } from '../job/batch.ts'
+import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
 import type {
   EffectSet,
   JobOutcome,
@@ -190,6 +190,12 @@ export interface Subscriber {
   onReady?(queue: string, count: number): void
   /** These jobs run, and somebody asked to cancel them; null: some job does, and `cancelRequested` tells which. */
   onCancel?(ids: readonly string[] | null): void
+  /** This store, in this process, has found a batch to be finished, and its completion has been told. */
+  onFinished?(finished: FinishedBatch): void
+}
+
+export interface FinishedBatch extends Completion {
+  readonly name: string
 }
 
 /** Jobs that are enqueued together or not at all. */

@@ -1,6 +1,11 @@
 // The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
 // about a job is the store's.
 
+import type { Batch, BatchDesk } from './batch/batch.ts'
+import { Batches, type BatchesFilter } from './batch/batches.ts'
+import type { BatchOptions } from './batch/options.ts'
+import type { BatchProgress } from './batch/progress.ts'
+import type { Items } from './batch/submission.ts'
 import { Calls, closedError } from './calls.ts'
 import { Claims } from './claims.ts'
 import { systemTimers, type Timers } from './clock.ts'
@@ -19,7 +24,7 @@ import { isRefused, toError } from './errors.ts'
 import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
 import { Group } from './group.ts'
 import { bounds } from './job/bounds.ts'
-import { checkInteger, checkJobId, checkOptions, checkQueueName, checkTime } from './job/names.ts'
+import { checkInteger, checkJobId, checkOptions, checkQueueName, checkText, checkTime } from './job/names.ts'
 import type { JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
@@ -53,6 +58,7 @@ import type {
   Capabilities,
   Enqueued,
   Finding,
+  ItemsRequest,
   KvAnswer,
   KvWrite,
   ProgressAnswer,
@@ -81,11 +87,13 @@ import { type MakeLoop, type StopOptions, Worker, type WorkerDesk } from './work
 export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly name: string
   readonly paused: boolean
+  readonly pausedAt: Date | null
+  readonly pausedBy: string | null
   /** How long the longest-waiting ready job has been ready; null when none is. */
   readonly oldestWaitingMs: number | null
 }
 
-export type Stats = Omit<QueueInfo, 'name' | 'paused'>
+export type Stats = Omit<QueueInfo, 'name' | 'paused' | 'pausedAt' | 'pausedBy'>
 
 type LeaseOf<Q> =
   Q extends QueueDefinition<infer _In, infer Out, infer Result, infer _ResultOut> ? Lease<Out, Result> : Lease
@@ -132,6 +140,7 @@ export class Holdfast {
   readonly #results: Results
   readonly #watches: Watches
   readonly #gates: Gates
+  readonly #batches: Batches
   readonly #schedules: Schedules
   readonly #firing: Firing
   readonly #scheduleLoop: ScheduleLoop
@@ -153,6 +162,7 @@ export class Holdfast {
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },
+      onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
     })
     this.#enqueues = new Enqueues({ store, events, waiters: this.#waiters, sweeper: this.#sweeper })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax })
@@ -174,6 +184,7 @@ export class Holdfast {
     this.#schedules = new Schedules(schedulesDesk)
     this.#firing = new Firing(schedulesDesk, this.#schedules)
     this.#scheduleLoop = new ScheduleLoop(this.#firing, timers)
+    this.#batches = new Batches(this.#batchDesk())
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),
@@ -211,7 +222,7 @@ export class Holdfast {
   ): Queue<In, Out, ResultIn, ResultOut>
   queue<Payload = unknown, Result = unknown>(
     name: string,
-    options?: BehaviourOptions,
+    options?: BehaviourOptions<Payload>,
   ): Queue<Payload, Payload, Result, Result>
   queue(queue: string | AnyDefinition, options?: BehaviourOptions): Queue {
     const definition = isDefinition(queue) ? queue : defineQueue(queue, options)
@@ -362,8 +373,12 @@ export class Holdfast {
   }
 
   /** Claims pass over a paused queue; its jobs stay as they are. */
-  pause(queue: string): Promise<void> {
-    return this.#run(() => this.#store.pause(checkQueueName(queue), true))
+  pause(queue: string, options: { readonly by?: string } = {}): Promise<void> {
+    return this.#run(async () => {
+      checkOptions(options, 'pause options', ['by'])
+      const by = options.by === undefined ? null : checkText(options.by, 'by', bounds.progressMessageBytes)
+      return this.#store.pause(checkQueueName(queue), true, by)
+    })
   }
 
   resume(queue: string): Promise<void> {
@@ -372,9 +387,10 @@ export class Holdfast {
 
   async queues(): Promise<QueueInfo[]> {
     const stats = await this.#run(() => this.#store.stats())
-    return stats.map(({ queue, paused, counts, oldestWaitingMs }) => ({
-      name: queue,
-      paused,
+    return stats.map(({ queue, paused, pausedAt, pausedBy, counts, oldestWaitingMs }) => ({
+      ...{ name: queue, paused },
+      pausedAt: pausedAt === null ? null : new Date(pausedAt),
+      pausedBy,
       ...counts,
       oldestWaitingMs,
     }))
@@ -408,6 +424,25 @@ export class Holdfast {
    */
   watch(filter: WatchFilter = {}): Watch {
     return this.#watches.open(filter)
+  }
+
+  /**
+   * A set of jobs with counts of its own, that can be paused, resumed, cancelled and retried as one, and tells when all have
+   * ended. Items are pulled as they are needed; once this has resolved they are all on disk and the batch is closed, unless
+   * it is to stay `open`.
+   */
+  batch(options: BatchOptions, items: Items = []): Promise<Batch> {
+    return this.#batches.make(options, items)
+  }
+
+  /** By its id, or by the key of its submission; null when there is none. */
+  getBatch(batch: string | { readonly key: string }): Promise<Batch | null> {
+    return this.#batches.get(batch)
+  }
+
+  /** A page of batches, newest first, and how they stand. */
+  batches(filter: BatchesFilter = {}): Promise<{ readonly batches: BatchProgress[]; readonly next: string | null }> {
+    return this.#batches.list(filter)
   }
 
   /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
@@ -553,6 +588,18 @@ export class Holdfast {
     const forget = () => this.#workers.delete(worker)
     worker.finished.then(forget, forget)
     return worker
+  }
+
+  #batchDesk(): BatchDesk {
+    const addItems = (request: ItemsRequest) =>
+      traceSend(request.jobs, (jobs) => this.#enqueues.addItems({ ...request, jobs }))
+    return {
+      ...{ store: this.#store, events: this.#events },
+      run: (action) => this.#calls.run(action),
+      look: (action) => this.#calls.look(action),
+      define: (definition) => this.#enqueues.define(definition),
+      addItems: (request) => this.#calls.run(() => addItems(request)),
+    }
   }
 
   #workerDesk(): WorkerDesk {

@@ -3,6 +3,7 @@
 
 import type { Batch, BatchDesk } from './batch/batch.ts'
 import { Batches, type BatchesFilter } from './batch/batches.ts'
+import { Inbox } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
@@ -24,12 +25,21 @@ import { isRefused, toError } from './errors.ts'
 import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
 import { Group } from './group.ts'
 import { bounds } from './job/bounds.ts'
-import { checkInteger, checkJobId, checkOptions, checkQueueName, checkText, checkTime } from './job/names.ts'
+import {
+  checkInboxName,
+  checkInteger,
+  checkJobId,
+  checkOptions,
+  checkQueueName,
+  checkText,
+  checkTime,
+} from './job/names.ts'
 import type { JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
+import { type Explanation, explain } from './observe/explain.ts'
 import { logTo } from './observe/log.ts'
 import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
@@ -53,6 +63,7 @@ import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
 import { ScheduleLoop } from './schedule/schedule-loop.ts'
 import { Schedules } from './schedule/schedules.ts'
+import { notFound } from './store/refusals.ts'
 import type {
   AlterRequest,
   Capabilities,
@@ -60,6 +71,7 @@ import type {
   Finding,
   ItemsRequest,
   KvAnswer,
+  KvScanQuery,
   KvWrite,
   ProgressAnswer,
   ProgressRequest,
@@ -81,6 +93,7 @@ import { kvWeight, settleWeight, weightMax } from './weight.ts'
 import type { Gate, GateOptions } from './worker/gate.ts'
 import { type GateInfo, Gates } from './worker/gates.ts'
 import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
+import { presencePrefix, readPresence, type WorkerInfo } from './worker/presence.ts'
 import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
 import { type MakeLoop, type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
@@ -282,6 +295,31 @@ export class Holdfast {
     return this.#events.onAll(listener)
   }
 
+  /**
+   * Why a job is where it is, in one sentence, with the facts as fields: what it waits for, which limit and who has it, who
+   * paused what, whether any worker is there for it, or how it has ended. JOB_NOT_FOUND where there is none.
+   */
+  explain(id: string): Promise<Explanation> {
+    return this.#calls.look(async () => {
+      const [standing, workers] = await Promise.all([this.#store.standing(checkJobId(id)), this.workers()])
+      if (standing === null) throw toError(notFound(checkJobId(id)))
+      return explain(standing, workers)
+    })
+  }
+
+  /** Every worker that has been heard of within the last minute, in any process. */
+  async workers(): Promise<WorkerInfo[]> {
+    const workers: WorkerInfo[] = []
+    let after: string | null = null
+    do {
+      const query: KvScanQuery = { prefix: presencePrefix, limit: bounds.pageMax, after }
+      const page = await this.#calls.look(() => this.#store.kvScan(query))
+      workers.push(...page.entries.map(readPresence).filter((worker) => worker !== null))
+      after = page.next
+    } while (after !== null)
+    return workers
+  }
+
   /** Everything known about a job; null when there never was one or its retention is over. */
   async job(id: string): Promise<JobInfo | null> {
     const record = await this.#run(() => this.#store.job(checkJobId(id)))
@@ -443,6 +481,11 @@ export class Holdfast {
   /** A page of batches, newest first, and how they stand. */
   batches(filter: BatchesFilter = {}): Promise<{ readonly batches: BatchProgress[]; readonly next: string | null }> {
     return this.#batches.list(filter)
+  }
+
+  /** What handlers have offered there, for somebody to accept or give back. */
+  inbox<Value = unknown>(name: string): Inbox<Value> {
+    return new Inbox(this.#batchDesk(), checkInboxName(name))
   }
 
   /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */

@@ -9,6 +9,7 @@ export type {
   SteerOptions,
 } from './batch/batch.ts'
 export type { BatchesFilter } from './batch/batches.ts'
+export type { AcceptOptions, Inbox, InboxPageFilter, Pickup } from './batch/inbox.ts'
 export { jsonLines, type LineSource, toJsonLines } from './batch/json-lines.ts'
 export type { BatchItem, BatchOptions, CompletionOptions } from './batch/options.ts'
 export type { BatchProgress } from './batch/progress.ts'
@@ -43,6 +44,7 @@ export type { Kv, KvValue } from './kv/kv.ts'
 export type { Lease, LeasedJob, Settled } from './lease.ts'
 export type { LimitKey, LimitOption, LimitOptions, RateOptions } from './limit.ts'
 export type { DoctorOptions } from './observe/doctor/doctor.ts'
+export type { Explanation, ExplanationFacts, Why } from './observe/explain.ts'
 export { type HealthParts, healthHandler, type PartCheck, type PartHealth, storeHealth } from './observe/health.ts'
 export type { LogFacts, Logger, LogLevel } from './observe/logger.ts'
 export { injectTrace, type JobHeaders } from './observe/trace-context.ts'
@@ -103,6 +105,7 @@ export type {
   WorkerGate,
   WorkOptions,
 } from './worker/options.ts'
+export type { WorkerInfo } from './worker/presence.ts'
 export {
   type Resource,
   type ResourceHealth,

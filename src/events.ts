@@ -49,6 +49,7 @@ export interface HoldfastEvents {
     readonly rescued: number
     readonly promoted: number
     readonly overdue: number
+    readonly admitted: number
     readonly pruned: number
     readonly durationMs: number
   }

@@ -150,10 +150,10 @@ export const wording: Wording = {
   },
   'sweep.ended': {
     level: 'info',
-    say: ({ rescued, promoted, overdue, pruned, durationMs }) => {
+    say: ({ rescued, promoted, overdue, admitted, pruned, durationMs }) => {
       if (rescued === 0) return null
       const message = `The sweep took back ${count(rescued, 'job')} whose ${rescued === 1 ? 'lease' : 'leases'} had run out.`
-      return { message, facts: { rescued, promoted, overdue, pruned, durationMs }, kind: 'sweeps' }
+      return { message, facts: { rescued, promoted, overdue, admitted, pruned, durationMs }, kind: 'sweeps' }
     },
   },
   'store.down': {

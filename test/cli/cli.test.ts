@@ -34,7 +34,21 @@ test('help lists every command, and each command explains itself', async () => {
       'reschedule',
       'reprioritise',
     ],
-    ...['delete', 'purge', 'batch', 'inbox', 'workers', 'watch', 'sweep', 'doctor', 'schedules', 'schedule', 'gate', 'kv', 'migrate'],
+    ...[
+      'delete',
+      'purge',
+      'batch',
+      'inbox',
+      'workers',
+      'watch',
+      'sweep',
+      'doctor',
+      'schedules',
+      'schedule',
+      'gate',
+      'kv',
+      'migrate',
+    ],
   ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
@@ -298,7 +312,7 @@ test('sweep says what it swept', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
   assert.deepEqual(await world.json('sweep'), {
-    ...{ rescued: 0, promoted: 1, overdue: 0, pruned: 0, fired: 0, skipped: 0 },
+    ...{ rescued: 0, promoted: 1, overdue: 0, admitted: 0, pruned: 0, fired: 0, skipped: 0 },
   })
 })
 

@@ -201,7 +201,11 @@ async function recountBatches(holdfast: Holdfast): Promise<void> {
       assert.equal(of, id, 'an item knows its batch')
       counted[state === 'held' || state === 'scheduled' || state === 'ready' ? 'waiting' : state] += 1
     }
-    assert.deepEqual([counted.waiting, counted.running], [waiting, running], `the counts of batch ${id} equal a recount`)
+    assert.deepEqual(
+      [counted.waiting, counted.running],
+      [waiting, running],
+      `the counts of batch ${id} equal a recount`,
+    )
     const isLess = counted.done <= done && counted.dead <= dead && counted.cancelled <= cancelled
     assert.ok(isLess, `batch ${id} counts every item that has ended`)
   }

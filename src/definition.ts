@@ -8,6 +8,7 @@ import type { Backoff } from './job/backoff.ts'
 import { bounds, defaults } from './job/bounds.ts'
 import { checkInteger, checkNumber, checkOptions, checkQueueName } from './job/names.ts'
 import type { QueueSettings } from './job/record.ts'
+import { type KeyOf, type LimitOption, type Limits, toLimits } from './limit.ts'
 
 export interface BackoffOptions {
   readonly base?: Duration
@@ -17,7 +18,8 @@ export interface BackoffOptions {
   readonly jitter?: number
 }
 
-export interface BehaviourOptions {
+// biome-ignore lint/suspicious/noExplicitAny: whatever the payload is, unless somebody says
+export interface BehaviourOptions<Payload = any> {
   /** How often a job may be claimed before a failure makes it dead. */
   readonly attempts?: number
   readonly backoff?: BackoffOptions
@@ -31,10 +33,15 @@ export interface BehaviourOptions {
   readonly retryable?: (error: unknown) => boolean
   /** Every death in this queue enqueues a `DeathNotice` there, in the same transaction. */
   readonly onDead?: { readonly queue: string | { readonly name: string } }
+  /**
+   * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each key that
+   * the payload has, or (an array) one of each. `null` takes away a limit that was declared before.
+   */
+  readonly limit?: LimitOption<Payload> | null
 }
 
 export interface SchemaOptions<Payload extends StandardSchemaV1, Result extends StandardSchemaV1>
-  extends BehaviourOptions {
+  extends BehaviourOptions<Input<Payload>> {
   readonly payload?: Payload
   readonly result?: Result
 }
@@ -49,6 +56,10 @@ export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown
   readonly leaseMs: number
   readonly timeoutMs: number
   readonly retryable: ((error: unknown) => boolean) | null
+  /** Which limit key a payload has; null: none has one. */
+  readonly keyOf: KeyOf<In>['keyOf'] | null
+  /** The property of its payload that gets the facts of a batch's completion; the payload itself unless given. */
+  readonly factsInto?: string
   /** What the store must know; null when the definition says nothing of it and leaves what is stored. */
   readonly settings: QueueSettings | null
 }
@@ -69,7 +80,7 @@ export function defineQueue<
 /** Without schemas the types are your promise; nothing is checked but that the payload survives JSON. */
 export function defineQueue<Payload, Result = unknown>(
   name: string,
-  options?: BehaviourOptions,
+  options?: BehaviourOptions<Payload>,
 ): QueueDefinition<Payload, Payload, Result, Result>
 export function defineQueue(
   name: string,
@@ -77,6 +88,7 @@ export function defineQueue(
 ): QueueDefinition {
   checkOptions(options, 'queue options', optionNames)
   const { attempts = defaults.attempts, lease = defaults.leaseMs, timeout = defaults.timeoutMs } = options
+  const limits = toLimits(options.limit)
   return {
     name: checkQueueName(name),
     payloadSchema: checkSchema(options.payload, 'payload'),
@@ -86,12 +98,13 @@ export function defineQueue(
     leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
     timeoutMs: toMs(timeout, 'timeout', { min: 1 }),
     retryable: checkPolicy(options.retryable),
-    settings: toSettings(name, options),
+    keyOf: limits.keyOf,
+    settings: toSettings(name, options, limits),
   }
 }
 
 const optionNames = [
-  ...(['attempts', 'backoff', 'lease', 'timeout', 'retain', 'retryable', 'onDead'] as const),
+  ...(['attempts', 'backoff', 'lease', 'timeout', 'retain', 'retryable', 'onDead', 'limit'] as const),
   ...(['payload', 'result'] as const),
 ]
 
@@ -143,8 +156,12 @@ function toBackoff(options: BackoffOptions = {}): Backoff {
   }
 }
 
-function toSettings(name: string, { retain, onDead }: BehaviourOptions): QueueSettings | null {
-  if (retain === undefined && onDead === undefined) return null
+function toSettings(
+  name: string,
+  { retain, onDead, limit: given }: BehaviourOptions,
+  { limit, keyLimit }: Limits,
+): QueueSettings | null {
+  if (retain === undefined && onDead === undefined && given === undefined) return null
   if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
   const target = onDead === undefined ? undefined : toldQueue(onDead)
   if (target === name) {
@@ -157,8 +174,8 @@ function toSettings(name: string, { retain, onDead }: BehaviourOptions): QueueSe
     retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
     onDead: target ?? null,
-    limit: null,
-    keyLimit: null,
+    limit,
+    keyLimit,
   }
 }
 

@@ -1,6 +1,6 @@
-// The kill switch for every background loop: HOLDFAST_DISABLE=sweep,schedule,reap,work.
+// The kill switch for every background loop: HOLDFAST_DISABLE=sweep,schedule,reap,presence,work.
 
-export type BackgroundLoop = 'sweep' | 'schedule' | 'reap' | 'work'
+export type BackgroundLoop = 'sweep' | 'schedule' | 'reap' | 'presence' | 'work'
 
 export function isDisabled(loop: BackgroundLoop): boolean {
   const named = process.env['HOLDFAST_DISABLE'] ?? ''

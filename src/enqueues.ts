@@ -7,7 +7,7 @@ import { HoldfastError, isRefused, toError } from './errors.ts'
 import type { Events } from './events.ts'
 import { Group } from './group.ts'
 import type { NewJob } from './job/record.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest, Store } from './store/store.ts'
+import type { EnqueueAnswer, Enqueued, EnqueueRequest, ItemsAnswer, ItemsRequest, Store } from './store/store.ts'
 import type { Sweeper } from './sweep/sweeper.ts'
 import type { Waiters } from './waiters.ts'
 import { weightMax, weightOf } from './weight.ts'
@@ -54,6 +54,20 @@ export class Enqueues {
   async enqueueOne(job: NewJob): Promise<Enqueued> {
     const [enqueued] = await this.enqueue(defineQueue(job.queue), [job], undefined)
     return enqueued as Enqueued
+  }
+
+  /** Items of a batch, of queues whose settings the store knows. */
+  async addItems(request: ItemsRequest): Promise<ItemsAnswer> {
+    const { store, sweeper, events } = this.#desk
+    const answer = await store.addItems(request)
+    if (isRefused(answer)) return answer
+    const { enqueued } = answer
+    const taken = request.jobs.slice(request.jobs.length - enqueued.length)
+    for (const { delayMs } of taken) if (delayMs > 0) sweeper.expect(delayMs)
+    if (events.hears('job.enqueued')) {
+      for (const [i, { queue }] of taken.entries()) this.#tell(queue, enqueued.slice(i, i + 1))
+    }
+    return answer
   }
 
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */

@@ -2,6 +2,7 @@
 // harms nobody and is reported. Nothing is made for an event that nobody listens to: ask `hears` first where making it
 // costs something.
 
+import type { BatchState } from './job/batch.ts'
 import type { JobError, JobState } from './job/record.ts'
 import type { FailedEnding } from './job/transition.ts'
 
@@ -48,6 +49,7 @@ export interface HoldfastEvents {
     readonly rescued: number
     readonly promoted: number
     readonly overdue: number
+    readonly admitted: number
     readonly pruned: number
     readonly durationMs: number
   }
@@ -84,6 +86,30 @@ export interface HoldfastEvents {
   }
   /** The search failed or took too long, or a row could not be enqueued. It looks again at the next turn. */
   'reaper.failed': { readonly reaper: string; readonly error: Error }
+  /** Items were handed over by this process, all of them. */
+  'batch.submitted': {
+    readonly batch: string
+    readonly name: string
+    readonly added: number
+    readonly duplicates: number
+    readonly durationMs: number
+  }
+  /** Somebody in this process closed, paused, resumed, cancelled, retried or deleted it; `state` is what it is now. */
+  'batch.steered': {
+    readonly batch: string
+    readonly name: string
+    readonly as: 'close' | 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'
+    readonly by: string | null
+    readonly reason: string | null
+    readonly state: BatchState
+  }
+  /** This process ended its last item, or found that it had ended. */
+  'batch.finished': {
+    readonly batch: string
+    readonly name: string
+    readonly state: 'done' | 'cancelled'
+    readonly round: number
+  }
 }
 
 export type EventName = keyof HoldfastEvents

@@ -1,6 +1,12 @@
 // The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
 // about a job is the store's.
 
+import type { Batch, BatchDesk } from './batch/batch.ts'
+import { Batches, type BatchesFilter } from './batch/batches.ts'
+import { Inbox } from './batch/inbox.ts'
+import type { BatchOptions } from './batch/options.ts'
+import type { BatchProgress } from './batch/progress.ts'
+import type { Items } from './batch/submission.ts'
 import { Calls, closedError } from './calls.ts'
 import { Claims } from './claims.ts'
 import { systemTimers, type Timers } from './clock.ts'
@@ -19,12 +25,21 @@ import { isRefused, toError } from './errors.ts'
 import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
 import { Group } from './group.ts'
 import { bounds } from './job/bounds.ts'
-import { checkInteger, checkJobId, checkOptions, checkQueueName, checkTime } from './job/names.ts'
+import {
+  checkInboxName,
+  checkInteger,
+  checkJobId,
+  checkOptions,
+  checkQueueName,
+  checkText,
+  checkTime,
+} from './job/names.ts'
 import type { JobState, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
+import { type Explanation, explain } from './observe/explain.ts'
 import { logTo } from './observe/log.ts'
 import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
@@ -48,12 +63,15 @@ import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
 import { ScheduleLoop } from './schedule/schedule-loop.ts'
 import { Schedules } from './schedule/schedules.ts'
+import { notFound } from './store/refusals.ts'
 import type {
   AlterRequest,
   Capabilities,
   Enqueued,
   Finding,
+  ItemsRequest,
   KvAnswer,
+  KvScanQuery,
   KvWrite,
   ProgressAnswer,
   ProgressRequest,
@@ -75,17 +93,20 @@ import { kvWeight, settleWeight, weightMax } from './weight.ts'
 import type { Gate, GateOptions } from './worker/gate.ts'
 import { type GateInfo, Gates } from './worker/gates.ts'
 import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
+import { presencePrefix, readPresence, type WorkerInfo } from './worker/presence.ts'
 import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
 import { type MakeLoop, type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
 
 export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly name: string
   readonly paused: boolean
+  readonly pausedAt: Date | null
+  readonly pausedBy: string | null
   /** How long the longest-waiting ready job has been ready; null when none is. */
   readonly oldestWaitingMs: number | null
 }
 
-export type Stats = Omit<QueueInfo, 'name' | 'paused'>
+export type Stats = Omit<QueueInfo, 'name' | 'paused' | 'pausedAt' | 'pausedBy'>
 
 type LeaseOf<Q> =
   Q extends QueueDefinition<infer _In, infer Out, infer Result, infer _ResultOut> ? Lease<Out, Result> : Lease
@@ -132,6 +153,7 @@ export class Holdfast {
   readonly #results: Results
   readonly #watches: Watches
   readonly #gates: Gates
+  readonly #batches: Batches
   readonly #schedules: Schedules
   readonly #firing: Firing
   readonly #scheduleLoop: ScheduleLoop
@@ -153,6 +175,7 @@ export class Holdfast {
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },
+      onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
     })
     this.#enqueues = new Enqueues({ store, events, waiters: this.#waiters, sweeper: this.#sweeper })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax })
@@ -174,6 +197,7 @@ export class Holdfast {
     this.#schedules = new Schedules(schedulesDesk)
     this.#firing = new Firing(schedulesDesk, this.#schedules)
     this.#scheduleLoop = new ScheduleLoop(this.#firing, timers)
+    this.#batches = new Batches(this.#batchDesk())
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),
@@ -211,7 +235,7 @@ export class Holdfast {
   ): Queue<In, Out, ResultIn, ResultOut>
   queue<Payload = unknown, Result = unknown>(
     name: string,
-    options?: BehaviourOptions,
+    options?: BehaviourOptions<Payload>,
   ): Queue<Payload, Payload, Result, Result>
   queue(queue: string | AnyDefinition, options?: BehaviourOptions): Queue {
     const definition = isDefinition(queue) ? queue : defineQueue(queue, options)
@@ -269,6 +293,31 @@ export class Holdfast {
   /** Every event there is, with its name. */
   onAll(listener: AnyListener): () => void {
     return this.#events.onAll(listener)
+  }
+
+  /**
+   * Why a job is where it is, in one sentence, with the facts as fields: what it waits for, which limit and who has it, who
+   * paused what, whether any worker is there for it, or how it has ended. JOB_NOT_FOUND where there is none.
+   */
+  explain(id: string): Promise<Explanation> {
+    return this.#calls.look(async () => {
+      const [standing, workers] = await Promise.all([this.#store.standing(checkJobId(id)), this.workers()])
+      if (standing === null) throw toError(notFound(checkJobId(id)))
+      return explain(standing, workers)
+    })
+  }
+
+  /** Every worker that has been heard of within the last minute, in any process. */
+  async workers(): Promise<WorkerInfo[]> {
+    const workers: WorkerInfo[] = []
+    let after: string | null = null
+    do {
+      const query: KvScanQuery = { prefix: presencePrefix, limit: bounds.pageMax, after }
+      const page = await this.#calls.look(() => this.#store.kvScan(query))
+      workers.push(...page.entries.map(readPresence).filter((worker) => worker !== null))
+      after = page.next
+    } while (after !== null)
+    return workers
   }
 
   /** Everything known about a job; null when there never was one or its retention is over. */
@@ -362,8 +411,12 @@ export class Holdfast {
   }
 
   /** Claims pass over a paused queue; its jobs stay as they are. */
-  pause(queue: string): Promise<void> {
-    return this.#run(() => this.#store.pause(checkQueueName(queue), true))
+  pause(queue: string, options: { readonly by?: string } = {}): Promise<void> {
+    return this.#run(async () => {
+      checkOptions(options, 'pause options', ['by'])
+      const by = options.by === undefined ? null : checkText(options.by, 'by', bounds.progressMessageBytes)
+      return this.#store.pause(checkQueueName(queue), true, by)
+    })
   }
 
   resume(queue: string): Promise<void> {
@@ -372,9 +425,10 @@ export class Holdfast {
 
   async queues(): Promise<QueueInfo[]> {
     const stats = await this.#run(() => this.#store.stats())
-    return stats.map(({ queue, paused, counts, oldestWaitingMs }) => ({
-      name: queue,
-      paused,
+    return stats.map(({ queue, paused, pausedAt, pausedBy, counts, oldestWaitingMs }) => ({
+      ...{ name: queue, paused },
+      pausedAt: pausedAt === null ? null : new Date(pausedAt),
+      pausedBy,
       ...counts,
       oldestWaitingMs,
     }))
@@ -408,6 +462,30 @@ export class Holdfast {
    */
   watch(filter: WatchFilter = {}): Watch {
     return this.#watches.open(filter)
+  }
+
+  /**
+   * A set of jobs with counts of its own, that can be paused, resumed, cancelled and retried as one, and tells when all have
+   * ended. Items are pulled as they are needed; once this has resolved they are all on disk and the batch is closed, unless
+   * it is to stay `open`.
+   */
+  batch(options: BatchOptions, items: Items = []): Promise<Batch> {
+    return this.#batches.make(options, items)
+  }
+
+  /** By its id, or by the key of its submission; null when there is none. */
+  getBatch(batch: string | { readonly key: string }): Promise<Batch | null> {
+    return this.#batches.get(batch)
+  }
+
+  /** A page of batches, newest first, and how they stand. */
+  batches(filter: BatchesFilter = {}): Promise<{ readonly batches: BatchProgress[]; readonly next: string | null }> {
+    return this.#batches.list(filter)
+  }
+
+  /** What handlers have offered there, for somebody to accept or give back. */
+  inbox<Value = unknown>(name: string): Inbox<Value> {
+    return new Inbox(this.#batchDesk(), checkInboxName(name))
   }
 
   /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
@@ -553,6 +631,18 @@ export class Holdfast {
     const forget = () => this.#workers.delete(worker)
     worker.finished.then(forget, forget)
     return worker
+  }
+
+  #batchDesk(): BatchDesk {
+    const addItems = (request: ItemsRequest) =>
+      traceSend(request.jobs, (jobs) => this.#enqueues.addItems({ ...request, jobs }))
+    return {
+      ...{ store: this.#store, events: this.#events },
+      run: (action) => this.#calls.run(action),
+      look: (action) => this.#calls.look(action),
+      define: (definition) => this.#enqueues.define(definition),
+      addItems: (request) => this.#calls.run(() => addItems(request)),
+    }
   }
 
   #workerDesk(): WorkerDesk {

@@ -1,5 +1,20 @@
 import './node-version.ts'
 
+export type {
+  Batch,
+  CancelBatchOptions,
+  FinishedOptions,
+  ItemsFilter,
+  ItemsPageFilter,
+  SteerOptions,
+} from './batch/batch.ts'
+export type { BatchesFilter } from './batch/batches.ts'
+export type { AcceptOptions, Inbox, InboxPageFilter, Pickup } from './batch/inbox.ts'
+export { jsonLines, type LineSource, toJsonLines } from './batch/json-lines.ts'
+export type { BatchItem, BatchOptions, CompletionOptions } from './batch/options.ts'
+export type { BatchProgress } from './batch/progress.ts'
+export type { ItemResult } from './batch/result.ts'
+export type { Items, Submitted } from './batch/submission.ts'
 export type { Clock } from './clock.ts'
 export {
   type AnyDefinition,
@@ -21,12 +36,15 @@ export type {
   RunFacts,
 } from './events.ts'
 export type { Holdfast, QueueInfo, Stats } from './holdfast.ts'
-export type { Ending, JobError, JobState } from './job/record.ts'
+export type { BatchState, Completion } from './job/batch.ts'
+export type { Costs, Ending, JobError, JobState } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'
 export type { AttemptInfo, JobInfo, ProgressInfo } from './job-info.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { Lease, LeasedJob, Settled } from './lease.ts'
+export type { LimitKey, LimitOption, LimitOptions, RateOptions } from './limit.ts'
 export type { DoctorOptions } from './observe/doctor/doctor.ts'
+export type { Explanation, ExplanationFacts, Why } from './observe/explain.ts'
 export { type HealthParts, healthHandler, type PartCheck, type PartHealth, storeHealth } from './observe/health.ts'
 export type { LogFacts, Logger, LogLevel } from './observe/logger.ts'
 export { injectTrace, type JobHeaders } from './observe/trace-context.ts'
@@ -35,6 +53,7 @@ export { type OpenOptions, open, type StoreOpener } from './open.ts'
 export { Permanent } from './permanent.ts'
 export type { DedupOptions, EnqueueOptions } from './prepare.ts'
 export type { ClaimOptions, Entry, Queue } from './queue.ts'
+export type { RemarkOptions } from './remarks.ts'
 export type { JobsFilter, RequeueAllFilter, ResultOptions } from './requests.ts'
 export { RetryLater } from './retry-later.ts'
 export type { ScheduleInfo } from './schedule/info.ts'
@@ -69,7 +88,7 @@ export {
   type Webhooks,
 } from './webhook/webhooks.ts'
 export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
-export type { CloseGate, Fate, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
+export type { CloseGate, Fate, Offer, OfferOptions, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
 export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate.ts'
 export { GateClosed } from './worker/gate-closed.ts'
 export type { ClosedGateState, GateState, OpenGateState } from './worker/gate-state.ts'
@@ -86,6 +105,7 @@ export type {
   WorkerGate,
   WorkOptions,
 } from './worker/options.ts'
+export type { WorkerInfo } from './worker/presence.ts'
 export {
   type Resource,
   type ResourceHealth,

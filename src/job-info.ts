@@ -1,7 +1,7 @@
 // A job as a person reads it: dates as dates, JSON as data. What cannot be decoded is shown as it stands.
 
 import { decodeJson } from './job/codec.ts'
-import type { Ending, JobError, JobRecord, JobState } from './job/record.ts'
+import type { Costs, Ending, JobError, JobRecord, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 
 export interface AttemptInfo {
@@ -11,6 +11,7 @@ export interface AttemptInfo {
   readonly endedAt: Date
   readonly ending: Ending
   readonly error?: JobError
+  readonly costs?: Costs
 }
 
 export interface ProgressInfo {
@@ -46,15 +47,25 @@ export interface JobInfo {
   readonly finishedAt: Date | null
   readonly result: unknown
   readonly error: JobError | null
+  /** The label that its handler gave to what came of it. */
+  readonly outcome: string | null
+  readonly warning: string | null
+  /** Of the run that ended it. */
+  readonly costs: Costs | null
+  /** What it shares a limit by. */
+  readonly limitKey: string | null
+  /** The batch that it is an item of. */
+  readonly batch: string | null
   /** The newest attempts, oldest first. */
   readonly history: readonly AttemptInfo[]
 }
 
 export function toJobInfo(record: JobRecord): JobInfo {
-  const { hold, progress, history, createdAt, runAt, startBefore, finishedAt, payload, headers, result, ...same } =
-    record
+  const { hold, progress, history, remarks, createdAt, runAt, startBefore, finishedAt, ...rest } = record
+  const { payload, headers, result, ...same } = rest
   return {
     ...same,
+    ...(remarks ?? { outcome: null, warning: null, costs: null }),
     createdAt: new Date(createdAt),
     runAt: new Date(runAt),
     startBefore: date(startBefore),

@@ -11,11 +11,12 @@ import { bounds } from './job/bounds.ts'
 import { encodeJson, resultRule } from './job/codec.ts'
 import { jobError } from './job/error.ts'
 import { checkNumber, checkOptions, checkText } from './job/names.ts'
-import type { EffectSet, JobState } from './job/record.ts'
+import type { Costs, EffectSet, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
 import type { Settlement } from './job/transition.ts'
 import { isPermanent } from './permanent.ts'
 import { validate } from './prepare.ts'
+import { type RemarkOptions, toCosts, toRemarks } from './remarks.ts'
 import type {
   Capabilities,
   ClaimedJob,
@@ -51,6 +52,8 @@ export interface LeasedJob<Payload> {
   readonly headers: Readonly<Record<string, string>>
   /** What the last `holdfast.wake(id, data)` brought; undefined where there was none. */
   readonly wake: unknown
+  /** The id of the batch that it is an item of; null where it is none. */
+  readonly batch: string | null
   readonly createdAt: Date
   readonly startedAt: Date
 }
@@ -87,6 +90,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       priority: claimed.priority,
       timeoutMs: claimed.timeoutMs ?? definition.timeoutMs,
       ...decodeExtras(claimed.headers),
+      batch: claimed.batch,
       createdAt: new Date(claimed.createdAt),
       startedAt: new Date(claimed.startedAt),
     }
@@ -131,8 +135,9 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  done(result?: Result, effects?: Effects): Promise<Settled> {
+  done(result?: Result, effects?: Effects, remarks: RemarkOptions = {}): Promise<Settled> {
     return this.#desk.run(async () => {
+      const said = toRemarks(remarks, 'remarks')
       const schema = this.#definition.resultSchema
       if (schema) await validate(schema, result, 'result', this.job.queue)
       const text = result === undefined ? null : encodeJson(result, resultRule)
@@ -140,6 +145,7 @@ export class Lease<Payload = unknown, Result = unknown> {
         as: 'done',
         result: text,
         effects: effects === undefined ? null : await this.#prepare(effects),
+        ...(said !== null && { remarks: said }),
       })
     })
   }
@@ -148,22 +154,27 @@ export class Lease<Payload = unknown, Result = unknown> {
    * It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent, or at
    * once when the error is `Permanent` or the queue says that it is not `retryable`.
    */
-  retry(error: unknown, options: { readonly delay?: Duration } = {}): Promise<Settled> {
-    if (isPermanent(error)) return this.dead(error, error.effects)
-    if (!isRetryable(this.#definition, error)) return this.dead(error)
+  retry(error: unknown, options: { readonly delay?: Duration; readonly costs?: Costs } = {}): Promise<Settled> {
+    const { delay, costs } = options
+    const spent = costs === undefined ? {} : { costs }
+    if (isPermanent(error)) return this.dead(error, error.effects, spent)
+    if (!isRetryable(this.#definition, error)) return this.dead(error, undefined, spent)
     return this.#desk.run(async () => {
-      checkOptions(options, 'retry options', ['delay'])
-      return this.#retry(error, this.#delayMs(options.delay))
+      checkOptions(options, 'retry options', ['delay', 'costs'])
+      return this.#retry(error, this.#delayMs(delay), toCosts(costs))
     })
   }
 
   /** It failed and no later attempt can succeed. */
-  dead(error: unknown, effects?: Effects): Promise<Settled> {
+  dead(error: unknown, effects?: Effects, options: { readonly costs?: Costs } = {}): Promise<Settled> {
     return this.#desk.run(async () => {
+      checkOptions(options, 'dead options', ['costs'])
+      const costs = toCosts(options.costs)
       return this.#settle({
         as: 'dead',
         error: jobError(error),
         effects: effects === undefined ? null : await this.#prepare(effects),
+        ...(costs !== null && { costs }),
       })
     })
   }
@@ -185,8 +196,9 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  #retry(error: unknown, delayMs: number): Promise<Settled> {
-    return this.#settle({ as: 'retry', error: jobError(error), delayMs, ending: 'failed' })
+  #retry(error: unknown, delayMs: number, costs: Costs | null = null): Promise<Settled> {
+    const spent = costs !== null && { costs }
+    return this.#settle({ as: 'retry', error: jobError(error), delayMs, ending: 'failed', ...spent })
   }
 
   #delayMs(delay: Duration | undefined): number {

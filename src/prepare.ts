@@ -11,6 +11,7 @@ import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } fro
 import { parseJson } from './job/json.ts'
 import { checkBoolean, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from './job/names.ts'
 import type { Dedup, NewJob } from './job/record.ts'
+import { limitKeyOf } from './limit.ts'
 
 export interface DedupOptions {
   readonly key: string
@@ -82,7 +83,7 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
     dedup: dedup === undefined ? null : toDedup(dedup),
     idempotency:
       idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
-    limitKey: null,
+    limitKey: limitKeyOf(definition.name, definition.keyOf, payload),
   }
 }
 

@@ -1,5 +1,6 @@
 import { span } from '../duration.ts'
 import type { AttemptInfo, JobInfo } from '../job-info.ts'
+import { tally } from './bar.ts'
 import { type Command, notFound } from './command.ts'
 import { lines, oneLine, prettyJson, type Terminal } from './terminal.ts'
 
@@ -38,6 +39,11 @@ function factsOf(info: JobInfo, terminal: Terminal): string {
     ['lease until', time(info.expiresAt)],
     ['progress', info.progress && progressText(info.progress)],
     ['finished', time(info.finishedAt)],
+    ['outcome', info.outcome && oneLine(info.outcome)],
+    ['warning', info.warning && terminal.paint('yellow', oneLine(info.warning))],
+    ['costs', info.costs && tally(info.costs)],
+    ['batch', info.batch],
+    ['limit key', info.limitKey && oneLine(info.limitKey)],
     ['dedup key', info.dedupKey && oneLine(info.dedupKey)],
     ['idempotency key', info.idempotencyKey && oneLine(info.idempotencyKey)],
     ['headers', Object.keys(info.headers).length > 0 && prettyJson(info.headers)],

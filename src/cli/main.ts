@@ -5,13 +5,16 @@ import { readFileSync } from 'node:fs'
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util'
 import { isHoldfastError } from '../errors.ts'
 import { withoutPassword } from '../store/postgres/address.ts'
+import { batch } from './batch.ts'
 import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
 import { deleteJob } from './delete.ts'
 import { doctor } from './doctor.ts'
 import { enqueue } from './enqueue.ts'
+import { explain } from './explain.ts'
 import { gate } from './gate.ts'
 import { commandHelp, globalOptions, helpText } from './help.ts'
+import { inbox } from './inbox.ts'
 import { job } from './job.ts'
 import { jobs } from './jobs.ts'
 import { kv } from './kv.ts'
@@ -30,10 +33,26 @@ import { sweep } from './sweep.ts'
 import { Terminal } from './terminal.ts'
 import { wake } from './wake.ts'
 import { watch } from './watch.ts'
+import { workers } from './workers.ts'
 
 const commands: readonly Command[] = [
-  ...[queues, jobs, job, enqueue, pause, resume, cancel, requeue, wake, reschedule, reprioritise, deleteJob, purge],
-  ...[watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
+  ...[
+    queues,
+    jobs,
+    job,
+    explain,
+    enqueue,
+    pause,
+    resume,
+    cancel,
+    requeue,
+    wake,
+    reschedule,
+    reprioritise,
+    deleteJob,
+    purge,
+  ],
+  ...[batch, inbox, workers, watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
 ]
 
 // Whoever reads our output may stop reading: `holdfast jobs | head`.

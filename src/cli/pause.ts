@@ -1,16 +1,16 @@
 import type { Holdfast } from '../holdfast.ts'
-import type { Answer, Command } from './command.ts'
+import { type Answer, type Command, given } from './command.ts'
 
 export const pause: Command = {
   name: 'pause',
   operands: '<queue>',
   says: 'claims pass over the queue; what runs goes on, and no job changes',
-  options: {},
-  examples: ['holdfast pause welcome'],
+  options: { by: { value: 'name', says: 'who asks, for whoever looks' } },
+  examples: ['holdfast pause welcome', 'holdfast pause welcome --by ada'],
 
-  async run({ open, operands: [queue = ''] }) {
+  async run({ open, operands: [queue = ''], options }) {
     const holdfast = await open()
-    await holdfast.pause(queue)
+    await holdfast.pause(queue, given({ by: options.text('by') }))
     return standing(holdfast, queue, 'Paused')
   },
 }

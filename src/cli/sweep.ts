@@ -9,10 +9,10 @@ export const sweep: Command = {
 
   async run({ open }) {
     const totals = await (await open()).sweep()
-    const { rescued, promoted, overdue, pruned, fired } = totals
+    const { rescued, promoted, overdue, admitted, pruned, fired } = totals
     return {
       data: totals,
-      text: `Rescued ${rescued}, promoted ${promoted}, cancelled ${overdue} overdue, pruned ${pruned}, fired ${fired}.`,
+      text: `Rescued ${rescued}, promoted ${promoted}, cancelled ${overdue} overdue, let in ${admitted}, pruned ${pruned}, fired ${fired}.`,
     }
   },
 }

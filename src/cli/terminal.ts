@@ -92,6 +92,17 @@ export class Terminal {
     return rows.join(`\n${' '.repeat(indent)}`)
   }
 
+  /** Whether a line can be drawn again. */
+  get isLive(): boolean {
+    return this.#stream.isTTY === true
+  }
+
+  /** One line, in the place of the one that was drawn before; '' takes it away. Elsewhere than on a terminal, nothing. */
+  redraw(line: string): void {
+    if (!this.isLive) return
+    this.#stream.write(`\r${this.#cut(line, this.#stream.columns - 1)}\u001b[K`)
+  }
+
   #cut(cell: string, room: number): string {
     if (widthOf(cell) <= room) return cell
     const plain = stripVTControlCharacters(cell)

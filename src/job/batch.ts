@@ -11,6 +11,7 @@
 //   Then, once for each round, its completion is told. A retry of what failed arms the next round.
 // - A cancelled batch is finished like any other, and its completion told, but it stays cancelled.
 
+import { parseJson } from './json.ts'
 import type { Costs, JobState, NewJob } from './record.ts'
 
 export type BatchState = 'open' | 'queued' | 'running' | 'paused' | 'done' | 'cancelled'
@@ -104,7 +105,7 @@ export function totalOf({ waiting, running, done, dead, cancelled }: ItemCounts)
 
 /** The job that tells of a batch's completion. */
 export function completionJob({ job, into }: CompletionTarget, completion: Completion, id: string): NewJob {
-  const payload = JSON.parse(job.payload) as Facts
+  const payload = parseJson(job.payload) as Facts
   const told = into === null ? { ...payload, ...completion } : { ...payload, [into]: tell(payload[into], completion) }
   return { ...job, id, idGiven: false, payload: JSON.stringify(told) }
 }
@@ -112,7 +113,7 @@ export function completionJob({ job, into }: CompletionTarget, completion: Compl
 type Facts = Readonly<Record<string, unknown>>
 
 function tell(given: unknown, completion: Completion): unknown {
-  if (typeof given === 'string') return JSON.stringify({ ...(JSON.parse(given) as Facts), ...completion })
+  if (typeof given === 'string') return JSON.stringify({ ...(parseJson(given) as Facts), ...completion })
   return { ...(given as Facts | undefined), ...completion }
 }
 

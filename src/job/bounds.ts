@@ -22,6 +22,16 @@ export const bounds = {
   pageMax: 1_000,
   jsonDepth: 500,
   concurrencyMax: 10_000,
+  limitConcurrencyMax: 1_000_000,
+  /** A store remembers as many starts of a queue or a key. */
+  rateCountMax: 100_000,
+  rateWindowMaxMs: 7 * 86_400_000,
+  /** Items of a batch that are handed over together, and characters of JSON among them. */
+  itemsMax: 1_000,
+  itemsChars: 4 * 1024 * 1024,
+  /** Of the names that a job's costs have. */
+  costNamesMax: 100,
+  labelLength: 255,
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,
@@ -47,4 +57,7 @@ export const defaults = {
   retainDoneMs: 86_400_000,
   retainDeadMs: 14 * 86_400_000,
   priority: 5,
+  batchConcurrency: 3,
+  retainBatchMs: 14 * 86_400_000,
+  offerMs: 86_400_000,
 } as const

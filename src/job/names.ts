@@ -37,6 +37,10 @@ export function checkReaperName(name: unknown): string {
   return checkNameOf('A reaper', name)
 }
 
+export function checkInboxName(name: unknown): string {
+  return checkNameOf('An inbox', name)
+}
+
 function checkNameOf(what: string, name: unknown): string {
   if (isQueueName(name)) return name
   const wanted = `${what} name is 1 to ${bounds.nameLength} characters of A-Z a-z 0-9 . _ : -; got ${show(name)}.`
@@ -116,6 +120,14 @@ export function checkText(value: unknown, option: string, maxBytes: number): str
 export function checkSignal(signal: unknown): AbortSignal | undefined {
   if (signal === undefined || signal instanceof AbortSignal) return signal
   throw new HoldfastError('INVALID_OPTION', `signal must be an AbortSignal; got ${show(signal)}.`, { option: 'signal' })
+}
+
+/** What people call an outcome, a warning, a cost. */
+export function checkLabel(label: unknown, option: string): string {
+  const { labelLength } = bounds
+  if (isText(label) && label.length <= labelLength) return label
+  const wanted = `${option} is a text of 1 to ${labelLength} characters; got ${show(label)}.`
+  throw new HoldfastError('INVALID_OPTION', wanted, { option, value: label })
 }
 
 const dateMaxMs = Date.UTC(9999, 11, 31)

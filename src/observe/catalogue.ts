@@ -58,7 +58,22 @@ export const catalogue = {
     labels: [],
     help: 'Jobs cancelled by sweeps because they had not started in time.',
   },
+  admitted_total: {
+    type: 'counter',
+    labels: [],
+    help: 'Held jobs let in by sweeps because their key had room again.',
+  },
   pruned_total: { type: 'counter', labels: [], help: 'Finished jobs removed by sweeps when their retention was over.' },
+  batch_items_total: {
+    type: 'counter',
+    labels: ['status'],
+    help: 'Items handed over by whole submissions, created or duplicate.',
+  },
+  batches_finished_total: {
+    type: 'counter',
+    labels: ['state'],
+    help: 'Batches that this process found finished, done or cancelled; once for each round.',
+  },
   running: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs now.' },
   capacity: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs at most at a time.' },
 } as const satisfies Readonly<Record<string, MetricEntry>>

@@ -116,12 +116,18 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
     'heartbeat.failed': () => instruments.heartbeat_failures_total.inc(),
     'claim.ended': ({ durationMs }) => instruments.claim_duration_seconds.observe(durationMs / 1_000),
     'settle.ended': ({ durationMs }) => instruments.settle_duration_seconds.observe(durationMs / 1_000),
-    'sweep.ended': ({ rescued, promoted, overdue, pruned }) => {
+    'sweep.ended': ({ rescued, promoted, overdue, admitted, pruned }) => {
       instruments.rescued_total.inc(rescued)
       instruments.promoted_total.inc(promoted)
       instruments.overdue_total.inc(overdue)
+      instruments.admitted_total.inc(admitted)
       instruments.pruned_total.inc(pruned)
     },
+    'batch.submitted': ({ added, duplicates }) => {
+      instruments.batch_items_total.inc({ status: 'created' }, added)
+      instruments.batch_items_total.inc({ status: 'duplicate' }, duplicates)
+    },
+    'batch.finished': ({ state }) => instruments.batches_finished_total.inc({ state }),
     'worker.started': ({ worker, concurrency }) => workers.started(worker, concurrency),
     'worker.stopped': ({ worker }) => workers.stopped(worker),
     'worker.failed': ({ worker }) => workers.stopped(worker),

@@ -114,6 +114,32 @@ export const wording: Wording = {
     },
   },
 
+  'batch.submitted': {
+    level: 'info',
+    say: ({ batch, name, added, duplicates, durationMs }) => {
+      const met = duplicates === 0 ? '' : `, ${count(duplicates, 'duplicate')} left out`
+      const message = `Batch ${name} (${batch}) was handed over: ${count(added, 'item')}${met}, in ${time(durationMs)}.`
+      return { message, facts: { batch, name, added, duplicates, durationMs }, kind: null }
+    },
+  },
+  'batch.steered': {
+    level: 'info',
+    say: ({ batch, name, as, by, reason, state }) => {
+      const who = by === null ? '' : ` by ${by}`
+      const why = reason === null ? '' : ` (${reason})`
+      const message = `Batch ${name} (${batch}) was ${steered[as]}${who}${why}.`
+      return { message, facts: { batch, name, as, by, reason, state }, kind: null }
+    },
+  },
+  'batch.finished': {
+    level: 'info',
+    say: ({ batch, name, state, round }) => {
+      const again = round === 1 ? '' : ` in round ${round}`
+      const how = state === 'done' ? 'is done' : 'was cancelled, and its last item has ended'
+      return { message: `Batch ${name} (${batch}) ${how}${again}.`, facts: { batch, name, state, round }, kind: null }
+    },
+  },
+
   'heartbeat.failed': {
     level: 'warn',
     say: ({ worker, jobs, error }) => ({
@@ -124,10 +150,10 @@ export const wording: Wording = {
   },
   'sweep.ended': {
     level: 'info',
-    say: ({ rescued, promoted, overdue, pruned, durationMs }) => {
+    say: ({ rescued, promoted, overdue, admitted, pruned, durationMs }) => {
       if (rescued === 0) return null
       const message = `The sweep took back ${count(rescued, 'job')} whose ${rescued === 1 ? 'lease' : 'leases'} had run out.`
-      return { message, facts: { rescued, promoted, overdue, pruned, durationMs }, kind: 'sweeps' }
+      return { message, facts: { rescued, promoted, overdue, admitted, pruned, durationMs }, kind: 'sweeps' }
     },
   },
   'store.down': {
@@ -255,6 +281,15 @@ const failed = {
   timeout: 'took too long',
   crashed: 'took its thread with it',
   expired: 'was never heard of again',
+} as const
+
+const steered = {
+  close: 'closed',
+  pause: 'paused',
+  resume: 'resumed',
+  cancel: 'cancelled',
+  retryFailed: 'told to retry what failed',
+  delete: 'deleted',
 } as const
 
 const skippedFor = {

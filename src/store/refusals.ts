@@ -3,6 +3,7 @@
 import { type Refused, refuse } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
 import type { JobState } from '../job/record.ts'
+import type { Steering } from './store.ts'
 
 /** Thrown to undo the request at hand and answer with this instead. */
 export class Refusal extends Error {
@@ -56,31 +57,40 @@ export function requeueBlocked(id: string, heldBy: string): Refused {
   )
 }
 
-export function batchWasCancelled(id: string): Refused {
-  return refuse('INVALID_STATE', `Cannot requeue job ${id}: its batch was cancelled.`, { id, state: 'dead' })
+export function requeueCancelled(id: string, batchId: string): Refused {
+  return refuse(
+    'INVALID_STATE',
+    `Cannot requeue job ${id}: batch ${batchId} that it is an item of was cancelled. Enqueue its work anew.`,
+    { id, state: 'dead', batchId },
+  )
 }
 
-export function batchNotFound(id: string): Refused {
-  return refuse('BATCH_NOT_FOUND', `There is no batch ${id}; it never was, was deleted, or its retention is over.`, {
-    id,
+export function batchNotFound(batchId: string): Refused {
+  return refuse(
+    'BATCH_NOT_FOUND',
+    `There is no batch ${batchId}; it never was, was deleted, or its retention is over.`,
+    { batchId },
+  )
+}
+
+export function cannotSteer(batchId: string, as: Steering, state: BatchState): Refused {
+  const verb = as === 'retryFailed' ? 'retry what failed of' : as
+  const wanted = as === 'retryFailed' ? 'one that was not cancelled' : 'one that has not ended'
+  const message = `Cannot ${verb} batch ${batchId}: it is ${state}, and that takes ${wanted}.`
+  return refuse('INVALID_STATE', message, { batchId, state })
+}
+
+export function cannotAddItems(batchId: string, state: BatchState): Refused {
+  const what = state === 'cancelled' ? 'it was cancelled' : 'it was closed'
+  return refuse('INVALID_STATE', `Cannot add items to batch ${batchId}: ${what}. Make another batch for them.`, {
+    batchId,
+    state,
   })
 }
 
-export function cannotSteer(id: string, state: BatchState, verb: string): Refused {
-  return refuse('INVALID_STATE', `Cannot ${verb} batch ${id}: it is ${state}.`, { id, state })
-}
-
-export function cannotAdd(id: string, state: BatchState): Refused {
-  const message = `Cannot add items to batch ${id}: it is ${state === 'cancelled' ? state : 'closed'}. Make another batch.`
-  return refuse('INVALID_STATE', message, { id, state })
-}
-
-export function itemsMissing(id: string, at: number, submitted: number): Refused {
-  return refuse(
-    'INVALID_STATE',
-    `Batch ${id} has ${submitted} items, and these begin at ${at}: those between are missing. Submit from ${submitted} on.`,
-    { id, at, submitted },
-  )
+export function itemsMissing(batchId: string, at: number, submitted: number): Refused {
+  const message = `Batch ${batchId} has ${submitted} items, and these begin at number ${at}: those in between are missing. Hand over all of them, in order.`
+  return refuse('INVALID_STATE', message, { batchId, at, submitted })
 }
 
 /** Why a SQL effect may not be run at all. */

@@ -16,6 +16,8 @@ export interface SweepTotals {
   readonly rescued: number
   readonly promoted: number
   readonly overdue: number
+  /** Held jobs that were let in. */
+  readonly admitted: number
   readonly pruned: number
   /** Jobs that slots of schedules became, and slots that became none. */
   readonly fired: number
@@ -44,13 +46,14 @@ export class Sweeper {
 
   /** Sweeps until nothing more is due. */
   async sweep(): Promise<Omit<SweepTotals, 'fired' | 'skipped'>> {
-    const totals = { rescued: 0, promoted: 0, overdue: 0, pruned: 0 }
+    const totals = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
     let report: SweepReport
     do {
       report = await this.#sweepOnce()
       totals.rescued += report.rescued
       totals.promoted += report.promoted
       totals.overdue += report.overdue
+      totals.admitted += report.admitted
       totals.pruned += report.pruned
     } while (report.more)
     return totals
@@ -96,9 +99,9 @@ export class Sweeper {
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
     for (const hold of report.lapsed) this.#tellLapsed(hold, report.now)
     if (this.#events.hears('sweep.ended')) {
-      const { rescued, promoted, overdue, pruned } = report
+      const { rescued, promoted, overdue, admitted, pruned } = report
       const durationMs = this.#timers.now() - startedAt
-      this.#events.emit('sweep.ended', { rescued, promoted, overdue, pruned, durationMs })
+      this.#events.emit('sweep.ended', { rescued, promoted, overdue, admitted, pruned, durationMs })
     }
     return report
   }

@@ -8,6 +8,7 @@ import { newId } from '../id.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
+import type { Costs } from '../job/record.ts'
 import { encodeWake } from '../job/stored.ts'
 import { prepareJob, validate } from '../prepare.ts'
 import { Queue } from '../queue.ts'
@@ -25,6 +26,8 @@ export interface HandlerJobOptions {
   readonly headers?: Readonly<Record<string, string>>
   /** What `holdfast.wake(id, data)` brought. */
   readonly wake?: unknown
+  /** The id of the batch that it is an item of. */
+  readonly batch?: string
   readonly createdAt?: Date | number
   readonly startedAt?: Date | number
 }
@@ -34,7 +37,7 @@ export type AbortCode = Extract<ErrorCode, 'JOB_CANCELLED' | 'JOB_TIMEOUT' | 'LE
 
 const optionNames: readonly (keyof HandlerJobOptions)[] = [
   ...(['id', 'attempt', 'attempts', 'priority', 'timeout', 'headers'] as const),
-  ...(['wake', 'createdAt', 'startedAt'] as const),
+  ...(['wake', 'batch', 'createdAt', 'startedAt'] as const),
 ]
 
 export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload, Result> {
@@ -63,6 +66,11 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
   /** Every `extend`, in milliseconds. */
   get extensions(): readonly number[] {
     return this.#desk.extensions
+  }
+
+  /** What it said that it has cost; null where it said nothing. */
+  get costs(): Costs | null {
+    return Job.costsIn(this as Job)
   }
 
   /** Aborts the signal, as when the job is cancelled. */
@@ -98,7 +106,8 @@ export function handlerJob(
 }
 
 function toClaimed(definition: AnyDefinition, payload: unknown, options: HandlerJobOptions): ClaimedJob {
-  const { id = newId(), attempt = 1, wake, createdAt = Date.now(), startedAt = Date.now(), ...enqueueOptions } = options
+  const { id = newId(), attempt = 1, wake, batch, ...times } = options
+  const { createdAt = Date.now(), startedAt = Date.now(), ...enqueueOptions } = times
   const job = atOnce(prepareJob(definition, payload, enqueueOptions), definition.name)
   const startedMs = checkTime(startedAt, 'startedAt')
   return {
@@ -114,7 +123,7 @@ function toClaimed(definition: AnyDefinition, payload: unknown, options: Handler
     startedAt: startedMs,
     expiresAt: startedMs + definition.leaseMs,
     headers: wake === undefined ? job.headers : encodeWake(job.headers, encodeJson(wake, wakeRule)),
-    batch: null,
+    batch: batch === undefined ? null : checkJobId(batch),
   }
 }
 

@@ -71,7 +71,8 @@ export class Webhooks {
     this.#door = new Door(plan.rules)
     this.#hosts = new HostLimit(plan.perHost)
     const timeout = plan.timeoutMs + placeMs + aroundMs
-    this.queue = defineQueue<WebhookCall, WebhookAnswer>(plan.queue, { ...plan.behaviour, timeout })
+    const definition = defineQueue<WebhookCall, WebhookAnswer>(plan.queue, { ...plan.behaviour, timeout })
+    this.queue = { ...definition, factsInto: 'body' }
   }
 
   /** The payload of a call: `job.effects.enqueue(webhooks.queue, webhooks.call(url, body))`. */
@@ -79,7 +80,7 @@ export class Webhooks {
     return toCall(url, body, options)
   }
 
-  /** The same as an effect: `lease.done(result, { enqueue: [webhooks.effect(url, body)] })`. */
+  /** The same as an effect: `lease.done(result, { enqueue: [webhooks.effect(url, body)] })`; or as a batch's `onComplete`. */
   effect(url: string | URL, body: unknown, options: Omit<WebhookOptions, 'tx'> = {}): FollowUp {
     const { call, enqueue } = parted(options)
     return { ...enqueue, queue: this.queue, payload: toCall(url, body, call) }

@@ -2,8 +2,9 @@
 // passed through middleware and sent between threads.
 
 import { type Duration, toMs } from '../duration.ts'
-import { HoldfastError } from '../errors.ts'
-import { checkOptions } from '../job/names.ts'
+import { defaults } from '../job/bounds.ts'
+import { encodeJson, kvRule } from '../job/codec.ts'
+import { checkInboxName, checkLabel, checkOptions } from '../job/names.ts'
 
 const fates = new WeakSet<object>()
 
@@ -33,7 +34,23 @@ export interface CloseGate {
   readonly reason: string
 }
 
-export type Fate<Result = unknown> = Snooze | Release | Outcome<Result> | CloseGate
+/** What it brings waits in an inbox for somebody to take it; if nobody does in time, the job comes back. */
+export interface Offer {
+  readonly fate: 'offer'
+  readonly inbox: string
+  /** JSON text. */
+  readonly value: string
+  readonly ttlMs: number
+}
+
+export type Fate<Result = unknown> = Snooze | Release | Outcome<Result> | CloseGate | Offer
+
+export interface OfferOptions {
+  /** Its name; whoever takes from it says `holdfast.inbox(name)`. */
+  readonly inbox: string
+  /** How long it waits there; 24 h unless given. */
+  readonly ttl?: Duration
+}
 
 export interface OutcomeOptions {
   /** What was not quite right, such as `consent-wall`. */
@@ -54,6 +71,17 @@ export function outcome<Result>(label: string, result?: Result, options: Outcome
   return made({ fate: 'outcome', outcome: checkLabel(label, 'outcome'), warning, result })
 }
 
+export function offer(value: unknown, options: OfferOptions): Offer {
+  checkOptions(options, 'offer options', ['inbox', 'ttl'])
+  const { inbox, ttl = defaults.offerMs } = options
+  return made({
+    fate: 'offer',
+    inbox: checkInboxName(inbox),
+    value: encodeJson(value, kvRule),
+    ttlMs: toMs(ttl, 'offer.ttl', { min: 1 }),
+  })
+}
+
 export function closeGate(reason: string): CloseGate {
   return made({ fate: 'closeGate', reason: String(reason) })
 }
@@ -68,14 +96,7 @@ export function adopt<F extends Fate>(fate: F): F {
   return made({ ...fate })
 }
 
-const labelMax = 255
-
 function made<F extends Fate>(fate: F): F {
   fates.add(fate)
   return fate
-}
-
-function checkLabel(label: unknown, option: string): string {
-  if (typeof label === 'string' && label !== '' && label.length <= labelMax && label.isWellFormed()) return label
-  throw new HoldfastError('INVALID_OPTION', `${option} is a text of 1 to ${labelMax} characters.`, { option })
 }

@@ -3,13 +3,18 @@
 import type { Duration, DurationRule } from '../duration.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkNumber, checkText } from '../job/names.ts'
+import type { Costs } from '../job/record.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
+import { CostSum } from '../remarks.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import {
   type CloseGate,
   closeGate,
+  type Offer,
+  type OfferOptions,
   type Outcome,
   type OutcomeOptions,
+  offer,
   outcome,
   type Release,
   release,
@@ -41,6 +46,7 @@ export class Job<Payload = unknown, Result = unknown> {
   readonly #desk: JobDesk
   #effects: StagedEffects | null = null
   #extras: Extras | null = null
+  #costs: CostSum | null = null
 
   constructor(desk: JobDesk, payload: Payload) {
     this.#desk = desk
@@ -66,6 +72,11 @@ export class Job<Payload = unknown, Result = unknown> {
 
   get priority(): number {
     return this.#desk.claimed.priority
+  }
+
+  /** The id of the batch that it is an item of; null where it is none. */
+  get batch(): string | null {
+    return this.#desk.claimed.batch
   }
 
   /** How long this run may take. */
@@ -109,6 +120,12 @@ export class Job<Payload = unknown, Result = unknown> {
     this.#desk.progress(value, message ?? null)
   }
 
+  /** Adds to what this run has cost, such as `('tokens', 1200)`. Kept when the run ends, well or not; a batch sums it up. */
+  cost(name: string, amount: number): void {
+    this.#costs ??= new CostSum()
+    this.#costs.add(name, amount)
+  }
+
   log(message: string, facts: Readonly<Record<string, unknown>> = {}): void {
     this.#desk.log(message, facts)
   }
@@ -133,6 +150,14 @@ export class Job<Payload = unknown, Result = unknown> {
     return outcome(label, result, options)
   }
 
+  /**
+   * To be returned: what it brings waits in an inbox for somebody to accept it, and then the job is done. If nobody does within
+   * `ttl`, it comes back and runs again, without costing an attempt.
+   */
+  offer(value: unknown, options: OfferOptions): Offer {
+    return offer(value, options)
+  }
+
   /** To be returned: the worker's gate closes, and the job is given back. */
   closeGate(reason: string): CloseGate {
     return closeGate(reason)
@@ -150,5 +175,10 @@ export class Job<Payload = unknown, Result = unknown> {
   /** The effects that were staged, if any were. */
   static stagedIn(job: Job): StagedEffects | null {
     return job.#effects
+  }
+
+  /** What it has cost so far, if anything was said of it. */
+  static costsIn(job: Job): Costs | null {
+    return job.#costs?.total ?? null
   }
 }

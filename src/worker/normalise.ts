@@ -7,22 +7,27 @@ import type { HoldfastError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
 import { encodeJson, resultRule } from '../job/codec.ts'
 import { jobError } from '../job/error.ts'
-import type { EffectSet } from '../job/record.ts'
+import { encodeOffered, inboxKey } from '../job/inbox.ts'
+import type { Costs, EffectSet } from '../job/record.ts'
 import type { FailedEnding, Settlement } from '../job/transition.ts'
 import { isPermanent } from '../permanent.ts'
 import { validate } from '../prepare.ts'
+import { remarksOf } from '../remarks.ts'
 import { delayAskedBy } from '../retry-later.ts'
-import type { Capabilities } from '../store/store.ts'
+import type { Capabilities, ClaimedJob } from '../store/store.ts'
 import { ThreadCrashed } from './crash.ts'
-import { type Fate, isFate } from './fate.ts'
+import { type Fate, isFate, type Offer } from './fate.ts'
 import type { StagedEffects } from './staged-effects.ts'
 
 /** What must be known of a run to settle it. */
 export interface Ground {
   readonly definition: AnyDefinition
+  readonly claimed: ClaimedJob
   readonly attempt: number
   readonly capabilities: Capabilities
   readonly staged: StagedEffects | null
+  /** What its handler said that it has cost so far. */
+  readonly costs: Costs | null
   closeGate(reason: string): Promise<void>
   random(): number
 }
@@ -33,7 +38,7 @@ export type AbortKind = 'timeout' | 'cancelled' | 'lost' | 'shutdown'
 /** A promise only where something must be waited for. */
 export function ofReturned(value: unknown, ground: Ground): Settlement | Promise<Settlement> {
   try {
-    const settlement = isFate(value) ? ofFate(value, ground) : done(value, ground)
+    const settlement = isFate(value) ? ofFate(value, ground) : done(value, unlabelled, ground)
     if (!(settlement instanceof Promise)) return settlement
     return settlement.catch((error) => ofThrown(error, ground))
   } catch (error) {
@@ -67,7 +72,8 @@ export function ofAborted({ kind, error: reason }: Abort, error: unknown, ground
 }
 
 export function retry(error: unknown, ground: Ground, ending: FailedEnding = 'failed'): Settlement {
-  return { as: 'retry', error: jobError(error), delayMs: delayAskedBy(error) ?? retryDelayMs(ground), ending }
+  const delayMs = delayAskedBy(error) ?? retryDelayMs(ground)
+  return { as: 'retry', error: jobError(error), delayMs, ending, ...costsOf(ground) }
 }
 
 export function retryDelayMs({ definition, attempt, random }: Ground): number {
@@ -77,24 +83,30 @@ export function retryDelayMs({ definition, attempt, random }: Ground): number {
 function ofFailure(error: unknown, ground: Ground): Settlement | Promise<Settlement> {
   if (!isPermanent(error) || error.effects === undefined) return failure(error, ground)
   return prepareEffects(error.effects, ground.capabilities).then(
-    (effects) => dead(error, effects, 'failed'),
+    (effects) => dead(error, effects, 'failed', ground),
     (unprepared) => retry(unprepared, ground),
   )
 }
 
 function failure(error: unknown, ground: Ground, ending: FailedEnding = endingOf(error)): Settlement {
-  if (isPermanent(error)) return dead(error, error.prepared, ending)
-  return isRetryable(ground.definition, error) ? retry(error, ground, ending) : dead(error, null, ending)
+  if (isPermanent(error)) return dead(error, error.prepared, ending, ground)
+  return isRetryable(ground.definition, error) ? retry(error, ground, ending) : dead(error, null, ending, ground)
 }
 
-function dead(error: unknown, effects: EffectSet | null, ending: FailedEnding): Settlement {
-  return { as: 'dead', error: jobError(error), effects, ending }
+function dead(error: unknown, effects: EffectSet | null, ending: FailedEnding, ground: Ground): Settlement {
+  return { as: 'dead', error: jobError(error), effects, ending, ...costsOf(ground) }
+}
+
+function costsOf({ costs }: Ground): { readonly costs?: Costs } {
+  return costs === null ? {} : { costs }
 }
 
 function ofFate(fate: Fate, ground: Ground): Settlement | Promise<Settlement> {
   switch (fate.fate) {
     case 'outcome':
-      return done(fate.result, ground)
+      return done(fate.result, fate, ground)
+    case 'offer':
+      return offered(fate, ground)
     case 'snooze':
       return { as: 'snooze', delayMs: fate.delayMs }
     case 'release':
@@ -109,17 +121,35 @@ async function released(reason: string, ground: Ground): Promise<Settlement> {
   return { as: 'release' }
 }
 
-function done(result: unknown, ground: Ground): Settlement | Promise<Settlement> {
-  const { resultSchema, name } = ground.definition
-  const checked = resultSchema ? validate(resultSchema, result, 'result', name) : undefined
-  if (checked instanceof Promise) return checked.then(() => doneWith(result, ground))
-  return doneWith(result, ground)
+/** It waits for as long as what it offers does, and comes back by itself. */
+function offered({ inbox, value, ttlMs }: Offer, { claimed }: Ground): Settlement {
+  const { id, queue, batch, attempt } = claimed
+  const put = { key: inboxKey(inbox, id), value: encodeOffered({ queue, batch, attempt, value }), ttlMs }
+  return { as: 'snooze', delayMs: ttlMs, effects: { put: [put], delete: [], sql: [], enqueue: [] } }
 }
 
-function doneWith(result: unknown, { staged, capabilities }: Ground): Settlement | Promise<Settlement> {
+interface Labels {
+  readonly outcome: string | null
+  readonly warning: string | null
+}
+
+const unlabelled: Labels = { outcome: null, warning: null }
+
+function done(result: unknown, labels: Labels, ground: Ground): Settlement | Promise<Settlement> {
+  const { resultSchema, name } = ground.definition
+  const checked = resultSchema ? validate(resultSchema, result, 'result', name) : undefined
+  if (checked instanceof Promise) return checked.then(() => doneWith(result, labels, ground))
+  return doneWith(result, labels, ground)
+}
+
+function doneWith(result: unknown, labels: Labels, ground: Ground): Settlement | Promise<Settlement> {
+  const { staged, capabilities, costs } = ground
   const text = result === undefined ? null : encodeJson(result, resultRule)
-  if (!staged) return { as: 'done', result: text, effects: null }
-  return prepared(staged, capabilities).then((effects) => ({ as: 'done', result: text, effects }))
+  const { outcome, warning } = labels
+  const remarks = remarksOf({ outcome, warning, costs })
+  const said = remarks === null ? {} : { remarks }
+  if (!staged) return { as: 'done', result: text, effects: null, ...said }
+  return prepared(staged, capabilities).then((effects) => ({ as: 'done', result: text, effects, ...said }))
 }
 
 async function prepared(staged: StagedEffects, capabilities: Capabilities): Promise<EffectSet | null> {

@@ -19,6 +19,7 @@ import { type Duration, toMs } from '../duration.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events, RunFacts } from '../events.ts'
 import { jobError } from '../job/error.ts'
+import type { Costs } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
@@ -216,6 +217,10 @@ export class Run implements JobDesk, Ground {
 
   get staged(): StagedEffects | null {
     return this.#job && Job.stagedIn(this.#job)
+  }
+
+  get costs(): Costs | null {
+    return this.#job && Job.costsIn(this.#job)
   }
 
   async closeGate(reason: string): Promise<void> {

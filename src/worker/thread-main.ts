@@ -35,19 +35,22 @@ async function run(start: Start): Promise<void> {
     port.postMessage(end)
   } catch (error) {
     const message = `A handler in a thread returns plain data: ${(error as Error).message}`
-    port.postMessage({ threw: await toSent(new HoldfastError('INVALID_PAYLOAD', message)) } satisfies FromHandler)
+    const threw = await toSent(new HoldfastError('INVALID_PAYLOAD', message))
+    port.postMessage({ threw, costs: 'costs' in end ? end.costs : null } satisfies FromHandler)
   }
 }
 
 async function ended(desk: ThreadDesk, payload: unknown): Promise<FromHandler> {
+  const job = new Job(desk, payload)
   try {
     const handler = await importHandler()
-    const job = new Job(desk, payload)
     const returned = await handler(job)
     const staged = Job.stagedIn(job)
-    return { returned, isFate: isFate(returned), effects: staged && (await prepareEffects(staged.all(), anyStore)) }
+    const effects = staged && (await prepareEffects(staged.all(), anyStore))
+    return { returned, isFate: isFate(returned), effects, costs: Job.costsIn(job) }
   } catch (error) {
-    return { threw: await toSent(error).catch(toSent) } // where the effects of a death cannot be prepared, that is the error
+    // Where the effects of a death cannot be prepared, that is the error.
+    return { threw: await toSent(error).catch(toSent), costs: Job.costsIn(job) }
   }
 }
 

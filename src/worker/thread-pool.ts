@@ -151,6 +151,7 @@ class Thread {
   #end(message: HandlerEnd): void {
     const current = this.#finish()
     if (!current) return
+    for (const [name, amount] of Object.entries(message.costs ?? {})) current.job.cost(name, amount)
     if ('threw' in message) current.reject(toThrown(message.threw))
     else {
       if (message.effects) current.job.effects.adopt(message.effects)

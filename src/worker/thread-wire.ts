@@ -1,7 +1,7 @@
 // What goes to and fro between a handler in a thread and the worker that owns its job.
 
 import type { Duration } from '../duration.ts'
-import type { EffectSet } from '../job/record.ts'
+import type { Costs, EffectSet } from '../job/record.ts'
 import type { ClaimedJob } from '../store/store.ts'
 
 export interface ThreadData {
@@ -20,8 +20,13 @@ export type ToHandler =
   | { readonly extended: number; readonly error: SentError | null }
 
 export type HandlerEnd =
-  | { readonly returned: unknown; readonly isFate: boolean; readonly effects: EffectSet | null }
-  | { readonly threw: SentError }
+  | {
+      readonly returned: unknown
+      readonly isFate: boolean
+      readonly effects: EffectSet | null
+      readonly costs: Costs | null
+    }
+  | { readonly threw: SentError; readonly costs: Costs | null }
 
 export type FromHandler =
   | { readonly progress: number; readonly message: string | null }

@@ -18,7 +18,7 @@ import type { Events } from '../events.ts'
 import { defaults } from '../job/bounds.ts'
 import { checkOptions } from '../job/names.ts'
 import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
-import type { ClaimedJob, SettleRequest, Store } from '../store/store.ts'
+import type { ClaimedJob, KvWrite, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import type { Waiters } from '../waiters.ts'
 import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from './claim-loop.ts'
@@ -26,6 +26,7 @@ import { Heartbeat } from './heartbeat.ts'
 import type { Job } from './job.ts'
 import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
 import { Outage } from './outage.ts'
+import { Presence } from './presence.ts'
 import { ProgressBoard } from './progress-board.ts'
 import { Run, type RunDesk, type Service } from './run.ts'
 import { Settlements } from './settlements.ts'
@@ -100,6 +101,8 @@ export class Worker {
   readonly #settlements: Settlements
   readonly #progress: ProgressBoard
   readonly #alarm: Alarm
+  /** Null where it is not to be told of. */
+  readonly #presence: Presence | null
   readonly #runDesk: RunDesk
   /** Everything that was claimed and is not settled. */
   readonly #runs = new Set<Run>()
@@ -117,7 +120,7 @@ export class Worker {
   #onIdle: (() => void) | null = null
   #onNothingHeld: (() => void) | null = null
 
-  constructor(desk: WorkerDesk, plan: Plan, makeLoop: MakeLoop = (loopDesk, halt) => claimLoop(plan, loopDesk, halt)) {
+  constructor(desk: WorkerDesk, plan: Plan, makeLoop?: MakeLoop) {
     this.#desk = desk
     this.#plan = plan
     this.name = plan.name
@@ -146,7 +149,9 @@ export class Worker {
       this.#runs,
       plan.leaseMs,
     )
-    this.#loop = makeLoop(
+    this.#presence = makeLoop || isDisabled('presence') ? null : toPresence(desk, plan)
+    const make: MakeLoop = makeLoop ?? ((loopDesk, halt) => claimLoop(plan, loopDesk, halt))
+    this.#loop = make(
       {
         ...{ worker, events, timers, outage, waiters },
         leaseMs: plan.leaseMs,
@@ -222,6 +227,7 @@ export class Worker {
     this.#alarm.stop()
     this.#progress.stop()
     this.#plan.gate?.stop()
+    await this.#presence?.end()
     await Promise.all([...this.#services.values()].map((service) => service.close?.()))
     this.#end()
     if (this.#failure) throw this.#failure.error
@@ -241,6 +247,7 @@ export class Worker {
     const queues = this.#plan.all ? null : [...this.#plan.queues.keys()]
     const { concurrency } = this.#plan
     this.#desk.events.emit('worker.started', { worker: this.name, queues, concurrency })
+    this.#presence?.begin()
     await this.#loop.run()
   }
 
@@ -425,6 +432,11 @@ export class Worker {
     if (this.#desk.sweeps.error) return `The sweep fails: ${this.#desk.sweeps.error.message}`
     return null
   }
+}
+
+function toPresence({ store, timers }: WorkerDesk, { name, all, queues, concurrency }: Plan): Presence {
+  const desk = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
+  return new Presence(desk, { name, queues: all ? null : [...queues.keys()], concurrency })
 }
 
 function claimLoop(plan: Plan, desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {

@@ -24,6 +24,7 @@ test('help lists every command, and each command explains itself', async () => {
       'queues',
       'jobs',
       'job',
+      'explain',
       'enqueue',
       'pause',
       'resume',
@@ -33,7 +34,21 @@ test('help lists every command, and each command explains itself', async () => {
       'reschedule',
       'reprioritise',
     ],
-    ...['delete', 'purge', 'watch', 'sweep', 'doctor', 'schedules', 'schedule', 'gate', 'kv', 'migrate'],
+    ...[
+      'delete',
+      'purge',
+      'batch',
+      'inbox',
+      'workers',
+      'watch',
+      'sweep',
+      'doctor',
+      'schedules',
+      'schedule',
+      'gate',
+      'kv',
+      'migrate',
+    ],
   ]
   const check = async (name: string) => {
     assert.match(stdout, new RegExp(`^ {2}${name} `, 'm'))
@@ -80,6 +95,11 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
     [['gate', 'kick'], /^holdfast: gate takes list, open or close; got "kick"\.\n$/],
     [['gate', 'open'], /^holdfast: Write: holdfast gate open <name>\n$/],
     [['gate', 'open', 'x', '--reason', 'y'], /^holdfast: --reason says why to close a gate\.\n$/],
+    [['batch', 'kick', 'x'], /^holdfast: batch takes list, show, submit, .*; got "kick"\.\n$/],
+    [['batch', 'pause'], /^holdfast: Write: holdfast batch pause <batch>\n$/],
+    [['batch', 'submit'], /^holdfast: Say what the batch is called: --name articles\.\n$/],
+    [['inbox', 'accept', 'x'], /^holdfast: Write: holdfast inbox accept <inbox> <id> .*\n$/],
+    [['explain'], /^holdfast: Write: holdfast explain <id>\n$/],
     [['kv', 'steal', 'x'], /^holdfast: kv takes get, put, delete or scan; got "steal"\.\n$/],
     [['kv', 'put', 'x'], /^holdfast: Write: holdfast kv put <key> <json>\n$/],
   ]
@@ -292,7 +312,7 @@ test('sweep says what it swept', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
   assert.deepEqual(await world.json('sweep'), {
-    ...{ rescued: 0, promoted: 1, overdue: 0, pruned: 0, fired: 0, skipped: 0 },
+    ...{ rescued: 0, promoted: 1, overdue: 0, admitted: 0, pruned: 0, fired: 0, skipped: 0 },
   })
 })
 

@@ -22,7 +22,10 @@ export function countsTests(inWorld: InWorld): void {
         await enqueue('b', 7)
         const other = await another()
         const a = { ...none, ready: 5, running: 4, done: 5, dead: 4, cancelled: 2, scheduled: 6, oldestWaitingMs: 0 }
-        assert.deepEqual(await queueInfo(other, 'a'), { name: 'a', paused: false, ...a })
+        assert.deepEqual(await queueInfo(other, 'a'), {
+          ...{ name: 'a', paused: false, pausedAt: null, pausedBy: null },
+          ...a,
+        })
         assert.deepEqual(await other.stats('a'), a)
         assert.deepEqual(await other.stats(), { ...a, ready: 12 })
       }),

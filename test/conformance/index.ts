@@ -2,6 +2,9 @@
 import { describe } from 'node:test'
 import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
+import { batchRaceTests } from './batch-races.ts'
+import { batchSteeringTests } from './batch-steering.ts'
+import { batchTests } from './batches.ts'
 import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
 import { claimTests } from './claim.ts'
@@ -17,14 +20,19 @@ import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
+import { explainTests } from './explain.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
+import { inboxTests } from './inbox.ts'
 import { kvTests } from './kv.ts'
 import { leaseRenewTests } from './lease-renew.ts'
+import { limitLoadTests } from './limit-load.ts'
+import { limitTests } from './limits.ts'
 import { onDeadTests } from './on-dead.ts'
 import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
+import { rateLimitTests } from './rate-limits.ts'
 import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
 import { reaperTests } from './reaper.ts'
@@ -72,6 +80,8 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
+  ...[limitTests, rateLimitTests, limitLoadTests, batchTests, batchSteeringTests, batchRaceTests, inboxTests],
+  ...[explainTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

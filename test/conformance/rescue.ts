@@ -92,7 +92,7 @@ export function rescueTests(inWorld: InWorld): void {
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2, delay: '1m' }])
         await claimOne(holdfast, 'mail')
-        const nothingSwept = { rescued: 0, promoted: 0, overdue: 0, pruned: 0, fired: 0, skipped: 0 }
+        const nothingSwept = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0, fired: 0, skipped: 0 }
         for (let n = 0; n < 3; n++) {
           assert.deepEqual(await holdfast.sweep(), nothingSwept)
         }

@@ -383,7 +383,7 @@ export function scheduleTests(inWorld: InWorld): void {
 const newJob = {
   ...{ id: '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f81', idGiven: false, queue: 'reports', payload: '1', headers: null },
   ...{ priority: 5, maxAttempts: 5, timeoutMs: null, delayMs: 0, runAt: null, startBefore: null },
-  ...{ dedup: null, idempotency: null },
+  ...{ dedup: null, idempotency: null, limitKey: null },
 } as const
 
 async function fire(holdfast: Holdfast): Promise<{ fired: number; skipped: number }> {

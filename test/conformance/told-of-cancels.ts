@@ -138,6 +138,7 @@ const plainJob = {
   startBefore: null,
   dedup: null,
   idempotency: null,
+  limitKey: null,
 } as const satisfies Omit<Parameters<Store['enqueue']>[0][number]['jobs'][number], 'id'>
 
 interface Told {

@@ -4,6 +4,7 @@
 // with a recount: whatever it did, the counts are what counting the jobs gives.
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
+import type { BatchProgress } from '../../src/batch/progress.ts'
 import { isHoldfastError } from '../../src/errors.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { JobState } from '../../src/job/record.ts'
@@ -182,10 +183,39 @@ export async function recount(holdfast: Holdfast): Promise<void> {
     counted.delete(queue.name)
   }
   assert.deepEqual([...counted.keys()], [], 'every queue with jobs is counted')
+  await recountBatches(holdfast)
   for (const job of jobs) {
     assert.ok(job.attempts >= 0 && job.attempts <= job.maxAttempts, `attempts of job ${job.id} stay within the cap`)
     assert.equal(job.worker !== null, job.state === 'running', `job ${job.id} is held if and only if it runs`)
     const ended = ['done', 'dead', 'cancelled'].includes(job.state)
     assert.equal(job.finishedAt !== null, ended, `job ${job.id} is finished if and only if its state says so`)
   }
+}
+
+/** What every batch counts is what counting its items gives; those that ended may have been pruned, and count on. */
+async function recountBatches(holdfast: Holdfast): Promise<void> {
+  for await (const { id, waiting, running, done, dead, cancelled } of allBatches(holdfast)) {
+    const batch = await holdfast.getBatch(id)
+    const counted = { waiting: 0, running: 0, done: 0, dead: 0, cancelled: 0 }
+    for await (const { state, batch: of } of batch?.items() ?? []) {
+      assert.equal(of, id, 'an item knows its batch')
+      counted[state === 'held' || state === 'scheduled' || state === 'ready' ? 'waiting' : state] += 1
+    }
+    assert.deepEqual(
+      [counted.waiting, counted.running],
+      [waiting, running],
+      `the counts of batch ${id} equal a recount`,
+    )
+    const isLess = counted.done <= done && counted.dead <= dead && counted.cancelled <= cancelled
+    assert.ok(isLess, `batch ${id} counts every item that has ended`)
+  }
+}
+
+async function* allBatches(holdfast: Holdfast): AsyncGenerator<BatchProgress> {
+  let after: string | undefined
+  do {
+    const page = await holdfast.batches({ limit: 100, ...(after !== undefined && { after }) })
+    yield* page.batches
+    after = page.next ?? undefined
+  } while (after !== undefined)
 }

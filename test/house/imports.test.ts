@@ -15,7 +15,9 @@ const layers: readonly Layer[] = [
   {
     names: [
       ...[
+        'limit.ts',
         'definition.ts',
+        'remarks.ts',
         'prepare.ts',
         'sql-statement.ts',
         'effects.ts',

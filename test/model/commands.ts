@@ -76,7 +76,8 @@ export function toCall(move: Move, scene: Scene): Call {
   switch (move.do) {
     case 'define': {
       const { queue: name, retainDoneMs, retainDeadMs } = move
-      const settings = [{ name, retainDoneMs, retainDeadMs, onDead: move.onDead === name ? null : move.onDead }]
+      const onDead = move.onDead === name ? null : move.onDead
+      const settings = [{ name, retainDoneMs, retainDeadMs, onDead, limit: null, keyLimit: null }]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => store.define(settings) },
         expect: (model) => model.define(settings),
@@ -341,6 +342,7 @@ function toNewJob(spec: JobSpec, { model, newId }: Scene): NewJob {
     startBefore: startIn === null ? null : now + startIn,
     dedup: dedup && { ...dedup, scope: typeof dedup.scope === 'number' ? { windowMs: dedup.scope } : dedup.scope },
     idempotency: idempotencyKey === null ? null : { key: idempotencyKey, hash: `hash of ${spec.payload}` },
+    limitKey: null,
   }
 }
 

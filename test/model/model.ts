@@ -196,11 +196,12 @@ export class Model {
 
   #insert(job: NewJob, dueAt: number): void {
     const { id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore, dedup, idempotency } = job
+    const { limitKey } = job
     const created: ModelJob = {
       ...{ id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore },
       ...{ state: 'ready', attempts: 0, createdAt: this.state.now, runAt: dueAt, hold: null, cancelRequested: false },
       progress: null,
-      ...{ finishedAt: null, result: null, error: null, history: [] },
+      ...{ finishedAt: null, result: null, error: null, remarks: null, limitKey, batch: null, history: [] },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
       ...{
         born: this.#tick(),
@@ -287,7 +288,8 @@ export class Model {
     const { id, queue, fence, attempts: attempt, maxAttempts, priority, timeoutMs, createdAt, headers, payload } = job
     const times = { createdAt, startedAt: now, expiresAt: now + leaseMs }
     const cameBack = job.front
-    return { id, queue, fence, attempt, maxAttempts, cameBack, priority, timeoutMs, ...times, headers, payload }
+    const told = { id, queue, fence, attempt, maxAttempts, cameBack, priority, timeoutMs, ...times, headers, payload }
+    return { ...told, batch: job.batch }
   }
 
   /** The ready jobs of these queues (null: all, by name) in the order of a claim. */
@@ -402,7 +404,7 @@ export class Model {
     this.#enqueueOne({
       ...{ id: oracle.noticeId(notice), idGiven: false, queue, payload: JSON.stringify(notice), headers: null },
       ...{ priority: defaults.priority, maxAttempts: defaults.attempts, timeoutMs: null, delayMs: 0, runAt: null },
-      ...{ startBefore: null, dedup: null, idempotency: null },
+      ...{ startBefore: null, dedup: null, idempotency: null, limitKey: null },
     })
   }
 

@@ -75,7 +75,9 @@ test('durations are in seconds, and the other events have their counters', async
   events.emit('job.started', started)
   events.emit('claim.ended', { worker: 'w1', claimed: 3, durationMs: 2 })
   events.emit('settle.ended', { worker: 'w1', settled: 3, durationMs: 3 })
-  events.emit('sweep.ended', { rescued: 1, promoted: 2, overdue: 3, pruned: 4, durationMs: 5 })
+  events.emit('sweep.ended', { rescued: 1, promoted: 2, overdue: 3, admitted: 6, pruned: 4, durationMs: 5 })
+  events.emit('batch.submitted', { batch: 'b1', name: 'b', added: 9, duplicates: 1, durationMs: 5 })
+  events.emit('batch.finished', { batch: 'b1', name: 'b', state: 'done', round: 1 })
   events.emit('heartbeat.failed', { worker: 'w1', jobs: 1, error: new Error('x') })
   events.emit('handler.abandoned', { ...job, reason: 'timeout', abandoned: 1 })
   events.emit('settle.failed', { ...job, error: new Error('x'), state: null })
@@ -87,7 +89,10 @@ test('durations are in seconds, and the other events have their counters', async
     'holdfast_rescued_total 1',
     'holdfast_promoted_total 2',
     'holdfast_overdue_total 3',
+    'holdfast_admitted_total 6',
     'holdfast_pruned_total 4',
+    'holdfast_batch_items_total{status="created"} 9',
+    'holdfast_batches_finished_total{state="done"} 1',
     'holdfast_heartbeat_failures_total 1',
     'holdfast_handlers_abandoned_total{queue="mail"} 1',
     'holdfast_settle_failures_total{queue="mail"} 1',

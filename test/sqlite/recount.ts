@@ -5,6 +5,7 @@ import type { DatabaseSync } from 'node:sqlite'
 const listed = `
   with listed (seq, queue, state) as (
     select seq, queue, 'ready' from holdfast_ready
+    union all select seq, queue, 'held' from holdfast_held
     union all select seq, queue, 'scheduled' from holdfast_scheduled
     union all select l.seq, j.queue, 'running' from holdfast_lease l left join holdfast_job j on j.seq = l.seq
     union all select e.seq, s.queue, s.state from holdfast_ended e left join holdfast_shelf s on s.no = e.shelf
@@ -30,7 +31,7 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
       'lists without job',
     )
     assert.deepEqual(rows(`${listed} select seq from listed group by seq having count(*) > 1`), [], 'jobs in two lists')
-    const counts = 'scheduled, ready, running, done, dead, cancelled'
+    const counts = 'held, scheduled, ready, running, done, dead, cancelled'
     const sums = counts.replace(/\w+/g, (state) => `coalesce(sum(l.state = '${state}'), 0) as ${state}`)
     assert.deepEqual(
       rows(`select name, ${counts} from holdfast_queue order by name`),

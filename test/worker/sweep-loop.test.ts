@@ -12,7 +12,17 @@ function setup() {
   const timers = new VirtualTimers()
   const sweptAt: number[] = []
   const answers: Partial<SweepReport>[] = []
-  const nothing = { rescued: 0, promoted: 0, overdue: 0, pruned: 0, more: false, nextDueAt: null, now: 0, lapsed: [] }
+  const nothing = {
+    rescued: 0,
+    promoted: 0,
+    overdue: 0,
+    admitted: 0,
+    pruned: 0,
+    more: false,
+    nextDueAt: null,
+    now: 0,
+    lapsed: [],
+  }
   const broken: { error: Error | null } = { error: null }
   const store = {
     sweep: async () => {

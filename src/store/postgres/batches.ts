@@ -12,7 +12,7 @@ import {
   totalOf,
 } from '../../job/batch.ts'
 import type { NewJob } from '../../job/record.ts'
-import { batchNotFound, cannotAdd, cannotSteer, itemsMissing, Refusal } from '../refusals.ts'
+import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing, Refusal } from '../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -125,7 +125,7 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
     if (first > submitted) return itemsMissing(id, first, submitted)
     added = jobs.slice(submitted - first)
     if (added.length === 0) return { submitted, enqueued: [] }
-    if (row[1] === 't' || row[2] === 't') return cannotAdd(id, row[2] === 't' ? 'cancelled' : 'queued')
+    if (row[1] === 't' || row[2] === 't') return cannotAddItems(id, row[2] === 't' ? 'cancelled' : 'queued')
     await tx.readClock()
     return tx.attempt(async () => {
       const enqueued = await addTo(tx, desk, no, added)
@@ -225,7 +225,7 @@ class Helm {
     const { now } = this.#tx
     const isOver = record.finishedAt !== null || isCancelled
     const refuseOver = () => {
-      if (isOver) throw new Refusal(cannotSteer(id, record.state, as))
+      if (isOver) throw new Refusal(cannotSteer(id, as, record.state))
     }
     switch (as) {
       case 'close':
@@ -245,7 +245,7 @@ class Helm {
         await this.#cancel(reason)
         break
       case 'retryFailed':
-        if (isCancelled) throw new Refusal(cannotSteer(id, record.state, 'retry what failed in'))
+        if (isCancelled) throw new Refusal(cannotSteer(id, as, record.state))
         if (record.dead > 0) await this.#retry()
         break
       case 'delete':

@@ -8,7 +8,7 @@ import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState, Limit, QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
-import { batchWasCancelled, cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
+import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
 import type {
   CancelAnswer,
   CancelRequest,
@@ -200,7 +200,7 @@ async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeue
     async () => [...(await lockJobs(tx, [id])).values()],
     () =>
       tx.query(
-        `select ${deadColumns}, e.state, (select b.is_cancelled from holdfast.batch b where b.no = e.batch) from holdfast.ended e join holdfast.queue q on q.no = e.queue
+        `select ${deadColumns}, e.state, (select b.id from holdfast.batch b where b.no = e.batch and b.is_cancelled) from holdfast.ended e join holdfast.queue q on q.no = e.queue
           where e.id = $1 order by e.seq desc limit 1 for update of e`,
         [id],
       ),
@@ -209,7 +209,7 @@ async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeue
   if (!dead) return notFound(id)
   if ('state' in dead) return cannotRequeue(id, dead.state)
   if (dead[13] !== 'dead') return cannotRequeue(id, dead[13] as JobState)
-  if (dead[14] === 't') return batchWasCancelled(id)
+  if (dead[14] != null) return requeueCancelled(id, dead[14])
   const [heldBy] = await revive(tx, [dead], false)
   if (heldBy != null) return requeueBlocked(id, heldBy)
   ready.set(dead[9] as string, (ready.get(dead[9] as string) ?? 0) + 1)

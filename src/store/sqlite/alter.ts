@@ -1,7 +1,7 @@
 // What people do to single jobs that wait or have ended: wake, reschedule, reprioritise, delete; and to many: purge.
 
 import type { EndState } from '../../job/record.ts'
-import { encodeWake } from '../../job/stored.ts'
+import { decodeRemarks, encodeWake } from '../../job/stored.ts'
 import { cannotAlter, notFound } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
 import {
@@ -11,11 +11,14 @@ import {
   freeDedup,
   type IdleRow,
   idleColumns,
+  isEnded,
+  isWaiting,
   moveWaiting,
   removeJob,
   unlist,
 } from './job.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import type { QueueRow } from './queue.ts'
+import type { Transaction } from './transaction.ts'
 
 export function alter(tx: Transaction, request: AlterRequest): AlterAnswer {
   const job = findById(tx, request.id)
@@ -30,14 +33,10 @@ export function alter(tx: Transaction, request: AlterRequest): AlterAnswer {
   if (request.priority === job.priority) return { state: job.state }
   return {
     state: moveWaiting(tx, queue, job, {
-      runAt: job.state === 'ready' ? tx.now : job.run_at,
+      runAt: job.state === 'scheduled' ? job.run_at : tx.now,
       priority: request.priority,
     }),
   }
-}
-
-function isWaiting({ state }: FoundRow): boolean {
-  return state === 'ready' || state === 'scheduled'
 }
 
 function wake(tx: Transaction, job: FoundRow, data: string | null): AlterAnswer {
@@ -54,11 +53,11 @@ function wake(tx: Transaction, job: FoundRow, data: string | null): AlterAnswer 
   return { state: moveWaiting(tx, tx.queueByNo(job.queue), job, { runAt: tx.now, priority: job.priority }) }
 }
 
-interface EndedRow extends Pick<IdleRow, 'seq' | 'id' | 'queue' | 'dedup_key' | 'idempotency_key'> {
+interface EndedRow extends Pick<IdleRow, 'seq' | 'id' | 'queue' | 'batch' | 'dedup_key' | 'idempotency_key'> {
   readonly state: EndState
 }
 
-const selectEnded = `select j.seq, j.id, j.queue, j.dedup_key, j.idempotency_key, s.state
+const selectEnded = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key, s.state
   from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf`
 
 function deleteAll(tx: Transaction, job: FoundRow): AlterAnswer {
@@ -76,11 +75,18 @@ function deleteWaiting(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   removeJob(tx, job)
 }
 
-function deleteEnded(tx: Transaction, row: EndedRow): void {
+export function deleteEnded(tx: Transaction, row: EndedRow): void {
+  if (row.batch > 0) uncountRemarks(tx, row)
   tx.db.run('delete from holdfast_ended where seq = ?', row.seq)
-  tx.count(tx.queueByNo(row.queue), row.state, -1)
+  tx.count(tx.queueByNo(row.queue), row.state, -1, row.batch)
   if (row.dedup_key !== null) freeDedup(tx, row) // of a time window, which outlives its job
   removeJob(tx, row)
+}
+
+function uncountRemarks(tx: Transaction, { seq, batch }: EndedRow): void {
+  const select = 'select remarks from holdfast_ended where seq = ?'
+  const remarks = decodeRemarks(tx.db.get<{ remarks: string | null }>(select, seq)?.remarks ?? null)
+  if (remarks) tx.batches.remark(batch, remarks, -1)
 }
 
 /** One bounded step; says how many it deleted. */
@@ -94,7 +100,7 @@ export function purgeChunk(
   for (const state of states) {
     const left = max - deleted
     if (left <= 0) break
-    if (state === 'ready' || state === 'scheduled') {
+    if (!isEnded(state)) {
       const jobs = tx.db.all<IdleRow>(
         `select ${idleColumns} from holdfast_${state} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`,
         queue.no,
@@ -105,7 +111,7 @@ export function purgeChunk(
         tx.tell(queue, 'deleted', job.id)
       }
       deleted += jobs.length
-    } else if (state !== 'held') {
+    } else {
       const rows = tx.db.all<EndedRow>(
         `${selectEnded} where s.queue = ? and s.state = ? limit +?`,
         queue.no,

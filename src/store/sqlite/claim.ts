@@ -1,68 +1,143 @@
 // Claim. SQLite has one writer, so "the first n of the list" is all the exclusion there is to it: a claim takes a prefix
-// of each queue's ready list. Three statements a queue, whatever n is: read the jobs, write their leases, remove the
+// of each range of the ready list. Three statements a range, whatever n is: read the jobs, write their leases, remove the
 // range. (Leases one by one: 1.1 against 0.5 µs a job.)
+//
+// A queue that has no items of batches is one range through all priorities. Otherwise a range is a lane: the jobs of one
+// priority that are of no batch, or of the same. Lanes of batches take turns, and whether they or the plain jobs come
+// first is left to chance each time: so nobody waits for ever. Lanes that are closed are not even seen.
 
-import { randomBytes } from 'node:crypto'
+import { randomBytes, randomInt } from 'node:crypto'
+import { roomIn } from '../../job/limits.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import { limitOf, type QueueRow } from './queue.ts'
+import { noteStarts, startsOf } from './starts.ts'
+import type { Transaction } from './transaction.ts'
 
 export function claim(tx: Transaction, request: ClaimRequest): ClaimedJob[] {
+  tx.batches.flush() // so that lanes are as open as this transaction has made them
   const queues = claimable(tx, request.queues)
   if (queues.length === 0) return []
-  const someOverdue = tx.db.get('select 1 from holdfast_overdue where start_before <= ? limit 1', tx.now) !== undefined
-  const list = someOverdue ? exceptOverdue : everything
-  const shares = queues.length === 1 ? [request.max] : share(tx, queues, request.max, list)
-  const claimed = queues.flatMap((queue, i) => take(tx, queue, shares[i] as number, list, request))
-  if (queues.length > 1) claimed.sort((a, b) => a.priority - b.priority) // stable: within a priority the order named
-  return claimed
+  const taking = new Taking(tx, request)
+  const [only] = queues
+  if (only && queues.length === 1 && !hasOpenLanes(tx, only)) taking.take(only, everyPriority)
+  else takeByPriority(tx, queues, taking)
+  return taking.jobs
 }
 
 function claimable(tx: Transaction, names: readonly string[] | null): QueueRow[] {
   const queues = names === null ? tx.queues() : [...new Set(names)].map((name) => tx.findQueue(name))
-  return queues.filter((queue): queue is QueueRow => queue !== undefined && queue.paused === 0 && queue.ready > 0)
+  return queues.filter((queue): queue is QueueRow => queue !== undefined && queue.paused_at === null && queue.ready > 0)
 }
 
-/** The statements over a queue's ready list; ?1 is the queue, ?2 the time, ?3 how many. */
+function hasOpenLanes(tx: Transaction, { no }: QueueRow): boolean {
+  return tx.db.get('select 1 from holdfast_lane where queue = ? and open = 1 limit 1', no) !== undefined
+}
+
+/** Through priorities, then queues in the order named. */
+function takeByPriority(tx: Transaction, queues: readonly QueueRow[], taking: Taking): void {
+  const ranges = queues.flatMap((queue) => prioritiesOf(tx, queue).map((priority) => ({ queue, priority })))
+  ranges.sort((a, b) => a.priority - b.priority) // stable: within a priority the order named
+  for (const { queue, priority } of ranges) {
+    if (taking.isFull) return
+    takeFromLanes(tx, queue, priority, taking)
+  }
+}
+
+/** Those that a queue has jobs of: a few seeks, however many jobs and batches there are. */
+function prioritiesOf(tx: Transaction, { no }: QueueRow): number[] {
+  const rows = tx.db.allTuples<[priority: number]>(
+    `with recursive
+       plain (priority) as (
+         select (select min(priority) from holdfast_ready where queue = ?1 and batch = 0)
+         union all
+         select (select min(priority) from holdfast_ready where queue = ?1 and batch = 0 and priority > p.priority)
+           from plain p where p.priority is not null),
+       lanes (priority) as (
+         select (select min(priority) from holdfast_lane where queue = ?1 and open = 1)
+         union all
+         select (select min(priority) from holdfast_lane where queue = ?1 and open = 1 and priority > l.priority)
+           from lanes l where l.priority is not null)
+     select priority from plain where priority is not null
+     union select priority from lanes where priority is not null`,
+    no,
+  )
+  return rows.map(([priority]) => priority)
+}
+
+function takeFromLanes(tx: Transaction, queue: QueueRow, priority: number, taking: Taking): void {
+  const plain = { batch: 0, from: priority, to: priority }
+  const isPlainFirst = randomInt(2) === 0
+  if (isPlainFirst) taking.take(queue, plain)
+  const round = tx.nextNumber()
+  while (taking.mayTake(queue) && takeFromBatches(tx, queue, priority, round, taking));
+  if (!isPlainFirst) taking.take(queue, plain)
+}
+
+const lanesAtOnce = 100
+
+/** The lanes whose turn it is. Answers whether there may be more of them that have not been looked at in this round. */
+function takeFromBatches(tx: Transaction, queue: QueueRow, priority: number, round: number, taking: Taking): boolean {
+  const lanes = tx.db.allTuples<[batch: number]>(
+    'select batch from holdfast_lane where queue = ? and priority = ? and open = 1 and turn < ? order by turn limit +?',
+    queue.no,
+    priority,
+    round,
+    Math.min(taking.left, lanesAtOnce),
+  )
+  for (const [batch] of lanes) {
+    if (!taking.mayTake(queue)) return false
+    taking.take(queue, { batch, from: priority, to: priority })
+    leaveLane(tx, queue, batch, priority)
+  }
+  return lanes.length > 0
+}
+
+/** Others come first from now on; a lane where nothing is ready is gone. */
+function leaveLane(tx: Transaction, queue: QueueRow, batch: number, priority: number): void {
+  const lane = 'where batch = ?1 and queue = ?2 and priority = ?3'
+  const remove = `delete from holdfast_lane ${lane} and not exists (select 1 from holdfast_ready ${lane})`
+  if (tx.db.run(remove, batch, queue.no, priority) > 0) tx.batches.forgetLane(batch, queue.no, priority)
+  else tx.db.run(`update holdfast_lane set turn = ?4 ${lane}`, batch, queue.no, priority, tx.nextNumber())
+}
+
+/** A part of a queue's ready list. */
+interface Range {
+  readonly batch: number
+  readonly from: number
+  readonly to: number
+}
+
+const everyPriority: Range = { batch: 0, from: 0, to: 9 }
+
+/** The statements over a range: ?1 is the queue, ?2 the batch, ?3 and ?4 the priorities, ?5 the time, ?6 how many. */
 interface List {
-  readonly priorities: string
   readonly jobs: string
   readonly lease: string
   readonly remove: string
 }
 
-const everything = listOf('?2 is not null', 'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?')
+const removeFrom = 'delete from holdfast_ready where queue = ? and batch = ? and priority = ?'
+const everything = listOf('?5 is not null', `${removeFrom} and ord <= ?`)
 
 /** While some jobs have missed their start: they are passed over, and the sweep cancels them. */
 const exceptOverdue = listOf(
-  'r.seq not in (select seq from holdfast_overdue where start_before <= ?2)',
-  'delete from holdfast_ready where queue = ? and priority = ? and ord = ?',
+  'r.seq not in (select seq from holdfast_overdue where start_before <= ?5)',
+  `${removeFrom} and ord = ?`,
 )
 
 function listOf(isTaken: string, remove: string): List {
-  const chosen = `where r.queue = ?1 and ${isTaken} order by r.priority, r.ord limit +?3`
+  const chosen = `where r.queue = ?1 and r.batch = ?2 and r.priority between ?3 and ?4 and ${isTaken}
+                  order by r.priority, r.ord limit +?6`
   const ready = 'holdfast_ready r join holdfast_job j on j.seq = r.seq'
   return {
-    priorities: `select r.priority from holdfast_ready r ${chosen}`,
     jobs: `select r.priority, r.ord, r.seq, j.id, j.attempts, j.max_attempts, j.created_at, j.start_before, j.timeout_ms,
-                  j.dedup_key, j.dedup_scope, j.headers, j.payload
+                  j.dedup_key, j.dedup_scope, j.headers, j.payload, j.limit_key
              from ${ready} ${chosen}`,
     lease: `insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at)
-            select r.seq, ?4, j.attempts + 1, ?5, ?6 from ${ready} ${chosen}`,
+            select r.seq, ?7, j.attempts + 1, ?8, ?9 from ${ready} ${chosen}`,
     remove,
   }
-}
-
-/** How many to take from each queue so that together they are the first `max` by priority, then by queue as named. */
-function share(tx: Transaction, queues: readonly QueueRow[], max: number, list: List): number[] {
-  const candidates = queues.flatMap((queue, i) =>
-    tx.db.allTuples<[priority: number]>(list.priorities, queue.no, tx.now, max).map(([priority]) => ({ priority, i })),
-  )
-  const shares = queues.map(() => 0)
-  for (const { i } of candidates.sort((a, b) => a.priority - b.priority).slice(0, max)) {
-    shares[i] = (shares[i] as number) + 1
-  }
-  return shares
 }
 
 const claimMaxBytes = 32 * 1024 * 1024
@@ -81,58 +156,126 @@ type ReadyTuple = readonly [
   dedup_scope: string | null,
   headers: string | null,
   payload: string,
+  limit_key: string | null,
 ]
 
-function take(tx: Transaction, queue: QueueRow, max: number, list: List, request: ClaimRequest): ClaimedJob[] {
-  if (max === 0) return []
-  const rows = takeRows(tx, queue, max, list)
-  if (rows.length === 0) return []
-  const token = randomBytes(16).toString('hex')
-  const expiresAt = tx.now + request.leaseMs
-  const insertClaim = 'insert into holdfast_claim (token, worker, started_at) values (?, ?, ?) returning no'
-  const no = tx.db.get<{ no: number }>(insertClaim, token, request.worker, tx.now)?.no as number
-  tx.db.run(list.lease, queue.no, tx.now, rows.length, no, request.leaseMs, expiresAt)
-  rows.forEach(([priority, ord], i) => {
-    const isLastOfRange = rows[i + 1]?.[0] !== priority
-    if (list === exceptOverdue || isLastOfRange) tx.db.run(list.remove, queue.no, priority, ord)
-  })
-  tx.count(queue, 'ready', -rows.length)
-  tx.count(queue, 'running', rows.length)
-  for (const row of rows) tx.tell(queue, 'running', row[3])
-  return rows.map((row) => toClaimed(tx, queue, row, token, expiresAt))
+/** What one claim has taken so far. */
+class Taking {
+  readonly jobs: ClaimedJob[] = []
+  readonly #tx: Transaction
+  readonly #request: ClaimRequest
+  readonly #list: List
+  #bytes = 0
+  #claim: { readonly no: number; readonly token: string } | null = null
+
+  constructor(tx: Transaction, request: ClaimRequest) {
+    this.#tx = tx
+    this.#request = request
+    const overdue = 'select 1 from holdfast_overdue where start_before <= ? limit 1'
+    this.#list = tx.db.get(overdue, tx.now) === undefined ? everything : exceptOverdue
+  }
+
+  get left(): number {
+    return this.#request.max - this.jobs.length
+  }
+
+  /** Not more than fit a message: fewer than asked for is always allowed. */
+  get isFull(): boolean {
+    return this.left <= 0 || this.#bytes > claimMaxBytes
+  }
+
+  mayTake(queue: QueueRow): boolean {
+    return !this.isFull && roomOf(this.#tx, queue) > 0
+  }
+
+  take(queue: QueueRow, range: Range): void {
+    const max = Math.min(this.left, roomOf(this.#tx, queue), this.#tx.batches.room(range.batch))
+    const rows = max > 0 && !this.isFull ? this.#read(queue, range, max) : []
+    if (rows.length === 0) return
+    this.#lease(queue, range, rows)
+    this.#count(queue, range, rows)
+    for (const row of rows) this.jobs.push(this.#toClaimed(queue, range, row))
+  }
+
+  #read(queue: QueueRow, { batch, from, to }: Range, max: number): ReadyTuple[] {
+    const rows: ReadyTuple[] = []
+    const each = this.#tx.db.eachTuple<ReadyTuple>(this.#list.jobs, queue.no, batch, from, to, this.#tx.now, max)
+    for (const row of each) {
+      rows.push(row)
+      this.#bytes += row[12].length + (row[11]?.length ?? 0)
+      if (this.#bytes > claimMaxBytes) break
+    }
+    return rows
+  }
+
+  #lease(queue: QueueRow, { batch, from, to }: Range, rows: readonly ReadyTuple[]): void {
+    const { lease, remove } = this.#list
+    const { db, now } = this.#tx
+    const { no } = this.#hold()
+    db.run(lease, queue.no, batch, from, to, now, rows.length, no, this.#request.leaseMs, this.#expiresAt)
+    rows.forEach(([priority, ord], i) => {
+      const isLastOfRange = rows[i + 1]?.[0] !== priority
+      if (this.#list === exceptOverdue || isLastOfRange) db.run(remove, queue.no, batch, priority, ord)
+    })
+  }
+
+  #count(queue: QueueRow, { batch }: Range, rows: readonly ReadyTuple[]): void {
+    const tx = this.#tx
+    tx.count(queue, 'ready', -rows.length, batch)
+    tx.count(queue, 'running', rows.length, batch)
+    tx.batches.start(batch)
+    const rate = limitOf(queue)?.rate
+    if (rate) noteStarts(tx, queue, '', rate, rows.length)
+    for (const row of rows) {
+      if (row[13] !== null) tx.keys.start(queue, row[13])
+      tx.tell(queue, 'running', row[3])
+    }
+  }
+
+  /** All jobs of a claim share it. */
+  #hold(): { readonly no: number; readonly token: string } {
+    if (this.#claim === null) {
+      const token = randomBytes(16).toString('hex')
+      const insert = 'insert into holdfast_claim (token, worker, started_at) values (?, ?, ?) returning no'
+      const no = this.#tx.db.get<{ no: number }>(insert, token, this.#request.worker, this.#tx.now)?.no as number
+      this.#claim = { no, token }
+    }
+    return this.#claim
+  }
+
+  get #expiresAt(): number {
+    return this.#tx.now + this.#request.leaseMs
+  }
+
+  #toClaimed(queue: QueueRow, { batch }: Range, row: ReadyTuple): ClaimedJob {
+    const [priority, ord, seq, id, attempts, maxAttempts, createdAt, start_before, timeoutMs, dedup_key] = row
+    if (start_before !== null) forgetOverdue(this.#tx, { seq, start_before })
+    if (row[10] === 'waiting') freeDedup(this.#tx, { seq, queue: queue.no, dedup_key })
+    return {
+      id,
+      queue: queue.name,
+      fence: toFence(this.#hold().token, seq),
+      attempt: attempts + 1,
+      maxAttempts,
+      cameBack: ord < 0,
+      priority,
+      timeoutMs,
+      createdAt,
+      startedAt: this.#tx.now,
+      expiresAt: this.#expiresAt,
+      headers: row[11],
+      payload: row[12],
+      batch: this.#tx.batches.get(batch)?.id ?? null,
+    }
+  }
 }
 
-/** As many as may be taken, but not more than fit a message: fewer than asked for is always allowed. */
-function takeRows(tx: Transaction, queue: QueueRow, max: number, list: List): ReadyTuple[] {
-  const rows: ReadyTuple[] = []
-  let bytes = 0
-  for (const row of tx.db.eachTuple<ReadyTuple>(list.jobs, queue.no, tx.now, max)) {
-    rows.push(row)
-    bytes += row[12].length + (row[11]?.length ?? 0)
-    if (bytes > claimMaxBytes) break
-  }
-  return rows
-}
-
-function toClaimed(tx: Transaction, queue: QueueRow, row: ReadyTuple, token: string, expiresAt: number): ClaimedJob {
-  const [priority, ord, seq, id, attempts, maxAttempts, createdAt, start_before, timeoutMs, dedup_key] = row
-  if (start_before !== null) forgetOverdue(tx, { seq, start_before })
-  if (row[10] === 'waiting') freeDedup(tx, { seq, queue: queue.no, dedup_key })
-  return {
-    id,
-    queue: queue.name,
-    fence: toFence(token, seq),
-    attempt: attempts + 1,
-    maxAttempts,
-    cameBack: ord < 0,
-    priority,
-    timeoutMs,
-    createdAt,
-    startedAt: tx.now,
-    expiresAt,
-    headers: row[11],
-    payload: row[12],
-  }
+/** How many more of a queue may start now. */
+export function roomOf(tx: Transaction, queue: QueueRow): number {
+  const limit = limitOf(queue)
+  if (limit === null) return Number.POSITIVE_INFINITY
+  const started = limit.rate === null ? 0 : startsOf(tx, queue, '')
+  return roomIn(limit, { admitted: queue.running, reserved: 0, started })
 }
 
 /** The claim's random token, and the row it holds so that a settlement finds it without a search. */

@@ -1,8 +1,8 @@
 // What people do to jobs and queues from outside: define, pause, cancel, requeue.
 
-import type { QueueSettings } from '../../job/record.ts'
-import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
-import { cannotCancel, cannotRequeue, notFound, requeueBlocked } from '../refusals.ts'
+import type { EffectSet, Limit, QueueSettings } from '../../job/record.ts'
+import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
+import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { isTaken, takeDedup } from './enqueue.ts'
 import {
@@ -11,25 +11,40 @@ import {
   findById,
   type IdleRow,
   idleColumns,
-  listReady,
+  isWaiting,
+  listOrHold,
   newest,
   newestFirst,
   place,
   unlist,
 } from './job.ts'
+import type { QueueRow } from './queue.ts'
 import { applyEffects } from './settle.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import type { Transaction } from './transaction.ts'
 
 export function define(tx: Transaction, settings: QueueSettings): true {
   const queue = tx.queue(settings.name)
-  queue.retain_done_ms = finite(settings.retainDoneMs)
-  queue.retain_dead_ms = finite(settings.retainDeadMs)
-  queue.on_dead = settings.onDead
+  const asked = columnsOf(settings)
+  const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
+  const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')
+  if (!isKeyLimitSame) queue.key_review = '' // sweeps look at every key again
+  if (!isSame('max_running') || !isSame('max_starts')) tx.wake(queue.name, queue.ready)
+  Object.assign(queue, asked)
   tx.db.run(
-    'update holdfast_queue set retain_done_ms = ?, retain_dead_ms = ?, on_dead = ? where no = ?',
+    `update holdfast_queue
+        set retain_done_ms = ?, retain_dead_ms = ?, on_dead = ?, max_running = ?, max_starts = ?, starts_ms = ?,
+            key_max_running = ?, key_max_starts = ?, key_starts_ms = ?, key_review = ?
+      where no = ?`,
     queue.retain_done_ms,
     queue.retain_dead_ms,
     queue.on_dead,
+    queue.max_running,
+    queue.max_starts,
+    queue.starts_ms,
+    queue.key_max_running,
+    queue.key_max_starts,
+    queue.key_starts_ms,
+    queue.key_review,
     queue.no,
   )
   return true
@@ -38,22 +53,41 @@ export function define(tx: Transaction, settings: QueueSettings): true {
 /** Nothing would change. */
 export function isDefined(tx: Transaction, settings: QueueSettings): boolean {
   const queue = tx.findQueue(settings.name)
-  return (
-    queue !== undefined &&
-    queue.retain_done_ms === finite(settings.retainDoneMs) &&
-    queue.retain_dead_ms === finite(settings.retainDeadMs) &&
-    queue.on_dead === settings.onDead
-  )
+  if (!queue) return false
+  return Object.entries(columnsOf(settings)).every(([column, value]) => queue[column as keyof QueueRow] === value)
+}
+
+function columnsOf({ retainDoneMs, retainDeadMs, onDead, limit, keyLimit }: QueueSettings) {
+  const [max_running, max_starts, starts_ms] = limitColumns(limit)
+  const [key_max_running, key_max_starts, key_starts_ms] = limitColumns(keyLimit)
+  return {
+    ...{ retain_done_ms: finite(retainDoneMs), retain_dead_ms: finite(retainDeadMs), on_dead: onDead },
+    ...{ max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms },
+  }
+}
+
+function limitColumns(limit: Limit | null): [number | null, number | null, number | null] {
+  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
 }
 
 function finite(ms: number): number | null {
   return Number.isFinite(ms) ? ms : null
 }
 
-export function pause(tx: Transaction, { name, paused }: { readonly name: string; readonly paused: boolean }): true {
+export interface Pause {
+  readonly name: string
+  readonly paused: boolean
+  readonly by: string | null
+}
+
+/** Who paused first has. */
+export function pause(tx: Transaction, { name, paused, by }: Pause): true {
   const queue = tx.queue(name)
-  queue.paused = paused ? 1 : 0
-  tx.db.run('update holdfast_queue set paused = ? where no = ?', queue.paused, queue.no)
+  if (paused === (queue.paused_at !== null)) return true
+  queue.paused_at = paused ? tx.now : null
+  queue.paused_by = paused ? by : null
+  const update = 'update holdfast_queue set paused_at = ?, paused_by = ? where no = ?'
+  tx.db.run(update, queue.paused_at, queue.paused_by, queue.no)
   if (!paused && queue.ready > 0) tx.wake(name, queue.ready)
   return true
 }
@@ -61,26 +95,37 @@ export function pause(tx: Transaction, { name, paused }: { readonly name: string
 export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelAnswer {
   const job = findById(tx, id)
   if (!job) return notFound(id)
-  const queue = tx.queueByNo(job.queue)
   if (job.state === 'running') {
-    const requested = decodeCancel(job.cancel)
-    const all = effects ? [...requested, effects] : requested
-    tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
-    tx.requestCancel(id)
+    requestCancel(tx, job, effects)
     return { status: 'requested', enqueued: [] }
   }
-  if (job.state !== 'ready' && job.state !== 'scheduled') return cannotCancel(id, job.state)
+  if (!isWaiting(job)) return cannotCancel(id, job.state)
   return tx.attempt(() => {
-    unlist(tx, queue, job)
-    end(tx, queue, job, { state: 'cancelled', attempts: job.attempts, result: null, error: null, run: null })
+    cancelWaiting(tx, job)
     return { status: 'cancelled', enqueued: effects ? applyEffects(tx, effects) : [] } as const
   })
+}
+
+/** Whoever holds it is to give it up. */
+export function requestCancel(tx: Transaction, job: IdleRow, effects: EffectSet | null): void {
+  const requested = decodeCancel(job.cancel)
+  const all = effects ? [...requested, effects] : requested
+  tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
+  tx.requestCancel(job.id)
+}
+
+export function cancelWaiting(tx: Transaction, job: IdleRow): void {
+  const queue = tx.queueByNo(job.queue)
+  unlist(tx, queue, job)
+  end(tx, queue, job, { state: 'cancelled', attempts: job.attempts, result: null, error: null, run: null })
 }
 
 export function requeue(tx: Transaction, id: string): RequeueAnswer {
   const job = findById(tx, id)
   if (!job) return notFound(id)
   if (job.state !== 'dead') return cannotRequeue(id, job.state)
+  const batch = tx.batches.get(job.batch)
+  if (batch?.is_cancelled) return requeueCancelled(id, batch.id)
   const heldBy = blockedBy(tx, job)
   if (heldBy === undefined) {
     revive(tx, job)
@@ -90,7 +135,7 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
 }
 
 /** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
-function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
+export function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
   if (findById(tx, job.id)?.seq !== job.seq) return job.id
   if (job.dedup_scope !== 'live') return undefined
   const slot = tx.db.get<{ seq: number; id: string; until: number | null }>(
@@ -108,30 +153,37 @@ interface EndedRow {
   readonly finished_at: number
   readonly ending: 'failed'
   readonly error: string | null
+  readonly remarks: string | null
 }
 
-function revive(tx: Transaction, job: IdleRow): void {
+/** A dead job waits again. If its batch was finished, it has a new round; if that is gone, the job is of none. */
+export function revive(tx: Transaction, job: IdleRow): void {
   const queue = tx.queueByNo(job.queue)
+  const batch = tx.batches.get(job.batch)
+  if (batch) tx.batches.rearm(batch)
+  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
   const ended = tx.db.get<EndedRow>('select * from holdfast_ended where seq = ?', job.seq) as EndedRow
   tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
-  tx.count(queue, 'dead', -1)
+  tx.count(queue, 'dead', -1, job.batch)
   const ord = place(tx, false)
   tx.db.run(
     `update holdfast_job
-        set attempts = 0, freed = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, run_at = ?
+        set attempts = 0, freed = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, held = 0,
+            run_at = ?, batch = ?
       where seq = ?`,
     ended.attempt === null ? job.past : encodePast(job.past, lastAttempt(ended)),
     ord,
     tx.now,
+    batch?.no ?? 0,
     job.seq,
   )
-  listReady(tx, queue, job.priority, ord, job.seq)
-  tx.tell(queue, 'ready', job.id)
+  listOrHold(tx, queue, { ...job, batch: batch?.no ?? 0 }, ord)
   if (job.dedup_scope === 'live') takeDedup(tx, queue, job.dedup_key as string, job.seq, job.id, null)
 }
 
 export function lastAttempt(ended: EndedRow) {
   const error = decodeError(ended.error)
+  const costs = decodeRemarks(ended.remarks)?.costs
   return {
     attempt: ended.attempt as number,
     worker: ended.worker,
@@ -139,6 +191,7 @@ export function lastAttempt(ended: EndedRow) {
     endedAt: ended.finished_at,
     ending: ended.ending,
     ...(error && { error }),
+    ...(costs && { costs }),
   }
 }
 
@@ -168,7 +221,7 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   const dead = nextDead(tx, filter, max, after)
   for (const job of dead) {
     const slot = job.dedup_scope === 'live' ? `${job.queue} ${job.dedup_key}` : null
-    const heldBy = blockedBy(tx, job)
+    const heldBy = blockedBy(tx, job) ?? cancelledBatchOf(tx, job)
     if (heldBy !== undefined) skipped.push({ id: job.id, slot, heldBy })
     else {
       requeued.push({ id: job.id, slot })
@@ -178,6 +231,12 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   const last = dead.at(-1)
   const isLast = dead.length < max || last === undefined
   return { requeued, skipped, after: isLast ? null : { queue: last.name, finishedAt: last.finished_at, seq: last.seq } }
+}
+
+/** Its items stay as they are. */
+function cancelledBatchOf(tx: Transaction, { batch }: IdleRow): string | undefined {
+  const row = tx.batches.get(batch)
+  return row?.is_cancelled ? row.id : undefined
 }
 
 interface DeadRow extends IdleRow {

@@ -15,9 +15,11 @@
 
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
-import type { HoldName, SweepRequest } from '../store.ts'
+import type { FinishedBatch, HoldName, SweepRequest } from '../store.ts'
+import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
+import { addItems, batchChore, openBatch, steerBatch } from './batch.ts'
 import { claim } from './claim.ts'
 import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
 import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
@@ -26,20 +28,37 @@ import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
+import { readBatch, readBatches, readItems } from './read-batch.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
+import { readStanding } from './standing.ts'
 import { sweep } from './sweep.ts'
 import { Transaction } from './transaction.ts'
 import { readChanges, watch } from './watch.ts'
 
 const quick = { claim, renew, progress, sweep, watch }
 const durable = {
-  ...{ define, pause, enqueue, advance, settle, cancel, requeue, requeueChunk, alter, purgeChunk },
+  ...{ define, pause, enqueue, advance, settle, cancel, requeue, requeueChunk, alter, purgeChunk, accept },
+  ...{ openBatch, addItems, steerBatch, batchChore },
   kvWrite: applyKv,
   repair,
 }
-const read = { readJob, readOutcome, readJobs, readStats, readCancelRequested, readChanges, kvGet, kvScan, examine }
+const read = {
+  ...{
+    readJob,
+    readOutcome,
+    readJobs,
+    readStanding,
+    readStats,
+    readCancelRequested,
+    readChanges,
+    kvGet,
+    kvScan,
+    examine,
+  },
+  ...{ readBatch, readBatches, readItems },
+}
 const verbs = { ...quick, ...durable, ...read }
 
 export type Verbs = typeof verbs
@@ -65,9 +84,10 @@ export interface News {
   readonly ready: readonly (readonly [queue: string, count: number])[]
   /** Running jobs that are asked to be cancelled; null: some. */
   readonly cancels: readonly string[] | null
+  readonly finished: readonly FinishedBatch[]
 }
 
-export const noNews: News = { ready: [], cancels: [] }
+export const noNews: News = { ready: [], cancels: [], finished: [] }
 
 /** Answers to a group that has committed, and its news. */
 export type Deliver = (replies: readonly Reply[], news: News) => void
@@ -134,29 +154,33 @@ export class Engine {
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
         if (verb === 'settle' && items.length > 1) readAhead(tx, items as HoldName[])
-        return { no, verb, answers: items.map((item) => apply(tx, item)) }
+        const answers = items.map((item) => settledUp(tx, verb, apply(tx, item)))
+        tx.settleUp()
+        return { no, verb, answers }
       })
       tx.finish()
       this.#pagesInLog += pagesACommit
       for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
-      return { replies, news: { ready: [...tx.becameReady], cancels: tx.cancelsRequested } }
+      return { replies, news: newsOf(tx) }
     })
   }
 
   #oneByOne(isDurable: boolean, { no, verb, items }: Call, deliver: Deliver): void {
     const ready: (readonly [string, number])[] = []
     const cancels: string[] = []
+    const finished: FinishedBatch[] = []
     const answers = items.map((item) => {
       try {
         const alone = this.#alone(isDurable, { no, verb, items: [item] })
         ready.push(...alone.news.ready)
         cancels.push(...(alone.news.cancels ?? []))
+        finished.push(...alone.news.finished)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], { ready, cancels })
+    deliver([{ no, verb, answers }], { ready, cancels, finished })
   }
 
   /**
@@ -223,6 +247,16 @@ export class Engine {
       // Nothing is lost: the log stays as it is until the next one. A disk that is full says so to the next durable call.
     }
   }
+}
+
+/** What follows from a request is done before the next. Settlements come by the thousand, and are settled up together. */
+function settledUp<T>(tx: Transaction, verb: VerbName, answer: T): T {
+  if (verb !== 'settle') tx.settleUp()
+  return answer
+}
+
+function newsOf({ becameReady, cancelsRequested, finished }: Transaction): News {
+  return { ready: [...becameReady], cancels: cancelsRequested, finished }
 }
 
 function sqlFaultOf(error: unknown): SqlFault | null {

@@ -4,8 +4,9 @@
 import type { Dedup, NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { findById, findBySeq, listScheduled, moveWaiting } from './job.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import { findById, findBySeq, hold, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
+import type { QueueRow } from './queue.ts'
+import type { Transaction } from './transaction.ts'
 
 export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
   if (!jobs.some(mayBeRefused)) return jobs.map((job) => enqueueJob(tx, job))
@@ -18,14 +19,14 @@ function mayBeRefused(job: NewJob): boolean {
 }
 
 /** Throws a Refusal; whoever may meet one calls this inside `tx.attempt`. */
-export function enqueueJob(tx: Transaction, job: NewJob): Enqueued {
+export function enqueueJob(tx: Transaction, job: NewJob, batch = 0): Enqueued {
   const queue = tx.queue(job.queue)
   const first = job.idempotency && findIdempotent(tx, queue, job.idempotency)
   if (first) return { id: first, status: 'duplicate' }
   const holder = job.dedup && findHolder(tx, queue, job.dedup)
   if (holder) return meetHolder(tx, queue, job, holder)
   if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
-  insert(tx, queue, job)
+  insert(tx, queue, job, batch)
   return { id: job.id, status: 'created' }
 }
 
@@ -65,12 +66,12 @@ export function isTaken(
 ): boolean {
   if (until !== null) return until > tx.now
   const state = findBySeq(tx, seq)?.state
-  return state === 'ready' || state === 'scheduled' || state === 'running'
+  return state !== undefined && !isEnded(state)
 }
 
 function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {
   const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
-  if (holder?.state !== 'ready' && holder?.state !== 'scheduled') return { id, status: 'duplicate' }
+  if (!holder || !isWaiting(holder)) return { id, status: 'duplicate' }
   moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority })
   tx.db.run('update holdfast_job set payload = ?, headers = ? where seq = ?', job.payload, job.headers, seq)
   return { id, status: 'duplicate', replaced: true }
@@ -82,24 +83,29 @@ function dueAt(tx: Transaction, job: NewJob): number {
 
 function isLive(tx: Transaction, id: string): boolean {
   const newest = findById(tx, id)
-  return newest !== undefined && !['done', 'dead', 'cancelled'].includes(newest.state)
+  return newest !== undefined && !isEnded(newest.state)
 }
 
-function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
+function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): void {
+  if (job.limitKey !== null) tx.keys.admitEarlier(queue, job.limitKey)
   const seq = tx.nextNumber()
   const runAt = dueAt(tx, job)
   const isReady = runAt <= tx.now
+  const isHeld = isReady && job.limitKey !== null && !tx.keys.hasRoom(queue, job.limitKey)
   const { dedup, idempotency } = job
   tx.bare.run(
     `insert into holdfast_job
-       (seq, id, queue, priority, ord, run_at, attempts, max_attempts, freed, created_at, start_before, timeout_ms,
-        dedup_key, dedup_scope, idempotency_key, headers, payload)
-     values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       (seq, id, queue, priority, batch, limit_key, ord, held, run_at, attempts, max_attempts, freed, created_at, start_before,
+        timeout_ms, dedup_key, dedup_scope, idempotency_key, headers, payload)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`,
     seq,
     job.id,
     queue.no,
     job.priority,
+    batch,
+    job.limitKey,
     isReady ? seq : null,
+    isHeld ? 1 : 0,
     isReady ? tx.now : runAt,
     job.maxAttempts,
     tx.now,
@@ -111,9 +117,18 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob): void {
     job.headers,
     job.payload,
   )
-  if (isReady) tx.listNewReady(queue, seq)
-  else listScheduled(tx, queue, runAt, seq)
-  tx.tell(queue, isReady ? 'ready' : 'scheduled', job.id)
+  if (!isReady) {
+    listScheduled(tx, queue, runAt, seq, batch)
+    tx.tell(queue, 'scheduled', job.id)
+  } else if (isHeld) {
+    const { id, priority, limitKey } = job
+    hold(tx, queue, limitKey as string, { seq, id, priority, batch, limit_key: limitKey }, seq)
+  } else {
+    if (batch > 0) tx.batches.openLane(batch, queue.no, job.priority)
+    if (job.limitKey !== null) tx.keys.enter(queue, job.limitKey)
+    tx.listNewReady(queue, seq, batch)
+    tx.tell(queue, 'ready', job.id)
+  }
   if (dedup)
     takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)
   if (idempotency) {

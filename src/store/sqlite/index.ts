@@ -3,14 +3,19 @@
 import { realpathSync } from 'node:fs'
 import { type Clock, systemClock } from '../../clock.ts'
 import { type Duration, toMs } from '../../duration.ts'
-import { isRefused, toError } from '../../errors.ts'
+import { isRefused, type Refused, toError } from '../../errors.ts'
+import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
 import { repaired } from '../findings.ts'
 import type {
+  AcceptAnswer,
+  AcceptRequest,
   AdvanceAnswer,
   AdvanceRequest,
   AlterAnswer,
   AlterRequest,
+  BatchesQuery,
+  BatchName,
   CancelAnswer,
   CancelRequest,
   Capabilities,
@@ -22,10 +27,14 @@ import type {
   ExamineRequest,
   Finding,
   HoldName,
+  ItemsAnswer,
+  ItemsQuery,
+  ItemsRequest,
   JobsQuery,
   KvAnswer,
   KvScanQuery,
   KvWrite,
+  OpenedBatch,
   ProgressAnswer,
   ProgressRequest,
   PurgeAnswer,
@@ -37,6 +46,7 @@ import type {
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
+  SteerRequest,
   Store,
   Subscriber,
   SweepRequest,
@@ -69,10 +79,11 @@ export function sqlite({ path, busyTimeout = '30s', inThread }: SqliteOptions) {
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const subscribers = new Set<Subscriber>()
-    const onNews: OnNews = ({ ready, cancels }) => {
+    const onNews: OnNews = ({ ready, cancels, finished }) => {
       for (const subscriber of subscribers) {
         for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
         if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
+        for (const batch of finished) subscriber.onFinished?.(batch)
       }
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
@@ -188,8 +199,49 @@ class SqliteStore implements Store {
     }
   }
 
-  async pause(queue: string, paused: boolean): Promise<void> {
-    await this.#one('pause', { name: queue, paused })
+  async pause(queue: string, paused: boolean, by: string | null = null): Promise<void> {
+    await this.#one('pause', { name: queue, paused, by })
+  }
+
+  openBatch(settings: BatchSettings): Promise<OpenedBatch> {
+    return this.#one('openBatch', settings)
+  }
+
+  async addItems(request: ItemsRequest): Promise<ItemsAnswer> {
+    const [answer] = await this.#port.call('addItems', [request])
+    return answer as ItemsAnswer
+  }
+
+  /** What is to be done to many items is done in steps, and others come in between. */
+  async steerBatch(request: SteerRequest): Promise<BatchRecord | Refused> {
+    const [steered] = await this.#port.call('steerBatch', [request])
+    if (steered === undefined || isRefused(steered)) return steered as Refused
+    if (!steered.more) return steered.batch
+    while (await this.#one('batchChore', request.batch));
+    return (await this.batch({ id: request.batch })) ?? steered.batch
+  }
+
+  batch(name: BatchName) {
+    return this.#one('readBatch', name)
+  }
+
+  batches(query: BatchesQuery) {
+    return this.#one('readBatches', query)
+  }
+
+  items(query: ItemsQuery) {
+    return this.#one('readItems', query)
+  }
+
+  async accept(request: AcceptRequest): Promise<AcceptAnswer> {
+    const [answer] = await this.#port.call('accept', [
+      { ...request, effects: request.effects && withBindables(request.effects) },
+    ])
+    return answer as AcceptAnswer
+  }
+
+  standing(id: string) {
+    return this.#one('readStanding', id)
   }
 
   job(id: string) {
@@ -290,11 +342,11 @@ function isOfSweeps(id: string): boolean {
 type Given<V extends VerbName> = Exclude<Answer<V>, { refused: unknown }>
 
 function hasSql({ settlement }: SettleRequest): boolean {
-  return 'effects' in settlement && settlement.effects !== null && settlement.effects.sql.length > 0
+  return 'effects' in settlement && !!settlement.effects && settlement.effects.sql.length > 0
 }
 
 function withBindableSql(request: SettleRequest): SettleRequest {
   const { settlement } = request
-  if (!('effects' in settlement) || settlement.effects === null) return request
+  if (!('effects' in settlement) || !settlement.effects) return request
   return { ...request, settlement: { ...settlement, effects: withBindables(settlement.effects) } }
 }

@@ -1,9 +1,10 @@
 // A job's row and the small tables that say which state it is in. Everything that moves a job between them goes through
 // here, so that row, list and count change together.
 
-import type { Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
-import { encodeError, encodePast } from '../../job/stored.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import type { Attempt, Ending, EndState, JobError, JobState, Remarks } from '../../job/record.ts'
+import { encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
+import type { QueueRow } from './queue.ts'
+import type { Transaction } from './transaction.ts'
 
 /** What every transition needs of a job's row. */
 export interface JobRow {
@@ -11,6 +12,9 @@ export interface JobRow {
   readonly id: string
   readonly queue: number
   readonly priority: number
+  /** 0: of none. */
+  readonly batch: number
+  readonly limit_key: string | null
   readonly start_before: number | null
   readonly dedup_key: string | null
   readonly dedup_scope: string | null
@@ -24,16 +28,18 @@ export interface JobRow {
 /** A job that nobody holds: where it is listed, and the attempts it has had. */
 export interface IdleRow extends JobRow {
   readonly ord: number | null
+  readonly held: number
   readonly run_at: number
   readonly attempts: number
 }
 
-export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.ord, j.run_at, j.attempts, j.max_attempts, j.freed,
-  j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
+export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.batch, j.limit_key, j.ord, j.held, j.run_at, j.attempts, j.max_attempts,
+  j.freed, j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
 
-const selectAny = `select ${idleColumns},
+export const selectAny = `select ${idleColumns},
          case when s.no is not null then s.state
               when l.seq is not null then 'running'
+              when j.held = 1 then 'held'
               when j.ord is not null then 'ready'
               else 'scheduled' end as state
     from holdfast_job j
@@ -54,6 +60,15 @@ export function findBySeq(tx: Transaction, seq: number): FoundRow | undefined {
   return tx.db.get(selectBySeq, seq)
 }
 
+/** It has not ended, and nobody holds it. */
+export function isWaiting({ state }: FoundRow): boolean {
+  return state !== 'running' && !isEnded(state)
+}
+
+export function isEnded(state: JobState): state is EndState {
+  return state === 'done' || state === 'dead' || state === 'cancelled'
+}
+
 /** Far below every number given out, so that released and rescued jobs come first, in the order they came back. */
 const front = -(2 ** 52)
 
@@ -61,34 +76,61 @@ export function place(tx: Transaction, atFront: boolean): number {
   return atFront ? front + tx.nextNumber() : tx.nextNumber()
 }
 
-export function listReady(tx: Transaction, queue: QueueRow, priority: number, ord: number, seq: number): void {
-  tx.db.run('insert into holdfast_ready (queue, priority, ord, seq) values (?, ?, ?, ?)', queue.no, priority, ord, seq)
-  tx.count(queue, 'ready', 1)
+type Listed = Pick<JobRow, 'seq' | 'priority' | 'batch' | 'limit_key'>
+
+/** Its row says so already. */
+export function listReady(
+  tx: Transaction,
+  queue: QueueRow,
+  { seq, priority, batch, limit_key }: Listed,
+  ord: number,
+): void {
+  if (batch > 0) tx.batches.openLane(batch, queue.no, priority)
+  if (limit_key !== null) tx.keys.enter(queue, limit_key)
+  const insert = 'insert into holdfast_ready (queue, batch, priority, ord, seq) values (?, ?, ?, ?, ?)'
+  tx.db.run(insert, queue.no, batch, priority, ord, seq)
+  tx.count(queue, 'ready', 1, batch)
 }
 
-export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, seq: number): void {
+type Named = Listed & Pick<JobRow, 'id'>
+
+/** Its row says that it is ready in this place; if its key has no room, it is held. */
+export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: number): 'ready' | 'held' {
+  const key = job.limit_key
+  if (key !== null && !tx.keys.hasRoom(queue, key)) {
+    tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
+    return hold(tx, queue, key, job, ord)
+  }
+  listReady(tx, queue, job, ord)
+  tx.tell(queue, 'ready', job.id)
+  return 'ready'
+}
+
+/** Its row says that it is held in this place of the line. It may be let in at once, if time or a change has made room. */
+export function hold(tx: Transaction, queue: QueueRow, key: string, job: Named, ord: number): 'ready' | 'held' {
+  tx.keys.standInLine(queue, key, job, ord)
+  tx.tell(queue, 'held', job.id)
+  return tx.keys.admit(queue, tx.keys.row(queue, key)).includes(job.seq) ? 'ready' : 'held'
+}
+
+export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {
   tx.db.run('insert into holdfast_scheduled (queue, run_at, seq) values (?, ?, ?)', queue.no, runAt, seq)
-  tx.count(queue, 'scheduled', 1)
+  tx.count(queue, 'scheduled', 1, batch)
 }
 
 /** Takes a waiting job off its list. */
 export function unlist(tx: Transaction, queue: QueueRow, job: IdleRow): void {
-  if (job.ord === null) {
-    tx.db.run(
-      'delete from holdfast_scheduled where queue = ? and run_at = ? and seq = ?',
-      job.queue,
-      job.run_at,
-      job.seq,
-    )
-    tx.count(queue, 'scheduled', -1)
+  const { run_at, seq, batch, priority, ord, limit_key } = job
+  if (ord === null) {
+    tx.db.run('delete from holdfast_scheduled where queue = ? and run_at = ? and seq = ?', queue.no, run_at, seq)
+    tx.count(queue, 'scheduled', -1, batch)
+  } else if (job.held === 1) {
+    tx.keys.leaveLine(queue, limit_key ?? '', { priority, ord, batch })
   } else {
-    tx.db.run(
-      'delete from holdfast_ready where queue = ? and priority = ? and ord = ?',
-      job.queue,
-      job.priority,
-      job.ord,
-    )
-    tx.count(queue, 'ready', -1)
+    const remove = 'delete from holdfast_ready where queue = ? and batch = ? and priority = ? and ord = ?'
+    tx.db.run(remove, queue.no, batch, priority, ord)
+    tx.count(queue, 'ready', -1, batch)
+    if (limit_key !== null) tx.keys.leave(queue, limit_key, 'ready')
   }
 }
 
@@ -98,22 +140,24 @@ export function moveWaiting(
   queue: QueueRow,
   job: IdleRow,
   { runAt, priority }: { readonly runAt: number; readonly priority: number },
-): 'ready' | 'scheduled' {
+): JobState {
+  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
   unlist(tx, queue, job)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)
-  tx.db.run('update holdfast_job set run_at = ?, ord = ?, priority = ? where seq = ?', at, ord, priority, job.seq)
-  if (ord === null) listScheduled(tx, queue, at, job.seq)
-  else listReady(tx, queue, priority, ord, job.seq)
-  const state = ord === null ? 'scheduled' : 'ready'
-  tx.tell(queue, state, job.id)
-  return state
+  const update = 'update holdfast_job set run_at = ?, ord = ?, held = 0, priority = ? where seq = ?'
+  tx.db.run(update, at, ord, priority, job.seq)
+  if (ord !== null) return listOrHold(tx, queue, { ...job, priority }, ord)
+  listScheduled(tx, queue, at, job.seq, job.batch)
+  tx.tell(queue, 'scheduled', job.id)
+  return 'scheduled'
 }
 
 /** Nobody holds the job any more. */
-export function dropLease(tx: Transaction, queue: QueueRow, seq: number): void {
+export function dropLease(tx: Transaction, queue: QueueRow, { seq, batch, limit_key }: JobRow): void {
   tx.db.run('delete from holdfast_lease where seq = ?', seq)
-  tx.count(queue, 'running', -1)
+  tx.count(queue, 'running', -1, batch)
+  if (limit_key !== null) tx.keys.leave(queue, limit_key, 'running')
 }
 
 export function forgetOverdue(tx: Transaction, job: Pick<JobRow, 'seq' | 'start_before'>): void {
@@ -153,11 +197,13 @@ export interface WaitAgain {
 }
 
 /** After a retry, release, snooze or rescue: the job waits again. */
-export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: WaitAgain): void {
+export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: WaitAgain): JobState {
+  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
+  dropLease(tx, queue, job)
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
   tx.db.run(
-    'update holdfast_job set attempts = ?, freed = ?, run_at = ?, ord = ?, past = ?, woken = 0 where seq = ?',
+    'update holdfast_job set attempts = ?, freed = ?, run_at = ?, ord = ?, held = 0, past = ?, woken = 0 where seq = ?',
     next.attempts,
     next.freed,
     runAt,
@@ -165,9 +211,10 @@ export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: W
     encodePast(job.past, next.ended),
     job.seq,
   )
-  if (ord === null) listScheduled(tx, queue, runAt, job.seq)
-  else listReady(tx, queue, job.priority, ord, job.seq)
-  tx.tell(queue, ord === null ? 'scheduled' : 'ready', job.id)
+  if (ord !== null) return listOrHold(tx, queue, job, ord)
+  listScheduled(tx, queue, runAt, job.seq, job.batch)
+  tx.tell(queue, 'scheduled', job.id)
+  return 'scheduled'
 }
 
 export interface End {
@@ -182,21 +229,30 @@ export interface End {
     readonly startedAt: number
     readonly ending: Ending
   } | null
+  readonly remarks?: Remarks | null
 }
 
 /** The job has ended and is already off its list: kept as long as its queue says, its dedup slot free from now on. */
-export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, attempts, result, error, run }: End): void {
+export function end(tx: Transaction, queue: QueueRow, job: JobRow, ended: End): void {
+  const { state, attempts, result, error, run, remarks = null } = ended
   tx.tell(queue, state, job.id)
   forgetOverdue(tx, job)
   if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
+  if (job.batch > 0) countEnded(tx, job.batch, state, remarks)
+  if (tx.batches.get(job.batch)?.is_deleted) {
+    removeJob(tx, job)
+    tx.tell(queue, 'deleted', job.id)
+    return
+  }
   const retainMs = state === 'dead' ? queue.retain_dead_ms : queue.retain_done_ms
   if (retainMs === 0) {
     removeJob(tx, job)
     return
   }
   tx.db.run(
-    `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error)
-     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    `insert into holdfast_ended
+       (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error, remarks)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     job.seq,
     tx.shelf(queue, state, retainMs),
     attempts,
@@ -207,8 +263,14 @@ export function end(tx: Transaction, queue: QueueRow, job: JobRow, { state, atte
     tx.now,
     result,
     encodeError(error),
+    encodeRemarks(remarks),
   )
   tx.count(queue, state, 1)
+}
+
+function countEnded(tx: Transaction, batch: number, state: EndState, remarks: Remarks | null): void {
+  tx.batches.count(batch, state, 1)
+  if (remarks) tx.batches.remark(batch, remarks, 1)
 }
 
 export function removeJob(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>): void {

@@ -30,7 +30,7 @@ export const steps: readonly Step[] = [
     only_row integer primary key check (only_row = 1),
     schema integer not null,
     min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
-    next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no and kv.version: one sequence for all
+    next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no, batch.no, lane.turn and kv.version: one sequence for all
     watched_until integer not null default 0, -- changes are told before this time
     changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
   ) strict;
@@ -38,10 +38,18 @@ export const steps: readonly Step[] = [
   create table holdfast_queue (
     no integer primary key,
     name text not null unique,
-    paused integer not null default 0,
+    paused_at integer, -- null: it is not
+    paused_by text,
     retain_done_ms integer, -- null: for ever
     retain_dead_ms integer, -- null: for ever
     on_dead text,
+    max_running integer, -- null: as many as there are workers
+    max_starts integer,  -- within starts_ms
+    starts_ms integer,
+    key_max_running integer, -- the same for the jobs that share a key
+    key_max_starts integer,
+    key_starts_ms integer,
+    key_review text, -- the limit of keys was changed, and those from this one on have yet to be looked at
     held integer not null default 0,
     scheduled integer not null default 0,
     ready integer not null default 0,
@@ -56,7 +64,9 @@ export const steps: readonly Step[] = [
     id text not null,
     queue integer not null,
     priority integer not null,
-    ord integer,               -- its place in ready; null while scheduled; stale once claimed
+    batch integer not null default 0, -- 0: of none
+    ord integer,               -- its place in ready or held; null while scheduled; stale once claimed
+    held integer not null default 0,
     run_at integer not null,   -- when it is due (scheduled) or became ready
     attempts integer not null, -- without the claim that holds it now
     max_attempts integer not null,
@@ -67,6 +77,7 @@ export const steps: readonly Step[] = [
     dedup_key text,
     dedup_scope text,          -- live, waiting or window
     idempotency_key text,
+    limit_key text,
     cancel text,               -- JSON: effects of every cancel requested while it ran
     past text,                 -- JSON: attempts that have ended
     woken integer not null default 0, -- while it ran
@@ -74,14 +85,94 @@ export const steps: readonly Step[] = [
     payload text not null
   ) strict;
   create index holdfast_job_by_id on holdfast_job (id);
+  create index holdfast_job_by_batch on holdfast_job (batch) where batch > 0;
 
-  create table holdfast_ready (
+  create table holdfast_ready ( -- one range for jobs of no batch, and one for those of each batch
     queue integer not null,
+    batch integer not null default 0,
     priority integer not null,
     ord integer not null, -- negative: released or rescued, at the front
     seq integer not null,
-    primary key (queue, priority, ord)
+    primary key (queue, batch, priority, ord)
   ) strict, without rowid;
+
+  create table holdfast_lane ( -- where items of batches may be ready
+    batch integer not null,
+    queue integer not null,
+    priority integer not null,
+    open integer not null, -- whether its batch may have more items claimed
+    turn integer not null, -- the lowest is next
+    primary key (batch, queue, priority)
+  ) strict, without rowid;
+  create index holdfast_lane_turn on holdfast_lane (queue, priority, turn) where open = 1;
+
+  create table holdfast_held ( -- the lines of keys
+    queue integer not null,
+    key text not null,
+    priority integer not null,
+    ord integer not null,
+    seq integer not null,
+    primary key (queue, key, priority, ord)
+  ) strict, without rowid;
+
+  create table holdfast_key ( -- keys that jobs have which are held, ready or running
+    queue integer not null,
+    key text not null,
+    held integer not null,
+    ready integer not null,
+    running integer not null,
+    due_at integer, -- when there is room by time alone
+    primary key (queue, key)
+  ) strict, without rowid;
+  create index holdfast_key_due on holdfast_key (due_at) where due_at is not null;
+
+  create table holdfast_start ( -- what counts for a rate
+    queue integer not null,
+    key text not null, -- empty: of the whole queue
+    until integer not null, -- counts before
+    jobs integer not null,
+    total integer not null, -- these and all before them, as far as anybody remembers
+    primary key (queue, key, until)
+  ) strict, without rowid;
+  create index holdfast_start_until on holdfast_start (until);
+
+  create table holdfast_batch (
+    no integer primary key,
+    id text not null unique,
+    name text not null,
+    key text, -- null once it is deleted
+    concurrency integer,
+    fail_share real,
+    on_complete text, -- JSON
+    retain_ms integer, -- null: for ever
+    is_closed integer not null default 0,
+    is_cancelled integer not null default 0,
+    is_deleted integer not null default 0,
+    is_open integer not null default 1, -- its lanes are
+    round integer not null default 1,
+    submitted integer not null default 0,
+    waiting integer not null default 0,
+    running integer not null default 0,
+    done integer not null default 0,
+    dead integer not null default 0,
+    cancelled integer not null default 0,
+    outcomes text, -- JSON, like the next two
+    warnings text,
+    costs text,
+    created_at integer not null,
+    started_at integer,
+    finished_at integer,
+    prune_at integer,
+    paused_at integer,
+    paused_by text,
+    paused_ms integer not null default 0,
+    reason text,
+    chore text, -- what its items have yet to go through: cancel, retry or delete
+    chore_after integer not null default 0 -- the last of them that has
+  ) strict;
+  create unique index holdfast_batch_key on holdfast_batch (key) where key is not null;
+  create index holdfast_batch_chore on holdfast_batch (no) where chore is not null;
+  create index holdfast_batch_over on holdfast_batch (prune_at) where prune_at is not null;
 
   create table holdfast_scheduled (
     queue integer not null,
@@ -128,7 +219,8 @@ export const steps: readonly Step[] = [
     ending text,
     finished_at integer not null,
     result text,
-    error text
+    error text,
+    remarks text -- JSON
   ) strict;
   create index holdfast_ended_by_age on holdfast_ended (shelf, finished_at);
 

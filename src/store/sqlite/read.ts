@@ -3,13 +3,14 @@
 
 import { toError } from '../../errors.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
-import { decodeError, decodePast } from '../../job/stored.ts'
+import { decodeError, decodePast, decodeRemarks } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
 import { type EndedPlace, findById, newestFirst } from './job.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import type { QueueRow } from './queue.ts'
+import type { Transaction } from './transaction.ts'
 
 interface RecordRow {
   readonly id: string
@@ -24,6 +25,9 @@ interface RecordRow {
   readonly timeout_ms: number | null
   readonly dedup_key: string | null
   readonly idempotency_key: string | null
+  readonly limit_key: string | null
+  readonly held: number
+  readonly batch_id: string | null
   readonly cancel: string | null
   readonly past: string | null
   readonly headers: string | null
@@ -44,11 +48,12 @@ interface RecordRow {
   readonly finished_at: number
   readonly result: string | null
   readonly error: string | null
+  readonly remarks: string | null
 }
 
 export function readJob(tx: Transaction, id: string): JobRecord | null {
   const found = findById(tx, id)
-  return (found && record(tx, found.seq)) ?? null
+  return (found && readRecord(tx, found.seq)) ?? null
 }
 
 export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | null {
@@ -64,17 +69,18 @@ export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | 
 }
 
 /** Undefined where a list names a job that is not there. */
-function record(tx: Transaction, seq: number): JobRecord | undefined {
+export function readRecord(tx: Transaction, seq: number): JobRecord | undefined {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
-            e.ending, e.finished_at, e.result, e.error
+            e.ending, e.finished_at, e.result, e.error, e.remarks, b.id as batch_id
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
        left join holdfast_claim c on c.no = l.claim
        left join holdfast_ended e on e.seq = j.seq
        left join holdfast_shelf s on s.no = e.shelf
+       left join holdfast_batch b on b.no = j.batch and b.is_deleted = 0
       where j.seq = ?`,
     seq,
   )
@@ -83,7 +89,7 @@ function record(tx: Transaction, seq: number): JobRecord | undefined {
   return {
     id: row.id,
     queue: row.name,
-    state: row.state ?? (isRunning ? 'running' : row.ord === null ? 'scheduled' : 'ready'),
+    state: row.state ?? (isRunning ? 'running' : waitingState(row)),
     priority: row.priority,
     attempts: row.state ? row.ended_attempts : (row.lease_attempt ?? row.attempts),
     maxAttempts: row.max_attempts,
@@ -104,8 +110,16 @@ function record(tx: Transaction, seq: number): JobRecord | undefined {
     finishedAt: row.state ? row.finished_at : null,
     result: row.result,
     error: decodeError(row.error),
+    remarks: decodeRemarks(row.remarks),
+    limitKey: row.limit_key,
+    batch: row.batch_id,
     history: historyOf(row),
   }
+}
+
+function waitingState({ held, ord }: RecordRow): JobState {
+  if (held === 1) return 'held'
+  return ord === null ? 'scheduled' : 'ready'
 }
 
 function historyOf(row: RecordRow): Attempt[] {
@@ -113,12 +127,19 @@ function historyOf(row: RecordRow): Attempt[] {
   return row.attempt === null ? past : remember(past, lastAttempt(row))
 }
 
-const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done']
+const states: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
 
 /** Where a page stopped: the queue, the state, and the last job's place in that list. */
-type Mark = readonly [queue: string, state: number, a: number, b: number]
+type Mark = readonly [queue: string, state: number, ...Place]
 
-const start = [Number.MIN_SAFE_INTEGER, Number.MIN_SAFE_INTEGER] as const
+/** Rising; finished lists are walked backwards, so theirs is negated. */
+type Place = readonly [x: number | string, y: number, z: number]
+
+/** The first value is a key in the list of held jobs, and a number in all others. */
+function startOf(state: JobState): Place {
+  const least = Number.MIN_SAFE_INTEGER
+  return [state === 'held' ? '' : least, least, least]
+}
 
 export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQuery): JobsPage {
   const mark = after === null ? null : decodeMark(after)
@@ -128,44 +149,48 @@ export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQu
     states.forEach((listed, index) => {
       const isBefore = mark !== null && row.name === mark[0] && index < mark[1]
       if (isBefore || (state !== null && state !== listed) || row[listed] === 0 || found.length > limit) return
-      const [a, b] = mark && row.name === mark[0] && index === mark[1] ? [mark[2], mark[3]] : start
-      for (const { seq, x, y } of list(tx, row, listed, a, b, limit + 1 - found.length)) {
-        found.push({ seq, mark: [row.name, index, x, y] })
+      const isInside = mark !== null && row.name === mark[0] && index === mark[1]
+      const from: Place = isInside ? [mark[2], mark[3], mark[4]] : startOf(listed)
+      for (const { seq, x, y, z } of list(tx, row, listed, from, limit + 1 - found.length)) {
+        found.push({ seq, mark: [row.name, index, x, y, z] })
       }
     })
   }
   const page = found.slice(0, limit)
   return {
-    jobs: page.map(({ seq }) => record(tx, seq)).filter((job) => job !== undefined),
+    jobs: page.map(({ seq }) => readRecord(tx, seq)).filter((job) => job !== undefined),
     next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
   }
 }
 
-/** (x, y) is a job's place in its list, rising; finished lists are walked backwards, so theirs is negated. */
-function list(tx: Transaction, queue: QueueRow, state: JobState, a: number, b: number, max: number) {
-  const rows = (sql: string) => tx.db.all<{ seq: number; x: number; y: number }>(sql, queue.no, a, b, max)
+function list(tx: Transaction, queue: QueueRow, state: JobState, from: Place, max: number) {
+  const rows = (sql: string) =>
+    tx.db.all<{ seq: number; x: number | string; y: number; z: number }>(sql, queue.no, ...from, max)
   switch (state) {
     case 'running':
       return rows(
-        `select l.seq, l.seq as x, 0 as y from holdfast_lease l join holdfast_job j on j.seq = l.seq
-          where j.queue = ? and (l.seq, 0) > (?, ?) order by l.seq limit +?`,
+        `select l.seq, l.seq as x, 0 as y, 0 as z from holdfast_lease l join holdfast_job j on j.seq = l.seq
+          where j.queue = ? and (l.seq, 0, 0) > (?, ?, ?) order by l.seq limit +?`,
       )
     case 'ready':
       return rows(
-        `select seq, priority as x, ord as y from holdfast_ready
-          where queue = ? and (priority, ord) > (?, ?) order by priority, ord limit +?`,
+        `select seq, batch as x, priority as y, ord as z from holdfast_ready
+          where queue = ? and (batch, priority, ord) > (?, ?, ?) order by batch, priority, ord limit +?`,
+      )
+    case 'held':
+      return rows(
+        `select seq, key as x, priority as y, ord as z from holdfast_held
+          where queue = ? and (key, priority, ord) > (?, ?, ?) order by key, priority, ord limit +?`,
       )
     case 'scheduled':
       return rows(
-        `select seq, run_at as x, seq as y from holdfast_scheduled
-          where queue = ? and (run_at, seq) > (?, ?) order by run_at, seq limit +?`,
+        `select seq, run_at as x, seq as y, 0 as z from holdfast_scheduled
+          where queue = ? and (run_at, seq, 0) > (?, ?, ?) order by run_at, seq limit +?`,
       )
     case 'done':
     case 'dead':
     case 'cancelled':
-      return listEnded(tx, queue, state, { finishedAt: -a, seq: -b }, max)
-    case 'held':
-      return []
+      return listEnded(tx, queue, state, { finishedAt: -from[0], seq: -from[1] }, max)
   }
 }
 
@@ -180,7 +205,7 @@ function listEnded(tx: Transaction, queue: QueueRow, state: EndState, from: Ende
     )
     .sort(newestFirst)
     .slice(0, max)
-    .map(({ seq, finished_at }) => ({ seq, x: -finished_at, y: -seq }))
+    .map(({ seq, finished_at }) => ({ seq, x: -finished_at, y: -seq, z: 0 }))
 }
 
 function encodeMark(mark: Mark): string {
@@ -190,8 +215,10 @@ function encodeMark(mark: Mark): string {
 function decodeMark(text: string): Mark {
   try {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && mark.length === 4 && typeof mark[0] === 'string' && mark[1] in states
-    if (isMark && mark.slice(1).every(Number.isSafeInteger)) return mark as unknown as Mark
+    const isMark = Array.isArray(mark) && mark.length === 5 && typeof mark[0] === 'string' && mark[1] in states
+    const isPlace = isMark && (states[mark[1]] !== 'held' || typeof mark[2] === 'string')
+    const numbers = isPlace ? mark.slice(states[mark[1]] === 'held' ? 3 : 2) : [mark]
+    if (Number.isSafeInteger(mark[1]) && numbers.every(Number.isSafeInteger)) return mark as unknown as Mark
   } catch {
     // falls through: not one of ours
   }
@@ -203,22 +230,34 @@ export function readStats(tx: Transaction): QueueStats[] {
     const { held, scheduled, ready, running, done, dead, cancelled } = queue
     return {
       queue: queue.name,
-      paused: queue.paused !== 0,
+      paused: queue.paused_at !== null,
+      pausedAt: queue.paused_at,
+      pausedBy: queue.paused_by,
       counts: { held, scheduled, ready, running, done, dead, cancelled },
       oldestWaitingMs: ready === 0 ? null : tx.now - oldestReadyAt(tx, queue),
     }
   })
 }
 
-/** The head of the front and of the back part of each priority is its oldest: a few seeks, whatever the backlog. */
+interface Lane {
+  readonly batch: number
+  readonly priority: number
+}
+
+const lanesMax = 1_000
+
+/** The head of the front and of the back part of each lane is its oldest: a few seeks, whatever the backlog. */
 function oldestReadyAt(tx: Transaction, queue: QueueRow): number {
+  const select = 'select batch, priority from holdfast_lane where queue = ? order by batch limit +?'
+  const lanes = [...plainLanes, ...tx.db.all<Lane>(select, queue.no, lanesMax)]
   let oldest = tx.now
-  for (let priority = 0; priority <= 9; priority++) {
+  for (const { batch, priority } of lanes) {
     for (const from of [Number.MIN_SAFE_INTEGER, 0]) {
       const head = tx.db.get<{ run_at: number }>(
         `select j.run_at from holdfast_ready r join holdfast_job j on j.seq = r.seq
-          where r.queue = ? and r.priority = ? and r.ord >= ? order by r.ord limit 1`,
+          where r.queue = ? and r.batch = ? and r.priority = ? and r.ord >= ? order by r.ord limit 1`,
         queue.no,
+        batch,
         priority,
         from,
       )
@@ -227,3 +266,5 @@ function oldestReadyAt(tx: Transaction, queue: QueueRow): number {
   }
   return oldest
 }
+
+const plainLanes: readonly Lane[] = Array.from({ length: 10 }, (_, priority) => ({ batch: 0, priority }))

@@ -30,11 +30,13 @@ export type HeldTuple = readonly [
   started_at: number,
   attempt: number,
   woken: number,
+  batch: number,
+  limit_key: string | null,
 ]
 
 const heldColumns = `j.seq, j.id, j.queue, j.priority, j.max_attempts, j.freed, j.start_before, j.dedup_key,
     j.dedup_scope, j.idempotency_key, j.cancel, j.past, c.token, c.worker, c.started_at, l.attempt,
-    j.woken`
+    j.woken, j.batch, j.limit_key`
 
 export const selectHeld = `select ${heldColumns}
   from holdfast_lease l
@@ -86,6 +88,8 @@ function toHeld(t: HeldTuple): HeldRow {
     started_at: t[14],
     attempt: t[15],
     woken: t[16],
+    batch: t[17],
+    limit_key: t[18],
   }
 }
 

@@ -4,51 +4,72 @@
 import { isRefused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { deathNotice, effectError } from '../../job/death.ts'
-import type { Attempt, EffectSet, Ending, JobError } from '../../job/record.ts'
+import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
+import type { QueueRow } from './queue.ts'
 import { findHeld, type HeldRow } from './renew.ts'
 import { runSql } from './sql-effect.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import type { Transaction } from './transaction.ts'
 
 export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
   const held = findHeld(tx, request)
   if (!held) return 'lost'
   const { settlement, retryDelayMs } = request
   const verdict = settled(core(held), settlement, tx.now)
-  const effects = [...stagedEffects(settlement), ...requestedEffects(held, verdict)]
-  const matter = { result: settlement.as === 'done' ? settlement.result : null, effects }
+  const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(held, verdict)]
+  const matter = {
+    result: settlement.as === 'done' ? settlement.result : null,
+    remarks: remarksOf(settlement),
+    effects,
+  }
   const answer =
     effects.length === 0 ? obey(tx, held, verdict, matter) : tx.attempt(() => obey(tx, held, verdict, matter))
   if (!isRefused(answer)) return answer
   const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-  return { failed: answer, state: landAnyway(tx, held, settled(core(held), failure, tx.now)).state }
+  const costs = matter.remarks?.costs ?? null
+  return { failed: answer, state: landAnyway(tx, held, settled(core(held), failure, tx.now), costs).state }
 }
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
 export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
-  const { state } = landAnyway(tx, held, expired(core(held), held.worker))
+  const { state } = landAnyway(tx, held, expired(core(held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
   return { id, queue: tx.queueByNo(held.queue).name, attempt, maxAttempts, worker, startedAt, state }
 }
 
 /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-function landAnyway(tx: Transaction, held: HeldRow, verdict: Verdict): Landed {
+function landAnyway(tx: Transaction, held: HeldRow, verdict: Verdict, costs: Costs | null): Landed {
   const effects = requestedEffects(held, verdict)
+  const matter = { result: null, remarks: costs && onlyCosts(costs), effects }
   if (effects.length > 0) {
-    const answer = tx.attempt(() => obey(tx, held, verdict, { result: null, effects }))
+    const answer = tx.attempt(() => obey(tx, held, verdict, matter))
     if (!isRefused(answer)) return answer
-    return obey(tx, held, { ...verdict, error: effectError(answer) }, { result: null, effects: [] })
+    return obey(tx, held, { ...verdict, error: effectError(answer) }, { ...matter, effects: [] })
   }
-  return obey(tx, held, verdict, { result: null, effects })
+  return obey(tx, held, verdict, matter)
 }
 
-function stagedEffects(settlement: Settlement): EffectSet[] {
-  return 'effects' in settlement && settlement.effects ? [settlement.effects] : []
+/** Those of a snooze belong to the wait: where the job ends instead, there is none. */
+function stagedEffects(settlement: Settlement, { to }: Verdict): EffectSet[] {
+  if (!('effects' in settlement) || !settlement.effects) return []
+  const isPutOff = to === 'scheduled' || to === 'ready'
+  return settlement.as === 'snooze' && !isPutOff ? [] : [settlement.effects]
+}
+
+/** What was remarked of a job that is done; of any other, what it has cost. */
+function remarksOf(settlement: Settlement): Remarks | null {
+  if (settlement.as === 'done') return settlement.remarks ?? null
+  const costs = 'costs' in settlement ? (settlement.costs ?? null) : null
+  return costs && onlyCosts(costs)
+}
+
+function onlyCosts(costs: Costs): Remarks {
+  return { outcome: null, warning: null, costs }
 }
 
 /** What was handed over with a cancel request lands when the job becomes cancelled. */
@@ -60,29 +81,31 @@ type Landed = Extract<SettleAnswer, { enqueued: unknown }>
 
 interface Matter {
   readonly result: string | null
+  readonly remarks: Remarks | null
   readonly effects: readonly EffectSet[]
 }
 
-function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effects }: Matter): Landed {
+function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, remarks, effects }: Matter): Landed {
   const queue = tx.queueByNo(held.queue)
-  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(held) && queue.retain_done_ms !== 0) {
-    tx.endPlainly(queue, held.seq, result)
+  if (held.batch > 0) tx.batches.spend(held.batch, remarks?.costs)
+  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, held) && queue.retain_done_ms !== 0) {
+    tx.endPlainly(queue, held, result, remarks)
     tx.tell(queue, 'done', held.id)
     return plainlyDone
   }
-  dropLease(tx, queue, held.seq)
   if (verdict.to === 'ready' || verdict.to === 'scheduled') {
     const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
     const { attempts, freed } = verdict
-    waitAgain(tx, queue, held, {
+    const state = waitAgain(tx, queue, held, {
       runAt,
       front: verdict.to === 'ready' && verdict.front,
       attempts,
       freed,
-      ended: attemptOf(tx, held, verdict.ending, verdict.error),
+      ended: attemptOf(tx, held, verdict, remarks?.costs ?? null),
     })
-    return { state: verdict.to, runAt, enqueued: [] }
+    return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
+  dropLease(tx, queue, held)
   const { to: state, attempts, ending, error } = verdict
   if (state === 'dead') tellOfDeath(tx, queue, held, attempts, error)
   end(tx, queue, held, {
@@ -91,15 +114,19 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, effect
     result,
     error,
     run: { attempt: held.attempt, worker: held.worker, startedAt: held.started_at, ending },
+    remarks,
   })
   return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
 }
 
 const plainlyDone: Landed = { state: 'done', runAt: null, enqueued: [] }
 
-/** No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. */
-function leavesNothing({ dedup_scope }: HeldRow): boolean {
-  return dedup_scope === null || dedup_scope === 'window'
+/**
+ * No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. And no batch
+ * that it is to go with.
+ */
+function leavesNothing(tx: Transaction, { dedup_scope, batch }: HeldRow): boolean {
+  return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
 }
 
 function core(held: HeldRow) {
@@ -112,9 +139,14 @@ function core(held: HeldRow) {
   }
 }
 
-function attemptOf(tx: Transaction, held: HeldRow, ending: Ending, error: JobError | null): Attempt {
+function attemptOf(tx: Transaction, held: HeldRow, { ending, error }: Ended, costs: Costs | null): Attempt {
   const { attempt, worker, started_at: startedAt } = held
-  return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }) }
+  return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }), ...(costs && { costs }) }
+}
+
+interface Ended {
+  readonly ending: Ending
+  readonly error: JobError | null
 }
 
 /** Throws a Refusal when one cannot be applied. */

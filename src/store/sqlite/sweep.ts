@@ -4,33 +4,42 @@
 import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
-import { end, type IdleRow, idleColumns, type JobRow, listReady, place, removeJob, unlist } from './job.ts'
+import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './admit.ts'
+import { stepChore } from './chores.ts'
+import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
+import type { QueueRow } from './queue.ts'
 import { allHeld, selectHeld } from './renew.ts'
 import { rescue } from './settle.ts'
-import type { QueueRow, Transaction } from './transaction.ts'
+import type { Transaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
 
 export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   mendCounts(tx)
   shortenLeases(tx)
+  clampStarts(tx)
   const lapsed = rescueExpired(tx, max)
   const rescued = lapsed.length
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
+  const admitted = admitDue(tx, max)
+  const hasChores = goOnWithChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
-  const more = [rescued, overdue, promoted, pruned].some((count) => count >= max)
+  wakeRated(tx)
+  const more = hasChores || [rescued, overdue, promoted, admitted, pruned].some((count) => count >= max)
+  tx.settleUp()
+  tx.keys.flush()
   let next = nextDueAt(tx)
   if (!more && next !== null && next <= tx.now) {
     dropOrphans(tx)
     next = nextDueAt(tx)
   }
-  return { rescued, lapsed, promoted, overdue, pruned, more, nextDueAt: next, now: tx.now }
+  return { rescued, lapsed, promoted, overdue, admitted, pruned, more, nextDueAt: next, now: tx.now }
 }
 
 /** Counts tell where to look. One that was damaged and tells of nothing where jobs wait would hide them for ever. */
 function mendCounts(tx: Transaction): void {
-  for (const state of ['ready', 'scheduled'] as const) {
+  for (const state of ['held', 'ready', 'scheduled'] as const) {
     const wrong = tx.db.all<{ no: number; jobs: number }>(
       `select q.no, (select count(*) from holdfast_${state} l where l.queue = q.no) as jobs
          from holdfast_queue q
@@ -143,11 +152,18 @@ function byTime({ job: a }: Due, { job: b }: Due): number {
 }
 
 function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
   unlist(tx, queue, job)
   const ord = place(tx, false)
-  tx.db.run('update holdfast_job set ord = ?, run_at = ? where seq = ?', ord, tx.now, job.seq)
-  listReady(tx, queue, job.priority, ord, job.seq)
-  tx.tell(queue, 'ready', job.id)
+  tx.db.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, tx.now, job.seq)
+  listOrHold(tx, queue, job, ord)
+}
+
+/** Those that whoever asked has left undone. Answers whether there is more to do. */
+function goOnWithChores(tx: Transaction, max: number): boolean {
+  tx.batches.flush()
+  const row = tx.db.get<{ no: number }>('select no from holdfast_batch where chore is not null order by no limit 1')
+  return row !== undefined && stepChore(tx, row.no, max)
 }
 
 function prune(tx: Transaction, max: number): number {
@@ -167,6 +183,17 @@ function prune(tx: Transaction, max: number): number {
       where (queue, key) in (select queue, key from holdfast_dedup where until <= ? limit +?)`,
     tx.now,
     Math.max(0, max - pruned),
+  )
+  pruned += tx.db.run(
+    'delete from holdfast_batch where no in (select no from holdfast_batch where prune_at <= ? limit +?)',
+    tx.now,
+    Math.max(0, max - pruned),
+  )
+  tx.db.run(
+    `delete from holdfast_start
+      where (queue, key, until) in (select queue, key, until from holdfast_start where until <= ? limit +?)`,
+    tx.now,
+    max,
   )
   return pruned
 }
@@ -198,6 +225,7 @@ function nextDueAt(tx: Transaction): number | null {
   const times = [
     tx.db.get<{ at: number | null }>('select min(expires_at) as at from holdfast_lease')?.at,
     tx.db.get<{ at: number | null }>('select min(start_before) as at from holdfast_overdue')?.at,
+    nextAdmissionAt(tx),
     ...tx
       .queues()
       .filter(({ scheduled }) => scheduled > 0)

@@ -5,75 +5,39 @@
 // and written as one set each (0.5 against 1.2 µs, 2.0 against 2.5 µs a job, and none of the calls). Nobody can tell: whoever asks for `db` to
 // read or write anything else gets it with all that was gathered already in place.
 //
+// What keys and batches count is gathered in the same way (`keys.ts`, `batches.ts`). What follows from it, that the next of
+// a line is let in or a batch is finished, is done after each request, or after all settlements of a call: `settleUp`.
+//
 // While somebody watches, changes are gathered too, and written at the end in their order (`watch.ts`).
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
-import type { EndState, JobState } from '../../job/record.ts'
+import type { EndState, JobState, Remarks } from '../../job/record.ts'
+import { encodeRemarks } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
-import type { ChangedState } from '../store.ts'
+import type { ChangedState, FinishedBatch } from '../store.ts'
+import { conclude } from './batch-end.ts'
+import { Batches } from './batches.ts'
 import type { Connection } from './connection.ts'
 import { isDamage } from './database.ts'
-import type { HeldTuple } from './renew.ts'
+import { Keys } from './keys.ts'
+import { type QueueRow, type QueueTuple, selectQueue, toQueueRow } from './queue.ts'
+import type { HeldRow, HeldTuple } from './renew.ts'
 import { EverythingUndone, type SqlFault } from './sql-effect.ts'
 import { isWatched, type Told, writeChanges } from './watch.ts'
 
-export interface QueueRow {
-  readonly no: number
-  readonly name: string
-  paused: number
-  /** null: for ever. */
-  retain_done_ms: number | null
-  retain_dead_ms: number | null
-  on_dead: string | null
-  held: number
-  scheduled: number
-  ready: number
-  running: number
-  done: number
-  dead: number
-  cancelled: number
-}
-
-type QueueTuple = readonly [number, string, number, number | null, number | null, string | null, ...counts: number[]]
-
-const selectQueue = `select no, name, paused, retain_done_ms, retain_dead_ms, on_dead,
-    held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
 const selectQueueByName = `${selectQueue} where name = ?`
 const selectQueueByNo = `${selectQueue} where no = ?`
-
-function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
-  if (!tuple) return undefined
-  const [no, name, paused, retain_done_ms, retain_dead_ms, on_dead, ...counts] = tuple
-  const [held, scheduled, ready, running, done, dead, cancelled] = counts as [
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-  ]
-  return {
-    no,
-    name,
-    paused,
-    retain_done_ms,
-    retain_dead_ms,
-    on_dead,
-    held,
-    scheduled,
-    ready,
-    running,
-    done,
-    dead,
-    cancelled,
-  }
-}
 
 export interface ShelfRow {
   readonly no: number
   readonly retain_ms: number | null
+}
+
+interface PlainlyDone {
+  readonly seq: number
+  readonly result: string | null
+  readonly remarks: string | null
 }
 
 export class Transaction {
@@ -87,13 +51,17 @@ export class Transaction {
   readonly cancelsRequested: string[] = []
   /** Held jobs that were read together, by row; see `readAhead`. */
   readonly ahead = new Map<number, HeldTuple>()
+  readonly keys: Keys
+  readonly batches: Batches
+  /** Batches that this transaction has found to be finished. */
+  readonly finished: FinishedBatch[] = []
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
   readonly #shelves = new Map<string, readonly ShelfRow[]>()
   #next: number | null = null
   #newReady: { from: number; to: number } | null = null
-  readonly #plainDone = new Map<number, (readonly [seq: number, result: string | null])[]>()
+  readonly #plainDone = new Map<number, PlainlyDone[]>()
   #isWatched: boolean | null = null
   readonly #told: Told[] = []
 
@@ -101,6 +69,8 @@ export class Transaction {
     this.bare = db
     this.now = now
     this.sqlFault = sqlFault
+    this.keys = new Keys(this)
+    this.batches = new Batches(this)
   }
 
   get db(): Connection {
@@ -110,20 +80,28 @@ export class Transaction {
   }
 
   /** Lists a job that was inserted as ready just now, in the place of its own number. */
-  listNewReady(queue: QueueRow, seq: number): void {
+  listNewReady(queue: QueueRow, seq: number, batch: number): void {
     if (this.#newReady === null) this.#newReady = { from: seq, to: seq }
     else this.#newReady.to = seq
-    this.count(queue, 'ready', 1)
+    this.count(queue, 'ready', 1, batch)
   }
 
   /** Ends a held job that is done and leaves nothing to tidy up. */
-  endPlainly(queue: QueueRow, seq: number, result: string | null): void {
+  endPlainly(
+    queue: QueueRow,
+    { seq, batch, limit_key }: HeldRow,
+    result: string | null,
+    remarks: Remarks | null,
+  ): void {
     const shelf = this.shelf(queue, 'done', queue.retain_done_ms)
     const ended = this.#plainDone.get(shelf)
-    if (ended) ended.push([seq, result])
-    else this.#plainDone.set(shelf, [[seq, result]])
-    this.count(queue, 'running', -1)
-    this.count(queue, 'done', 1)
+    const done = { seq, result, remarks: encodeRemarks(remarks) }
+    if (ended) ended.push(done)
+    else this.#plainDone.set(shelf, [done])
+    if (limit_key !== null) this.keys.leave(queue, limit_key, 'running')
+    this.count(queue, 'running', -1, batch)
+    this.count(queue, 'done', 1, batch)
+    if (batch > 0 && remarks) this.batches.remark(batch, remarks, 1)
   }
 
   /** The queue's row, made where there is none. */
@@ -150,10 +128,14 @@ export class Transaction {
     return [...this.#byNo.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
   }
 
-  count(queue: QueueRow, state: JobState, change: number): void {
+  /** Of jobs that are all items of the same batch, or of none. */
+  count(queue: QueueRow, state: JobState, change: number, batch = 0): void {
     queue[state] += change
     this.#touched.add(queue)
+    if (batch > 0) this.batches.count(batch, state, change)
     if (state === 'ready' && change > 0) this.wake(queue.name, change)
+    const makesRoom = state === 'running' && change < 0 && queue.max_running !== null && queue.ready > 0
+    if (makesRoom) this.wake(queue.name, -change)
   }
 
   wake(queue: string, count: number): void {
@@ -220,10 +202,14 @@ export class Transaction {
 
   /** Runs `work`. Where it throws something that there is another answer to, all of it is undone, counts included. */
   #orElse<T>(work: () => T, answerTo: (error: unknown) => T | undefined): T {
+    this.settleUp()
+    this.#flush()
     const queues = [...this.#byNo.values()].map((row) => ({ ...row }))
     const touched = new Set([...this.#touched].map(({ no }) => no))
     const becameReady = [...this.becameReady]
     const told = this.#told.length
+    const finished = this.finished.length
+    const cancels = this.cancelsRequested.length
     try {
       return this.db.savepoint(work)
     } catch (error) {
@@ -237,19 +223,37 @@ export class Transaction {
       this.#plainDone.clear()
       this.becameReady.clear()
       this.#told.length = told
+      this.finished.length = finished
+      this.cancelsRequested.length = cancels
+      this.keys.forget()
+      this.batches.forget()
       for (const [queue, count] of becameReady) this.becameReady.set(queue, count)
       return answer
     }
   }
 
+  /** Does what follows from the requests so far: lets in who has room now, and ends batches that nothing is left of. */
+  settleUp(): void {
+    this.keys.admitAll()
+    conclude(this)
+  }
+
+  #flush(): void {
+    this.batches.flush()
+    this.keys.flush()
+  }
+
   /** Writes what is owed; the last thing before commit. */
   finish(): void {
+    this.settleUp()
+    this.#flush()
     writeChanges(this, this.#told)
     for (const q of this.#touched) {
       this.db.run(
         `update holdfast_queue
-            set scheduled = ?, ready = ?, running = ?, done = ?, dead = ?, cancelled = ?
+            set held = ?, scheduled = ?, ready = ?, running = ?, done = ?, dead = ?, cancelled = ?
           where no = ?`,
+        q.held,
         q.scheduled,
         q.ready,
         q.running,
@@ -266,16 +270,16 @@ export class Transaction {
   #writeNewReady({ from, to }: { from: number; to: number }): void {
     this.#newReady = null
     this.bare.run(
-      `insert into holdfast_ready (queue, priority, ord, seq)
-       select queue, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq`,
+      `insert into holdfast_ready (queue, batch, priority, ord, seq)
+       select queue, batch, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 0`,
       from,
       to,
     )
   }
 
   #writePlainDone(): void {
-    for (const [shelf, results] of this.#plainDone) {
-      const json = JSON.stringify(Object.fromEntries(results))
+    for (const [shelf, ended] of this.#plainDone) {
+      const json = JSON.stringify(Object.fromEntries(ended.map(({ seq, result }) => [seq, result])))
       this.bare.run(
         `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result)
          select l.seq, ?1, l.attempt, l.attempt, c.worker, c.started_at, 'done', ?2, v.atom
@@ -287,6 +291,12 @@ export class Transaction {
         json,
       )
       this.bare.run('delete from holdfast_lease where seq in (select cast(key as integer) from json_each(?))', json)
+      const remarked = ended.filter(({ remarks }) => remarks !== null)
+      if (remarked.length === 0) continue
+      this.bare.run(
+        'update holdfast_ended set remarks = v.atom from json_each(?) v where holdfast_ended.seq = cast(v.key as integer)',
+        JSON.stringify(Object.fromEntries(remarked.map(({ seq, remarks }) => [seq, remarks]))),
+      )
     }
     this.#plainDone.clear()
   }

@@ -66,7 +66,7 @@ export class ForeignCommits {
     try {
       const version = this.#db.dataVersion()
       if (version === this.#seen) return
-      const select = 'select name, ready from holdfast_queue where ready > 0 and paused = 0'
+      const select = 'select name, ready from holdfast_queue where ready > 0 and paused_at is null'
       const [queues, cancels] = this.#db.snapshot(
         () => [this.#db.all<{ name: string; ready: number }>(select), this.#countCancels()] as const,
       )
@@ -74,7 +74,7 @@ export class ForeignCommits {
       const hasCancels = cancels !== this.#cancels
       this.#seen = version
       this.#cancels = cancels
-      if (ready.length > 0 || hasCancels) this.#onNews({ ready, cancels: hasCancels ? null : [] })
+      if (ready.length > 0 || hasCancels) this.#onNews({ ready, cancels: hasCancels ? null : [], finished: [] })
     } catch {
       // the next look or call meets the same
     }

@@ -3,8 +3,9 @@
 import { span } from '../../../duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
-import { listReady, place } from '../job.ts'
-import type { QueueRow, Transaction } from '../transaction.ts'
+import { listOrHold, place } from '../job.ts'
+import type { QueueRow } from '../queue.ts'
+import type { Transaction } from '../transaction.ts'
 
 interface Late {
   readonly jobs: number
@@ -35,6 +36,7 @@ export function unswept(tx: Transaction, { patienceMs }: ExamineRequest): Findin
 const listed = `
   with listed (seq, queue, state) as (
     select seq, queue, 'ready' from holdfast_ready
+    union all select seq, queue, 'held' from holdfast_held
     union all select seq, queue, 'scheduled' from holdfast_scheduled
     union all select l.seq, j.queue, 'running' from holdfast_lease l join holdfast_job j on j.seq = l.seq
     union all select e.seq, s.queue, s.state from holdfast_ended e join holdfast_shelf s on s.no = e.shelf
@@ -45,6 +47,8 @@ interface AstrayRow {
   readonly id: string
   readonly queue: number
   readonly priority: number
+  readonly batch: number
+  readonly limit_key: string | null
 }
 
 /** Bounded like everything. */
@@ -52,10 +56,11 @@ const astrayMax = 1_000
 
 function findAstray(tx: Transaction): AstrayRow[] {
   return tx.db.all(
-    `select seq, id, queue, priority from holdfast_job j
+    `select seq, id, queue, priority, batch, limit_key from holdfast_job j
       where not exists (select 1 from holdfast_ended e where e.seq = j.seq)
         and not exists (select 1 from holdfast_lease l where l.seq = j.seq)
-        and not exists (select 1 from holdfast_ready r where r.queue = j.queue and r.priority = j.priority and r.ord = j.ord and r.seq = j.seq)
+        and not exists (select 1 from holdfast_ready r where r.queue = j.queue and r.batch = j.batch and r.priority = j.priority and r.ord = j.ord and r.seq = j.seq and j.held = 0)
+        and not exists (select 1 from holdfast_held h where h.queue = j.queue and h.key = j.limit_key and h.priority = j.priority and h.ord = j.ord and h.seq = j.seq and j.held = 1)
         and not exists (select 1 from holdfast_scheduled s where s.queue = j.queue and s.run_at = j.run_at and s.seq = j.seq)
       limit ${astrayMax}`,
   )
@@ -70,7 +75,7 @@ export function astray(tx: Transaction): Finding[] {
   return [wrong('jobs-astray', sentence, 'holdfast doctor --fix makes them ready again.', { ids })]
 }
 
-const states = ['scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
+const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
 /** Rows up to which counts are compared without being asked to. */
 const recountMax = 200_000
 
@@ -109,12 +114,10 @@ export function miscounted(tx: Transaction, { full }: ExamineRequest): Finding[]
 /** First in their queue, as a rescue would. */
 export function putBack(tx: Transaction): Finding[] {
   const rows = findAstray(tx)
-  for (const { seq, id, queue, priority } of rows) {
-    const row = tx.queueByNo(queue)
+  for (const job of rows) {
     const ord = place(tx, true)
-    tx.db.run('update holdfast_job set ord = ?, run_at = ? where seq = ?', ord, tx.now, seq)
-    listReady(tx, row, priority, ord, seq)
-    tx.tell(row, 'ready', id)
+    tx.db.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, tx.now, job.seq)
+    listOrHold(tx, tx.queueByNo(job.queue), job, ord)
   }
   if (rows.length === 0) return []
   const ids = rows.map(({ id }) => id)

@@ -1,0 +1,213 @@
+// A batch in the hand. It knows its id and nothing else: whatever is asked is asked of the store, so that any number of them
+// may stand for the same batch, in any process.
+
+import { pause, systemTimers } from '../clock.ts'
+import type { AnyDefinition } from '../definition.ts'
+import { type Duration, toMs } from '../duration.ts'
+import { HoldfastError, isRefused, toError } from '../errors.ts'
+import type { Events } from '../events.ts'
+import { bounds } from '../job/bounds.ts'
+import { checkInteger, checkOptions, checkSignal, checkText } from '../job/names.ts'
+import type { JobState } from '../job/record.ts'
+import { type JobInfo, toJobInfo } from '../job-info.ts'
+import type { ItemsAnswer, ItemsQuery, ItemsRequest, Steering, Store } from '../store/store.ts'
+import { type BatchProgress, toProgress } from './progress.ts'
+import { type ItemResult, toResult } from './result.ts'
+import { type Items, type Submitted, submit } from './submission.ts'
+
+/** What a batch needs of the client it came from. */
+export interface BatchDesk {
+  readonly store: Store
+  readonly events: Events
+  /** Runs a call that `close` waits for, or refuses it with CLOSED. */
+  run<T>(action: () => Promise<T>): Promise<T>
+  look<T>(action: () => Promise<T>): Promise<T>
+  define(definition: AnyDefinition): Promise<void> | undefined
+  addItems(request: ItemsRequest): Promise<ItemsAnswer>
+}
+
+/** For people to read. */
+export interface SteerOptions {
+  readonly by?: string
+}
+
+export interface CancelBatchOptions extends SteerOptions {
+  readonly reason?: string
+}
+
+export interface ItemsFilter {
+  readonly state?: JobState
+  /** The label that its handler gave it. */
+  readonly outcome?: string
+  readonly warning?: string
+}
+
+export interface ItemsPageFilter extends ItemsFilter {
+  readonly limit?: number
+  /** `next` of the page before. */
+  readonly after?: string
+}
+
+export interface FinishedOptions {
+  /** How long to wait; for ever unless given. */
+  readonly timeout?: Duration
+  readonly signal?: AbortSignal
+}
+
+/** Each look comes later than the last: by a quarter of the time that was waited, within these. */
+const lookMinMs = 10
+const lookMaxMs = 1_000
+const lateness = 0.25
+/** Payloads and results may be large. */
+const pageItems = 100
+
+export class Batch {
+  readonly id: string
+  readonly #desk: BatchDesk
+
+  constructor(desk: BatchDesk, id: string) {
+    this.#desk = desk
+    this.id = id
+  }
+
+  /** Exact counts of this moment, how fast it goes, and when it will be through. */
+  progress(): Promise<BatchProgress> {
+    return this.#desk.look(async () => {
+      const { store } = this.#desk
+      const [record, now] = await Promise.all([store.batch({ id: this.id }), store.time()])
+      if (record === null) throw noBatch(this.id)
+      return toProgress(record, now)
+    })
+  }
+
+  /** What runs may finish, nothing more starts. */
+  pause(options: SteerOptions = {}): Promise<BatchProgress> {
+    return this.#steer('pause', options)
+  }
+
+  resume(options: SteerOptions = {}): Promise<BatchProgress> {
+    return this.#steer('resume', options)
+  }
+
+  /** What waits is cancelled, what runs is asked to give up, and no more items are taken. For good. */
+  cancel(options: CancelBatchOptions = {}): Promise<BatchProgress> {
+    return this.#steer('cancel', options)
+  }
+
+  /** Items that are dead start again with all their attempts. A batch that was finished begins another round. */
+  retryFailed(options: SteerOptions = {}): Promise<BatchProgress> {
+    return this.#steer('retryFailed', options)
+  }
+
+  /** No more items come: it is finished as soon as all of them have ended. */
+  close(): Promise<BatchProgress> {
+    return this.#steer('close', {})
+  }
+
+  /** It is gone, with its items; what still runs is cancelled first. What its jobs have done elsewhere stays. */
+  async delete(options: SteerOptions = {}): Promise<void> {
+    await this.#steer('delete', options)
+  }
+
+  /** More items, behind those that it has; only while it is open. */
+  async add(items: Items): Promise<Submitted> {
+    return submit(this.#desk, { batch: this.id, items, from: null })
+  }
+
+  /** Its items: those that have ended in the order in which they were submitted, then the others. */
+  async *items(filter: ItemsFilter = {}): AsyncGenerator<JobInfo, void> {
+    checkOptions(filter, 'the filter', ['state', 'outcome', 'warning'])
+    let after: string | undefined
+    do {
+      const page = await this.itemsPage({ ...filter, limit: pageItems, ...(after !== undefined && { after }) })
+      yield* page.items
+      after = page.next ?? undefined
+    } while (after !== undefined)
+  }
+
+  async itemsPage(
+    filter: ItemsPageFilter = {},
+  ): Promise<{ readonly items: readonly JobInfo[]; readonly next: string | null }> {
+    const query = this.#toQuery(filter)
+    const { jobs, next } = await this.#desk.look(() => this.#desk.store.items(query))
+    return { items: jobs.map(toJobInfo), next }
+  }
+
+  /** What came of every item that has ended, in the order in which they were submitted; for `toJsonLines`. */
+  async *results(): AsyncGenerator<ItemResult, void> {
+    for await (const item of this.items()) {
+      const result = toResult(item)
+      if (result === null) return // those that have not ended come last
+      yield result
+    }
+  }
+
+  /** Waits until every item has ended, wherever they run. A batch that was cancelled is finished too: `state` tells. */
+  async finished(options: FinishedOptions = {}): Promise<BatchProgress> {
+    checkOptions(options, 'finished options', ['timeout', 'signal'])
+    const timeoutMs = toMs(options.timeout ?? Number.POSITIVE_INFINITY, 'timeout', { infinite: true })
+    const signal = checkSignal(options.signal)
+    const since = performance.now()
+    for (;;) {
+      const progress = await this.progress()
+      if (progress.finishedAt !== null) return progress
+      const waited = performance.now() - since
+      if (waited >= timeoutMs) throw stillRuns(progress, timeoutMs)
+      const lookMs = Math.min(lookMaxMs, Math.max(lookMinMs, waited * lateness), timeoutMs - waited)
+      await pause(systemTimers, lookMs, signal)
+      signal?.throwIfAborted()
+    }
+  }
+
+  #steer(as: Steering, options: CancelBatchOptions): Promise<BatchProgress> {
+    return this.#desk.run(async () => {
+      checkOptions(options, `${as} options`, as === 'cancel' ? ['by', 'reason'] : ['by'])
+      const request = { batch: this.id, as, by: text(options.by, 'by'), reason: text(options.reason, 'reason') }
+      const { store, events } = this.#desk
+      const answer = await store.steerBatch(request)
+      if (isRefused(answer)) throw toError(answer)
+      const { name, state } = answer
+      events.emit('batch.steered', { ...request, name, state })
+      return toProgress(answer, await store.time())
+    })
+  }
+
+  #toQuery(filter: ItemsPageFilter): ItemsQuery {
+    checkOptions(filter, 'the filter', ['state', 'outcome', 'warning', 'limit', 'after'])
+    const { state, outcome, warning, limit = pageItems, after } = filter
+    if (state !== undefined && !itemStates.includes(state)) throw invalid('state', `one of ${itemStates.join(', ')}`)
+    if (after !== undefined && typeof after !== 'string') throw invalid('after', 'the `next` of an earlier page')
+    return {
+      batch: this.id,
+      state: state ?? null,
+      outcome: text(outcome, 'outcome'),
+      warning: text(warning, 'warning'),
+      limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
+      after: after ?? null,
+    }
+  }
+}
+
+const itemStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
+
+export function noBatch(id: string): HoldfastError {
+  const message = `There is no batch ${id}; it never was, it was deleted, or its retention is over.`
+  return new HoldfastError('BATCH_NOT_FOUND', message, { batch: id })
+}
+
+function text(value: string | undefined, option: string): string | null {
+  return value === undefined ? null : checkText(value, option, bounds.progressMessageBytes)
+}
+
+function invalid(option: string, wanted: string): HoldfastError {
+  return new HoldfastError('INVALID_OPTION', `${option} is ${wanted}.`, { option })
+}
+
+function stillRuns({ id, state, waiting, running }: BatchProgress, timeoutMs: number): HoldfastError {
+  const left = `${waiting} items wait and ${running} run`
+  return new HoldfastError(
+    'WAIT_TIMEOUT',
+    `Batch ${id} was not finished within ${timeoutMs} ms: it is ${state}, ${left}. It goes on; wait again, or longer.`,
+    { batch: id, timeoutMs, state, waiting, running },
+  )
+}

@@ -1,0 +1,82 @@
+// The batches of a store: making one, finding one, listing them.
+
+import { HoldfastError, isRefused, toError } from '../errors.ts'
+import type { BatchState } from '../job/batch.ts'
+import { bounds } from '../job/bounds.ts'
+import { checkInteger, checkJobId, checkKey, checkOptions } from '../job/names.ts'
+import type { BatchesQuery, BatchName, OpenedBatch } from '../store/store.ts'
+import { Batch, type BatchDesk } from './batch.ts'
+import { type BatchOptions, type BatchPlan, toBatchPlan } from './options.ts'
+import { type BatchProgress, toProgress } from './progress.ts'
+import { type Items, submit } from './submission.ts'
+
+export interface BatchesFilter {
+  readonly state?: BatchState
+  readonly limit?: number
+  /** `next` of the page before. */
+  readonly after?: string
+}
+
+const states: readonly BatchState[] = ['open', 'queued', 'running', 'paused', 'done', 'cancelled']
+
+export class Batches {
+  readonly #desk: BatchDesk
+
+  constructor(desk: BatchDesk) {
+    this.#desk = desk
+  }
+
+  /** One that has this key already is gone on with: items it has are passed over, and one that is closed stays as it is. */
+  async make(options: BatchOptions, items: Items): Promise<Batch> {
+    const plan = await toBatchPlan(options)
+    const { batch: record } = await this.#open(plan)
+    const batch = new Batch(this.#desk, record.id)
+    if (record.isClosed || record.state === 'cancelled') return batch
+    const began = performance.now()
+    const submitted = await submit(this.#desk, { batch: record.id, items, from: record.submitted })
+    if (!plan.staysOpen) await batch.close()
+    const durationMs = performance.now() - began
+    this.#desk.events.emit('batch.submitted', { batch: record.id, name: record.name, ...submitted, durationMs })
+    return batch
+  }
+
+  async get(name: string | { readonly key: string }): Promise<Batch | null> {
+    const asked = toName(name)
+    const record = await this.#desk.look(() => this.#desk.store.batch(asked))
+    return record && new Batch(this.#desk, record.id)
+  }
+
+  async list(filter: BatchesFilter): Promise<{ readonly batches: BatchProgress[]; readonly next: string | null }> {
+    const query = toQuery(filter)
+    const { store } = this.#desk
+    const [page, now] = await this.#desk.look(() => Promise.all([store.batches(query), store.time()]))
+    return { batches: page.batches.map((record) => toProgress(record, now)), next: page.next }
+  }
+
+  #open({ settings, told }: BatchPlan): Promise<OpenedBatch> {
+    return this.#desk.run(async () => {
+      if (told) await this.#desk.define(told)
+      const opened = await this.#desk.store.openBatch(settings)
+      if (isRefused(opened)) throw toError(opened)
+      return opened
+    })
+  }
+}
+
+function toName(name: string | { readonly key: string }): BatchName {
+  if (typeof name === 'string') return { id: checkJobId(name) }
+  checkOptions(name, 'the name of a batch', ['key'])
+  return { key: checkKey(name.key, 'key') }
+}
+
+function toQuery(filter: BatchesFilter): BatchesQuery {
+  checkOptions(filter, 'the filter', ['state', 'limit', 'after'])
+  const { state, limit = 100, after } = filter
+  if (state !== undefined && !states.includes(state)) throw invalid('state', `one of ${states.join(', ')}`)
+  if (after !== undefined && typeof after !== 'string') throw invalid('after', 'the `next` of an earlier page')
+  return { state: state ?? null, limit: checkInteger(limit, 'limit', 1, bounds.pageMax), after: after ?? null }
+}
+
+function invalid(option: string, wanted: string): HoldfastError {
+  return new HoldfastError('INVALID_OPTION', `${option} is ${wanted}.`, { option })
+}

@@ -1,0 +1,154 @@
+// The pickup inbox. A handler that returns `job.offer(value, …)` puts its job off, with the value in the key-value store for
+// as long; here somebody takes it. To accept is one transaction of the store: the job is done, and the entry gone, if both are
+// still what was seen. Whoever comes second, or too late, is told. What nobody takes in time comes back as a job.
+
+import { type Effects, prepareEffects } from '../effects.ts'
+import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import { encodeJson, resultRule, wakeRule } from '../job/codec.ts'
+import { inboxKey, inboxPrefix, type Offered, readOffered, taken } from '../job/inbox.ts'
+import { checkInteger, checkOptions, checkText } from '../job/names.ts'
+import { type RemarkOptions, toRemarks } from '../remarks.ts'
+import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
+
+/** What an inbox needs of the client it came from. */
+export interface InboxDesk {
+  readonly store: Store
+  run<T>(action: () => Promise<T>): Promise<T>
+  look<T>(action: () => Promise<T>): Promise<T>
+}
+
+export interface AcceptOptions extends RemarkOptions {
+  /** What lands in the same transaction. */
+  readonly effects?: Effects
+}
+
+export interface InboxPageFilter {
+  readonly limit?: number
+  /** `next` of the page before. */
+  readonly after?: string
+}
+
+const pagePickups = 100
+/** How long the trace of one that was given back lies there at most. */
+const givenBackMs = 1_000
+
+export class Inbox<Value = unknown> {
+  readonly name: string
+  readonly #desk: InboxDesk
+
+  constructor(desk: InboxDesk, name: string) {
+    this.#desk = desk
+    this.name = name
+  }
+
+  /** What waits here now, by the ids of the jobs; those that come while it is read may be among them. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<Pickup<Value>, void> {
+    let after: string | undefined
+    do {
+      const page = await this.page({ limit: pagePickups, ...(after !== undefined && { after }) })
+      yield* page.pickups
+      after = page.next ?? undefined
+    } while (after !== undefined)
+  }
+
+  async page(
+    filter: InboxPageFilter = {},
+  ): Promise<{ readonly pickups: readonly Pickup<Value>[]; readonly next: string | null }> {
+    checkOptions(filter, 'the filter', ['limit', 'after'])
+    const query = {
+      prefix: inboxPrefix(this.name),
+      limit: checkInteger(filter.limit ?? pagePickups, 'limit', 1, bounds.pageMax),
+      after: filter.after === undefined ? null : checkText(filter.after, 'after', bounds.keyBytes),
+    }
+    const { entries, next } = await this.#desk.look(() => this.#desk.store.kvScan(query))
+    return { pickups: entries.flatMap((entry) => this.#toPickup(entry)), next }
+  }
+
+  /** What this job offers; null where nothing waits. */
+  async get(id: string): Promise<Pickup<Value> | null> {
+    const key = inboxKey(this.name, id)
+    const entry = await this.#desk.look(() => this.#desk.store.kvGet(key))
+    return entry === null ? null : (this.#toPickup({ ...entry, key })[0] ?? null)
+  }
+
+  #toPickup(entry: KvEntry & { readonly key: string }): [Pickup<Value>] | [] {
+    const offered = readOffered(this.name, entry.key, entry.value)
+    return offered === null ? [] : [new Pickup<Value>(this.#desk, offered, entry)]
+  }
+}
+
+/** What one job offers, to be accepted or given back. */
+export class Pickup<Value = unknown> {
+  /** Of the job. */
+  readonly id: string
+  readonly queue: string
+  readonly batch: string | null
+  readonly attempt: number
+  readonly value: Value
+  /** When it goes, and the job comes back. */
+  readonly expiresAt: Date | null
+  readonly #desk: InboxDesk
+  readonly #key: string
+  readonly #version: number
+
+  constructor(
+    desk: InboxDesk,
+    { id, queue, batch, attempt, value }: Offered & { readonly id: string },
+    { key, version, expiresAt }: KvEntry & { readonly key: string },
+  ) {
+    this.#desk = desk
+    this.#key = key
+    this.#version = version
+    this.id = id
+    this.queue = queue
+    this.batch = batch
+    this.attempt = attempt
+    this.value = value as Value
+    this.expiresAt = expiresAt === null ? null : new Date(expiresAt)
+  }
+
+  /** The job is done, with this result. INVALID_STATE: somebody else was first, or the time was over. */
+  accept(result?: unknown, options: AcceptOptions = {}): Promise<{ readonly enqueued: readonly Enqueued[] }> {
+    return this.#desk.run(async () => {
+      checkOptions(options, 'accept options', ['outcome', 'warning', 'costs', 'effects'])
+      const { effects, ...remarks } = options
+      const { store } = this.#desk
+      const request: AcceptRequest = {
+        ...{ id: this.id, key: this.#key, version: this.#version },
+        result: result === undefined ? null : encodeJson(result, resultRule),
+        remarks: toRemarks(remarks, 'accept options'),
+        effects: await prepareEffects(effects, store.capabilities),
+      }
+      const answer = await store.accept(request)
+      if (answer === 'stale') throw this.#gone('accept')
+      if (isRefused(answer)) throw toError(answer)
+      return answer
+    })
+  }
+
+  /** The job runs again at once, and finds `{ rejected: reason }` in `job.wake`. INVALID_STATE as above. */
+  reject(reason: string): Promise<void> {
+    return this.#desk.run(async () => {
+      const rejected = checkText(reason, 'reason', bounds.progressMessageBytes)
+      const data = encodeJson({ rejected }, wakeRule)
+      if (!(await this.#takeAway())) throw this.#gone('reject')
+      const [answer] = await this.#desk.store.alter([{ as: 'wake', id: this.id, data }])
+      if (isRefused(answer)) throw this.#gone('reject', toError(answer))
+    })
+  }
+
+  /** Of all who saw the same version one takes it; should it die now, the job comes back when its time is over. */
+  async #takeAway(): Promise<boolean> {
+    const write = { key: this.#key, version: this.#version, value: taken, ttlMs: givenBackMs }
+    const [answer] = await this.#desk.store.kvWrite([{ as: 'compareAndSet', ...write }])
+    if (isRefused(answer)) throw toError(answer)
+    return answer?.applied === true
+  }
+
+  #gone(verb: string, cause?: HoldfastError): HoldfastError {
+    const message = `Cannot ${verb} what job ${this.id} offered: somebody else was first, or its time is over.`
+    const state = isHoldfastError(cause) ? cause.facts['state'] : undefined
+    return new HoldfastError('INVALID_STATE', message, { id: this.id, state }, cause && { cause })
+  }
+}

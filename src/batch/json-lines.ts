@@ -1,0 +1,81 @@
+// JSON lines, in and out: one value a line, empty lines between them. Nothing but the line at hand is kept.
+
+import { show } from '../duration.ts'
+import { HoldfastError } from '../errors.ts'
+import { parseJson } from '../job/json.ts'
+
+/** Text, or what a file, a request or a pipe gives: pieces of text or bytes, cut anywhere. */
+export type LineSource = string | Iterable<string | Uint8Array> | AsyncIterable<string | Uint8Array>
+
+/** A line that is longer is none that anybody meant. */
+const lineChars = 16 * 1024 * 1024
+const byteOrderMark = /^\uFEFF/
+
+/** The value of every line. One that is not JSON ends it with INVALID_PAYLOAD, which names the line. */
+export async function* jsonLines<T = unknown>(source: LineSource): AsyncGenerator<T, void> {
+  let line = 0
+  for await (const text of linesOf(source)) {
+    line += 1
+    if (text.trim() !== '') yield parsed(line === 1 ? text.replace(byteOrderMark, '') : text, line) as T
+  }
+}
+
+/** What `jsonLines` reads, a line at a time: `pipeline(toJsonLines(batch.results()), file)`. */
+export async function* toJsonLines(values: Iterable<unknown> | AsyncIterable<unknown>): AsyncGenerator<string, void> {
+  for await (const value of values) yield `${JSON.stringify(value)}\n`
+}
+
+function parsed(text: string, line: number): unknown {
+  try {
+    return parseJson(text)
+  } catch (cause) {
+    throw unreadable(line, `is not JSON (${(cause as Error).message})`, cause)
+  }
+}
+
+async function* linesOf(source: LineSource): AsyncGenerator<string, void> {
+  let rest = ''
+  let line = 1
+  for await (const text of textOf(source, () => line)) {
+    const parts = text.split('\n')
+    parts[0] = rest + parts[0]
+    rest = parts.pop() as string
+    line += parts.length
+    if (rest.length > lineChars) throw unreadable(line, `has more than ${lineChars} characters`)
+    yield* parts
+  }
+  if (rest !== '') yield rest
+}
+
+async function* textOf(source: LineSource, line: () => number): AsyncGenerator<string, void> {
+  const decoder = new TextDecoder('utf-8', { fatal: true })
+  const decode = (bytes?: Uint8Array): string => {
+    try {
+      return bytes ? decoder.decode(bytes, { stream: true }) : decoder.decode()
+    } catch (cause) {
+      throw unreadable(line(), 'is not UTF-8', cause)
+    }
+  }
+  for await (const piece of typeof source === 'string' ? [source] : iterable(source)) {
+    if (typeof piece === 'string') yield piece
+    else if (piece instanceof Uint8Array) yield decode(piece)
+    else throw invalid(piece)
+  }
+  yield decode()
+}
+
+function iterable(source: Exclude<LineSource, string>): Exclude<LineSource, string> {
+  if (typeof source === 'object' && source !== null && (Symbol.asyncIterator in source || Symbol.iterator in source)) {
+    return source
+  }
+  throw invalid(source)
+}
+
+function invalid(given: unknown): HoldfastError {
+  const message = `jsonLines takes a text, or a stream of texts or bytes; got ${show(given)}.`
+  return new HoldfastError('INVALID_OPTION', message, { option: 'source' })
+}
+
+function unreadable(line: number, why: string, cause?: unknown): HoldfastError {
+  return new HoldfastError('INVALID_PAYLOAD', `Line ${line} ${why}.`, { line }, { cause })
+}

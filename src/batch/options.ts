@@ -1,0 +1,98 @@
+// What a batch is made with: checked, defaults filled in, its completion prepared as the job it will be.
+
+import { type AnyDefinition, toDefinition } from '../definition.ts'
+import { type Duration, show, toMs } from '../duration.ts'
+import type { FollowUp } from '../effects.ts'
+import { HoldfastError } from '../errors.ts'
+import { newId } from '../id.ts'
+import { type BatchSettings, type CompletionTarget, completionJob } from '../job/batch.ts'
+import { bounds, defaults } from '../job/bounds.ts'
+import { encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
+import { checkBoolean, checkInteger, checkKey, checkNumber, checkOptions, checkText } from '../job/names.ts'
+import type { NewJob } from '../job/record.ts'
+import { prepareJob } from '../prepare.ts'
+
+/** A job of a batch: its queue, its payload, and whatever an enqueue may be told. */
+export type BatchItem = FollowUp
+
+/** The payload gets `batchId`, `state` and `round`; of a webhook, its body does. */
+export type CompletionOptions = Omit<FollowUp, 'id' | 'dedup' | 'idempotencyKey'>
+
+export interface BatchOptions {
+  readonly name: string
+  /** The submission's own key: made again with it after a crash, it goes on where it stopped. */
+  readonly key?: string
+  /** How many items may run at once, in all processes together; 3 unless given, `Infinity` for no limit. */
+  readonly concurrency?: number
+  /** A job to enqueue when every item has ended, in the same transaction, once for each round. */
+  readonly onComplete?: CompletionOptions
+  /** It is cancelled once more than this share of its items (0 to 1) is dead. */
+  readonly stopWhenFailed?: number
+  /** How long it stays readable once it is finished; two weeks unless given. */
+  readonly retain?: Duration
+  /** More items come later: it stays open, and cannot finish, until `close()`. */
+  readonly open?: boolean
+}
+
+export interface BatchPlan {
+  readonly settings: BatchSettings
+  readonly staysOpen: boolean
+  /** Where its completion is told. */
+  readonly told: AnyDefinition | null
+}
+
+const optionNames = ['name', 'key', 'concurrency', 'onComplete', 'stopWhenFailed', 'retain', 'open']
+
+export async function toBatchPlan(options: BatchOptions): Promise<BatchPlan> {
+  checkOptions(options, 'batch options', optionNames)
+  const { name, key, onComplete, stopWhenFailed, retain = defaults.retainBatchMs, open = false } = options
+  const settings = {
+    id: newId(),
+    name: checkText(name, 'name', bounds.nameLength),
+    key: key === undefined ? null : checkKey(key, 'key'),
+    concurrency: toConcurrency(options.concurrency),
+    failShare: stopWhenFailed === undefined ? null : checkNumber(stopWhenFailed, 'stopWhenFailed', 0, 1),
+    retainMs: toMs(retain, 'retain', { infinite: true }),
+  }
+  const staysOpen = checkBoolean(open, 'open')
+  if (onComplete === undefined) return { settings: { ...settings, onComplete: null }, staysOpen, told: null }
+  const { target, told } = await toTarget(onComplete, settings.id)
+  return { settings: { ...settings, onComplete: target }, staysOpen, told }
+}
+
+function toConcurrency(concurrency: number = defaults.batchConcurrency): number | null {
+  if (concurrency === Number.POSITIVE_INFINITY) return null
+  return checkInteger(concurrency, 'concurrency', 1, bounds.limitConcurrencyMax)
+}
+
+/** What the queue takes is checked now, by a completion as it will be: later nobody is there to be told. */
+async function toTarget(
+  onComplete: CompletionOptions,
+  batchId: string,
+): Promise<{ readonly target: CompletionTarget; readonly told: AnyDefinition }> {
+  if (typeof onComplete !== 'object' || onComplete === null) throw noTarget(`got ${show(onComplete)}`)
+  const { queue, payload = {}, ...options } = onComplete
+  for (const name of ['id', 'tx', 'dedup', 'idempotencyKey']) {
+    if (name in options) throw noTarget(`${name} would keep a round from being told`)
+  }
+  const definition = toDefinition(queue)
+  const into = definition.factsInto ?? null
+  if (!isPlainObject(payload)) throw noTarget('its payload must be an object, which gets batchId, state and round')
+  const text = encodeJson(payload, payloadRule)
+  const sample = sampleOf({ job: { payload: text } as NewJob, into }, batchId)
+  const { id: _id, idGiven: _idGiven, ...job } = await prepareJob(definition, sample, options)
+  return { target: { job: { ...job, payload: text }, into }, told: definition }
+}
+
+function sampleOf(target: CompletionTarget, batchId: string): unknown {
+  try {
+    return JSON.parse(completionJob(target, { batchId, state: 'done', round: 1 }, batchId).payload)
+  } catch {
+    throw noTarget(`its ${target.into} must be an object, which gets batchId, state and round`)
+  }
+}
+
+function noTarget(why: string): HoldfastError {
+  const wanted = `onComplete is { queue, payload, …options } of the job that is told; ${why}.`
+  return new HoldfastError('INVALID_OPTION', wanted, { option: 'onComplete' })
+}

@@ -1,0 +1,150 @@
+// Items on their way into a batch. They are pulled one by one, prepared, and handed over in chunks: one chunk is under way
+// while the next is prepared, so that a million items need no more room than two chunks. Each chunk says where in the
+// submission it stands; a submission that died is made again from its beginning and passes over what is there.
+
+import { type AnyDefinition, toDefinition } from '../definition.ts'
+import { show } from '../duration.ts'
+import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import type { NewJob } from '../job/record.ts'
+import { prepareJob } from '../prepare.ts'
+import type { ItemsAnswer, ItemsRequest } from '../store/store.ts'
+import type { BatchItem } from './options.ts'
+
+export type Items = Iterable<BatchItem> | AsyncIterable<BatchItem>
+
+/** What a submission needs of the client. */
+export interface SubmissionDesk {
+  define(definition: AnyDefinition): Promise<void> | undefined
+  addItems(request: ItemsRequest): Promise<ItemsAnswer>
+}
+
+export interface Submitted {
+  /** Items that were created. */
+  readonly added: number
+  /** Those that met the holder of their dedup key, and are no items. */
+  readonly duplicates: number
+}
+
+export interface SubmissionPlan {
+  readonly batch: string
+  readonly items: Items
+  /** How many of them the batch has already; null: they follow whatever it has. */
+  readonly from: number | null
+}
+
+export async function submit(desk: SubmissionDesk, { batch, items, from }: SubmissionPlan): Promise<Submitted> {
+  const chunks = new Chunks(desk, batch, from)
+  let index = -1
+  try {
+    for await (const item of checkItems(items)) {
+      index += 1
+      if (from === null || index >= from) await chunks.add(await toJob(desk, item, { batch, index }))
+    }
+    await chunks.flush()
+  } finally {
+    await chunks.settled()
+  }
+  return chunks.submitted
+}
+
+class Chunks {
+  readonly #desk: SubmissionDesk
+  readonly #batch: string
+  #at: number | null
+  #jobs: NewJob[] = []
+  #chars = 0
+  #underWay: Promise<void> = Promise.resolve()
+  #added = 0
+  #duplicates = 0
+
+  constructor(desk: SubmissionDesk, batch: string, at: number | null) {
+    this.#desk = desk
+    this.#batch = batch
+    this.#at = at
+  }
+
+  get submitted(): Submitted {
+    return { added: this.#added, duplicates: this.#duplicates }
+  }
+
+  async add(job: NewJob): Promise<void> {
+    this.#jobs.push(job)
+    this.#chars += job.payload.length
+    if (this.#jobs.length >= bounds.itemsMax || this.#chars >= bounds.itemsChars) await this.#send()
+  }
+
+  async flush(): Promise<void> {
+    if (this.#jobs.length > 0) await this.#send()
+    await this.#underWay
+  }
+
+  /** Nothing is under way any more, whatever came of it. */
+  async settled(): Promise<void> {
+    await this.#underWay.catch(() => undefined)
+  }
+
+  async #send(): Promise<void> {
+    await this.#underWay
+    const request = { batch: this.#batch, at: this.#at, jobs: this.#jobs }
+    if (this.#at !== null) this.#at += this.#jobs.length
+    this.#jobs = []
+    this.#chars = 0
+    this.#underWay = this.#handOver(request)
+    this.#underWay.catch(() => undefined) // told to whoever hands over the next
+  }
+
+  async #handOver(request: ItemsRequest): Promise<void> {
+    const answer = await this.#desk.addItems(request)
+    if (isRefused(answer)) throw toError(answer)
+    const created = answer.enqueued.filter(({ status }) => status === 'created').length
+    this.#added += created
+    this.#duplicates += answer.enqueued.length - created
+  }
+}
+
+async function toJob(
+  desk: SubmissionDesk,
+  item: BatchItem,
+  { batch, index }: { readonly batch: string; readonly index: number },
+): Promise<NewJob> {
+  try {
+    if (typeof item !== 'object' || item === null || !('queue' in item)) throw notAnItem(item)
+    const { queue, payload, ...options } = item
+    if ('tx' in options) throw noTransaction()
+    const definition = toDefinition(queue)
+    await desk.define(definition)
+    return await prepareJob(definition, payload, options)
+  } catch (error) {
+    if (!isHoldfastError(error)) throw error
+    throw new HoldfastError(
+      error.code,
+      `Item ${index}: ${error.message}`,
+      { ...error.facts, batch, index },
+      { cause: error },
+    )
+  }
+}
+
+function checkItems(items: Items): Items {
+  if (typeof items === 'object' && items !== null && (Symbol.asyncIterator in items || Symbol.iterator in items)) {
+    return items
+  }
+  const wanted = 'items are an array, an iterable or an async iterable of { queue, payload, …options }'
+  throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(items)}. Of a text, jsonLines(text) makes one.`, {
+    option: 'items',
+  })
+}
+
+function notAnItem(item: unknown): HoldfastError {
+  const hint =
+    item instanceof Uint8Array || typeof item === 'string' ? ' Of a stream, jsonLines(stream) makes items.' : ''
+  const wanted = `an item is { queue, payload, …options }; got ${show(item)}.${hint}`
+  return new HoldfastError('INVALID_OPTION', wanted, { option: 'items' })
+}
+
+function noTransaction(): HoldfastError {
+  return new HoldfastError('UNSUPPORTED', 'items cannot be part of your own transaction; leave out tx.', {
+    option: 'tx',
+  })
+}

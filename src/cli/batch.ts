@@ -1,0 +1,220 @@
+import { createReadStream } from 'node:fs'
+import type { Batch } from '../batch/batch.ts'
+import { jsonLines, toJsonLines } from '../batch/json-lines.ts'
+import type { BatchItem, BatchOptions } from '../batch/options.ts'
+import type { BatchProgress } from '../batch/progress.ts'
+import { HoldfastError } from '../errors.ts'
+import type { Holdfast } from '../holdfast.ts'
+import type { BatchState } from '../job/batch.ts'
+import { isJobId } from '../job/names.ts'
+import { barLine, batchState, tally } from './bar.ts'
+import { type Answer, type Call, type Command, given, UsageError } from './command.ts'
+import { oneLine, type Terminal } from './terminal.ts'
+
+export const batch: Command = {
+  name: 'batch',
+  operands:
+    'list | show <batch> | submit [file] | pause <batch> | resume <batch> | cancel <batch> | retry <batch> | close <batch> | delete <batch> | results <batch>',
+  says: 'jobs that belong together: hand them over as JSON lines, watch them, steer them, read what came of them',
+  options: {
+    name: { value: 'text', says: 'submit: what it is called; the file’s name unless given' },
+    key: { value: 'text', says: 'submit: handed over again with it after a crash, it goes on where it stopped' },
+    queue: { value: 'name', says: 'submit: lines are payloads of this queue, not { queue, payload, … }' },
+    concurrency: { value: 'n', says: 'submit: how many run at once; 3 unless given, Infinity for no limit' },
+    'on-complete': { value: 'queue', says: 'submit: a job of this queue tells when all have ended' },
+    'stop-when-failed': { value: 'share', says: 'submit: give up once more than this share is dead: 0.2' },
+    open: { says: 'submit: more items come later; close ends it' },
+    follow: { says: 'show, submit: stay until it is finished' },
+    state: { value: 'state', says: 'list: open, queued, running, paused, done or cancelled' },
+    by: { value: 'name', says: 'pause, cancel: who asks, for whoever looks' },
+    reason: { value: 'text', says: 'cancel: why' },
+    limit: { value: 'n', says: 'list: how many at most; 20 unless given' },
+    after: { value: 'cursor', says: 'list: the page after this one, as the page before said' },
+  },
+  mayCreate: ([verb]) => verb === 'submit',
+  examples: [
+    'holdfast batch submit articles.jsonl --key march --concurrency 5 --follow',
+    'cat urls.jsonl | holdfast batch submit --name urls --queue fetch',
+    'holdfast batch show march --follow',
+    "holdfast batch cancel march --reason 'wrong list'",
+    'holdfast batch results march > results.jsonl',
+  ],
+
+  async run(call) {
+    const [verb = '', ...operands] = call.operands
+    const action = actions[verb]
+    if (!action) throw new UsageError(`batch takes ${Object.keys(actions).join(', ')}; got "${verb}".`)
+    const { operand } = action
+    if (operands.length > (operand === '' ? 0 : 1) || (operand === '<batch>' && operands.length === 0)) {
+      throw new UsageError(`Write: holdfast batch ${verb} ${operand}`.trim())
+    }
+    return action.run({ ...call, operands })
+  },
+}
+
+interface Action {
+  readonly operand: '' | '<batch>' | '[file]'
+  run(call: Call): Promise<Answer | null>
+}
+
+const actions: Readonly<Record<string, Action>> = {
+  list: { operand: '', run: list },
+  show: { operand: '<batch>', run: show },
+  submit: { operand: '[file]', run: submit },
+  pause: { operand: '<batch>', run: steer((found, options) => found.pause(options), 'Paused') },
+  resume: { operand: '<batch>', run: steer((found) => found.resume(), 'Resumed') },
+  cancel: { operand: '<batch>', run: steer((found, options) => found.cancel(options), 'Cancelled', ['by', 'reason']) },
+  retry: { operand: '<batch>', run: steer((found) => found.retryFailed(), 'Retrying what failed in') },
+  close: { operand: '<batch>', run: steer((found) => found.close(), 'Closed') },
+  delete: { operand: '<batch>', run: remove },
+  results: { operand: '<batch>', run: results },
+}
+
+async function list({ open, options, terminal }: Call): Promise<Answer> {
+  const filter = given({
+    state: options.text('state') as BatchState | undefined,
+    limit: options.number('limit') ?? 20,
+    after: options.text('after'),
+  })
+  const page = await (await open()).batches(filter)
+  const more = page.next === null ? '' : `\n${terminal.paint('dim', `There are more: add --after ${page.next}`)}`
+  return { data: page, text: page.batches.length === 0 ? 'No batches match.' : tableOf(page.batches, terminal) + more }
+}
+
+async function show(call: Call): Promise<Answer | null> {
+  const { open, operands, options, terminal } = call
+  const found = await batchNamed(await open(), operands[0] as string)
+  if (options.isSet('follow')) await follow(found, call)
+  const progress = await found.progress()
+  return { data: progress, text: detailsOf(progress, terminal) }
+}
+
+async function submit(call: Call): Promise<Answer | null> {
+  const { open, operands, options, terminal } = call
+  const [file = '-'] = operands
+  const name = options.text('name') ?? (file === '-' ? undefined : file)
+  if (name === undefined) throw new UsageError('Say what the batch is called: --name articles.')
+  const concurrency = options.text('concurrency') === 'Infinity' ? Infinity : options.number('concurrency')
+  const told = options.text('on-complete')
+  const settings: BatchOptions = {
+    name,
+    ...given({
+      key: options.text('key'),
+      concurrency,
+      onComplete: told === undefined ? undefined : { queue: told },
+      stopWhenFailed: options.number('stop-when-failed'),
+      open: options.isSet('open') || undefined,
+    }),
+  }
+  const holdfast = await open()
+  const made = await holdfast.batch(settings, itemsOf(file, options.text('queue'), terminal))
+  if (options.isSet('follow')) await follow(made, call)
+  const progress = await made.progress()
+  return { data: progress, text: detailsOf(progress, terminal) }
+}
+
+async function* itemsOf(file: string, queue: string | undefined, terminal: Terminal): AsyncGenerator<BatchItem> {
+  const source = file === '-' ? process.stdin : createReadStream(file)
+  let read = 0
+  for await (const line of jsonLines(source)) {
+    read += 1
+    if (read % 1_000 === 0) terminal.redraw(`${read.toLocaleString('en')} items …`)
+    yield queue === undefined ? (line as BatchItem) : { queue, payload: line }
+  }
+  terminal.redraw('')
+}
+
+const lookMs = 250
+
+/** One line that is drawn again while the batch goes on; elsewhere than on a terminal, a line when something has changed. */
+async function follow(found: Batch, { terminal, tell }: Call): Promise<void> {
+  const interrupted = new AbortController()
+  const interrupt = () => interrupted.abort()
+  process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
+  let last = ''
+  while (!interrupted.signal.aborted) {
+    const progress = await found.progress()
+    const line = barLine(progress, terminal)
+    if (terminal.isLive) terminal.redraw(line)
+    else if (line !== last) tell(progress, line)
+    last = line
+    if (progress.finishedAt !== null) break
+    await new Promise((resolve) => setTimeout(resolve, lookMs))
+  }
+  terminal.redraw('')
+  process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
+}
+
+function steer(
+  act: (found: Batch, options: { by?: string; reason?: string }) => Promise<BatchProgress>,
+  did: string,
+  names: readonly ('by' | 'reason')[] = ['by'],
+): Action['run'] {
+  return async ({ open, operands, options, terminal }) => {
+    const said = Object.fromEntries(names.map((name) => [name, options.text(name)]))
+    const found = await batchNamed(await open(), operands[0] as string)
+    const progress = await act(found, given(said) as { by?: string; reason?: string })
+    return { data: progress, text: `${did} batch ${oneLine(progress.name)}.\n${barLine(progress, terminal)}` }
+  }
+}
+
+async function remove({ open, operands: [name = ''] }: Call): Promise<Answer> {
+  const found = await batchNamed(await open(), name)
+  await found.delete()
+  return { data: { id: found.id, deleted: true }, text: `Deleted batch ${found.id}.` }
+}
+
+async function results({ open, operands: [name = ''] }: Call): Promise<null> {
+  const found = await batchNamed(await open(), name)
+  for await (const line of toJsonLines(found.results())) {
+    if (!process.stdout.write(line)) await new Promise((resolve) => process.stdout.once('drain', resolve))
+  }
+  return null
+}
+
+/** By its id, or by the key of its submission. */
+async function batchNamed(holdfast: Holdfast, name: string): Promise<Batch> {
+  const found = await holdfast.getBatch(isJobId(name.toLowerCase()) ? name : { key: name })
+  if (found) return found
+  const message = `There is no batch with the id or key ${name}; it never was, it was deleted, or its retention is over.`
+  throw new HoldfastError('BATCH_NOT_FOUND', message, { batch: name })
+}
+
+function tableOf(batches: readonly BatchProgress[], terminal: Terminal): string {
+  const columns = [{ title: 'ID' }, { title: 'NAME' }, { title: 'STATE' }, { title: 'PROGRESS' }]
+  return terminal.table(
+    columns,
+    batches.map((each) => [
+      each.id,
+      oneLine(each.name),
+      batchState(each.state, terminal),
+      barLine({ ...each, state: 'running' }, terminal, 15),
+    ]),
+  )
+}
+
+function detailsOf(progress: BatchProgress, terminal: Terminal): string {
+  const { id, name, key, concurrency, round, waiting, running, done, dead, cancelled } = progress
+  const { createdAt, startedAt, finishedAt, pausedAt, pausedBy, reason } = progress
+  const at = (time: Date | null) => (time === null ? null : terminal.time(time))
+  const rows: readonly (readonly [string, string | null])[] = [
+    ['id', id],
+    ['key', key === null ? null : oneLine(key)],
+    ['state', batchState(progress.state, terminal)],
+    ['items', tally({ waiting, running, done, dead, cancelled })],
+    ['outcomes', tally(progress.outcomes) || null],
+    ['warnings', tally(progress.warnings) || null],
+    ['costs', tally(progress.costs) || null],
+    ['at once', concurrency === null ? 'no limit' : String(concurrency)],
+    ['round', round === 1 ? null : String(round)],
+    ['created', at(createdAt)],
+    ['started', at(startedAt)],
+    ['finished', at(finishedAt)],
+    ['paused', pausedAt && `${at(pausedAt)}${pausedBy === null ? '' : ` by ${oneLine(pausedBy)}`}`],
+    ['reason', reason === null ? null : oneLine(reason)],
+  ]
+  const shown = rows.flatMap(([title, text]) =>
+    text === null ? [] : [`${terminal.paint('dim', title.padEnd(9))} ${text}`],
+  )
+  return [terminal.paint('bold', oneLine(name)), barLine(progress, terminal), ...shown].join('\n')
+}

@@ -1,0 +1,23 @@
+import type { Command } from './command.ts'
+import { oneLine } from './terminal.ts'
+
+export const workers: Command = {
+  name: 'workers',
+  operands: '',
+  says: 'every worker that has been heard of within the last minute',
+  options: {},
+  examples: ['holdfast workers'],
+
+  async run({ open, terminal }) {
+    const found = await (await open()).workers()
+    const columns = [
+      ...[{ title: 'WORKER' }, { title: 'HOST' }, { title: 'PID', align: 'right' as const }],
+      ...[{ title: 'AT ONCE', align: 'right' as const }, { title: 'SINCE' }, { title: 'QUEUES' }],
+    ]
+    const rows = found.map(({ name, host, pid, concurrency, since, queues }) => [
+      ...[oneLine(name), oneLine(host), String(pid), String(concurrency), terminal.distance(since)],
+      queues === null ? 'all' : queues.join(', '),
+    ])
+    return { data: found, text: found.length === 0 ? 'No worker has been heard of.' : terminal.table(columns, rows) }
+  },
+}

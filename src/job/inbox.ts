@@ -1,0 +1,41 @@
+// What a job has put into an inbox, as it lies in the key-value store under `holdfast.inbox.<inbox>/<id of the job>`. Names
+// of inboxes hold no slash, so that one is never the beginning of another.
+
+import { parseJson } from './json.ts'
+import { isJobId } from './names.ts'
+
+const prefix = 'holdfast.inbox.'
+
+export interface Offered {
+  readonly queue: string
+  readonly batch: string | null
+  readonly attempt: number
+  readonly value: unknown
+}
+
+export function inboxPrefix(inbox: string): string {
+  return `${prefix}${inbox}/`
+}
+
+export function inboxKey(inbox: string, id: string): string {
+  return `${inboxPrefix(inbox)}${id}`
+}
+
+/** `value` is JSON text, and so is what it makes. */
+export function encodeOffered({ value, ...rest }: Omit<Offered, 'value'> & { readonly value: string }): string {
+  return `${JSON.stringify(rest).slice(0, -1)},"value":${value}}`
+}
+
+/** What stands there instead while somebody gives it back. */
+export const taken = 'null'
+
+/** Null: it was taken away, or somebody wrote something else there. */
+export function readOffered(inbox: string, key: string, text: string): (Offered & { readonly id: string }) | null {
+  try {
+    const id = key.slice(inboxPrefix(inbox).length)
+    const offered = parseJson(text) as Offered | null
+    return isJobId(id) && typeof offered?.queue === 'string' ? { ...offered, id } : null
+  } catch {
+    return null
+  }
+}

@@ -1,0 +1,210 @@
+// Why is this job not running? One sentence, and the facts as fields. The first reason that holds is the answer, in the order
+// in which they would have to be cleared away: what has ended or runs, what waits for a time, what somebody paused, what a
+// limit keeps back, that nobody is there to take it, what comes before it.
+
+import { span } from '../duration.ts'
+import type { BatchRecord } from '../job/batch.ts'
+import type { JobError, JobState, Limit } from '../job/record.ts'
+import type { KeyStanding, Standing } from '../store/store.ts'
+import type { WorkerInfo } from '../worker/presence.ts'
+
+export type Why =
+  | 'done'
+  | 'dead'
+  | 'cancelled'
+  | 'running'
+  | 'scheduled'
+  | 'queue-paused'
+  | 'batch-paused'
+  | 'batch-cancelled'
+  | 'key-concurrency'
+  | 'key-rate'
+  | 'queue-concurrency'
+  | 'queue-rate'
+  | 'batch-concurrency'
+  | 'no-worker'
+  | 'behind'
+  | 'next'
+
+/** What the sentence says, where it says it. */
+export interface ExplanationFacts {
+  /** Scheduled until then; or when the next start is free. */
+  readonly until?: Date
+  /** Paused, running or ended since then. */
+  readonly since?: Date
+  /** Who paused it; who runs it. */
+  readonly by?: string | null
+  readonly batch?: string
+  readonly limitKey?: string
+  readonly limit?: Limit
+  /** How many have the limit to themselves now, and some of them. */
+  readonly admitted?: number
+  readonly holders?: readonly string[]
+  /** How many jobs come before it, as far as they were counted. */
+  readonly ahead?: number
+  /** Live workers that take jobs of its queue. */
+  readonly workers?: number
+  readonly error?: JobError | null
+  readonly cancelRequested?: boolean
+  readonly attempts?: number
+}
+
+export interface Explanation {
+  readonly id: string
+  readonly queue: string
+  readonly state: JobState
+  readonly why: Why
+  readonly sentence: string
+  readonly facts: ExplanationFacts
+}
+
+type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
+
+export function explain(standing: Standing, workers: readonly WorkerInfo[]): Explanation {
+  const { id, queue, state } = standing.job
+  const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
+  const reasons = [ended, running, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
+  const reason = reasons.reduce<Reason | null>((found, look) => found ?? look(standing), null)
+  return { id, queue, state, ...(reason ?? inLine(standing, serving)) }
+}
+
+function ended({ job, now }: Standing): Reason | null {
+  const { state, finishedAt, attempts, error } = job
+  if (state !== 'done' && state !== 'dead' && state !== 'cancelled') return null
+  const facts = { ...(finishedAt !== null && { since: new Date(finishedAt) }), attempts, error }
+  const ago = finishedAt === null ? '' : `, ${span(now - finishedAt)} ago`
+  if (state === 'done') return { why: state, sentence: `It is done${ago}, in attempt ${attempts}.`, facts }
+  const why = error === null ? '' : `: ${error.message.replace(/\.$/, '')}`
+  if (state === 'cancelled') return { why: state, sentence: `It was cancelled${ago}${why}.`, facts }
+  return { why: state, sentence: `It is dead after ${times(attempts, 'attempt')}${ago}${why}.`, facts }
+}
+
+function running({ job, now }: Standing): Reason | null {
+  const { hold, cancelRequested, attempts } = job
+  if (job.state !== 'running' || hold === null) return null
+  const late = now > hold.expiresAt ? ' Its lease has run out, and the next sweep takes it back.' : ''
+  const asked = cancelRequested ? ' It was asked to give up.' : ''
+  const sentence = `It runs on ${hold.worker} for ${span(now - hold.startedAt)}, attempt ${attempts}.${asked}${late}`
+  const since = new Date(hold.startedAt)
+  return { why: 'running', sentence, facts: { by: hold.worker, since, attempts, cancelRequested } }
+}
+
+function scheduled({ job, now }: Standing): Reason | null {
+  if (job.state !== 'scheduled') return null
+  const until = new Date(job.runAt)
+  const last = job.history.at(-1)
+  const why = last === undefined ? '' : ` after attempt ${last.attempt} ${endings[last.ending] ?? 'ended'}`
+  const wait =
+    job.runAt > now ? `, ${span(job.runAt - now)} from now` : '; it is due, and the next sweep makes it ready'
+  const error = last?.error === undefined ? {} : { error: last.error }
+  const sentence = `It waits until ${until.toISOString()}${why}${wait}.`
+  return { why: 'scheduled', sentence, facts: { until, attempts: job.attempts, ...error } }
+}
+
+function pausedQueue({ job, queue, now }: Standing): Reason | null {
+  const { pausedAt, pausedBy: by } = queue
+  if (pausedAt === null) return null
+  const sentence = `Queue ${job.queue} is paused${byWhom(by)}, for ${span(now - pausedAt)}.`
+  return { why: 'queue-paused', sentence, facts: { since: new Date(pausedAt), by } }
+}
+
+function stoppedBatch({ batch, now }: Standing): Reason | null {
+  if (batch?.state === 'cancelled') {
+    const sentence = `Its batch ${nameOf(batch)} was cancelled, and it will be cancelled soon.`
+    return { why: 'batch-cancelled', sentence, facts: { batch: batch.id } }
+  }
+  if (batch === null || batch.pausedAt === null) return null
+  const { id, pausedAt, pausedBy: by } = batch
+  const sentence = `Its batch ${nameOf(batch)} is paused${byWhom(by)}, for ${span(now - pausedAt)}.`
+  return { why: 'batch-paused', sentence, facts: { batch: id, since: new Date(pausedAt), by } }
+}
+
+function keyLimit({ job, key, now }: Standing): Reason | null {
+  if (job.state !== 'held' || key === null) return null
+  const limitKey = job.limitKey as string
+  const { limit, admitted, holders, ahead, nextStartAt } = key
+  const facts = { limitKey, limit, admitted, holders, ahead }
+  const line = ahead === 0 ? '' : `, and ${times(ahead, 'job')} of that key ${ahead === 1 ? 'comes' : 'come'} before it`
+  if (isFull(key)) {
+    const who = holders.length === 0 ? '' : ` (${listed(holders, admitted)})`
+    const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once; ${has(admitted)}${who}${line}.`
+    return { why: 'key-concurrency', sentence, facts }
+  }
+  const until = nextStartAt === null ? {} : { until: new Date(nextStartAt) }
+  const sentence = `Its key ${limitKey} may start ${rateOf(limit)}${nextFree(nextStartAt, now)}${line}.`
+  return { why: 'key-rate', sentence, facts: { ...facts, ...until } }
+}
+
+function queueLimit({ job, queue, now }: Standing): Reason | null {
+  const { limit, running: admitted, nextStartAt } = queue
+  if (job.state !== 'ready' || limit === null) return null
+  if (limit.concurrency !== null && admitted >= limit.concurrency) {
+    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once, and ${has(admitted)}.`
+    return { why: 'queue-concurrency', sentence, facts: { limit, admitted } }
+  }
+  if (nextStartAt === null || nextStartAt <= now) return null
+  const sentence = `Queue ${job.queue} may start ${rateOf(limit)}${nextFree(nextStartAt, now)}.`
+  return { why: 'queue-rate', sentence, facts: { limit, until: new Date(nextStartAt) } }
+}
+
+function batchLimit({ job, batch }: Standing): Reason | null {
+  if (job.state !== 'ready' || batch === null || batch.concurrency === null) return null
+  const { id, concurrency, running: admitted } = batch
+  if (admitted < concurrency) return null
+  const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and ${has(admitted)}.`
+  return { why: 'batch-concurrency', sentence, facts: { batch: id, limit: { concurrency, rate: null }, admitted } }
+}
+
+function inLine({ job, ahead: before }: Standing, serving: readonly WorkerInfo[]): Reason {
+  const ahead = before ?? 0
+  const workers = serving.length
+  const facts = { ahead, workers }
+  if (workers === 0) {
+    const sentence = `No worker for queue ${job.queue} has been heard of within the last minute.`
+    return { why: 'no-worker', sentence, facts }
+  }
+  if (ahead === 0) return { why: 'next', sentence: 'It is ready, and the next that is claimed of its line.', facts }
+  const sentence = `It is ready; ${times(ahead, 'job')} ${ahead === 1 ? 'comes' : 'come'} before it, for ${times(workers, 'worker')}.`
+  return { why: 'behind', sentence, facts }
+}
+
+const endings: Readonly<Record<string, string>> = {
+  failed: 'failed',
+  timeout: 'took too long',
+  crashed: 'crashed',
+  expired: 'was never heard of again',
+  snoozed: 'put it off',
+}
+
+function isFull({ limit, admitted }: KeyStanding): boolean {
+  return limit.concurrency !== null && admitted >= limit.concurrency
+}
+
+function rateOf({ rate }: Limit): string {
+  return rate === null ? 'no more now' : `${times(rate.count, 'job')} in ${span(rate.windowMs)}`
+}
+
+function nextFree(at: number | null, now: number): string {
+  return at === null || at <= now ? '' : `; the next in ${span(at - now)}`
+}
+
+function has(count: number): string {
+  return count === 1 ? '1 has it' : `${count} have it`
+}
+
+function listed(holders: readonly string[], count: number): string {
+  const shown = holders.slice(0, 3).join(', ')
+  return count > 3 ? `${shown} and ${count - 3} more` : shown
+}
+
+function nameOf({ name, id }: BatchRecord): string {
+  return `${name} (${id})`
+}
+
+function byWhom(by: string | null): string {
+  return by === null ? '' : ` by ${by}`
+}
+
+function times(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}

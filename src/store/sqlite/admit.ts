@@ -1,0 +1,108 @@
+// The sweep's part in limits: windows that are over, limits that were changed, clocks that were set back.
+
+import { roomOf } from './claim.ts'
+import { limitOf, type QueueRow } from './queue.ts'
+import { nextStartOf } from './starts.ts'
+import type { Transaction } from './transaction.ts'
+
+/** Lets in who has room by now; answers how many. */
+export function admitDue(tx: Transaction, max: number): number {
+  tx.settleUp()
+  tx.keys.flush()
+  const due = tx.db.all<KeyName>(
+    'select queue, key from holdfast_key where due_at <= ? order by due_at limit +?',
+    tx.now,
+    max,
+  )
+  let admitted = 0
+  tx.each(due, (name) => {
+    if (admitted < max) admitted += admitTo(tx, name, max - admitted)
+  })
+  for (const queue of tx.queues()) {
+    if (queue.key_review !== null && admitted < max) admitted += review(tx, queue, max - admitted)
+  }
+  return admitted
+}
+
+interface KeyName {
+  readonly queue: number
+  readonly key: string
+}
+
+function admitTo(tx: Transaction, { queue: no, key }: KeyName, max: number): number {
+  const queue = tx.queueByNo(no)
+  const row = tx.keys.row(queue, key)
+  const admitted = tx.keys.admit(queue, row, max).length
+  const isStuck = admitted === 0 && row.held > 0 && tx.keys.room(queue, row) > 0
+  if (isStuck) tx.keys.recount(queue, row) // nobody stands where somebody is counted
+  return admitted
+}
+
+/** The keys of a queue whose limit was changed, in bounded steps. */
+function review(tx: Transaction, queue: QueueRow, max: number): number {
+  const keys = tx.db.all<KeyName>(
+    'select queue, key from holdfast_key where queue = ? and key >= ? order by key limit +?',
+    queue.no,
+    queue.key_review,
+    max,
+  )
+  let admitted = 0
+  let next: string | null = null
+  for (const name of keys) {
+    if (admitted >= max) {
+      next = name.key
+      break
+    }
+    admitted += admitTo(tx, name, max - admitted)
+    next = name.key
+  }
+  const isDone = keys.length < max && admitted < max
+  queue.key_review = isDone ? null : next
+  tx.db.run('update holdfast_queue set key_review = ? where no = ?', queue.key_review, queue.no)
+  return isDone ? admitted : max
+}
+
+/** Whoever waits for jobs of a queue with a rate is told once some may start. */
+export function wakeRated(tx: Transaction): void {
+  for (const queue of tx.queues()) {
+    if (queue.max_starts !== null && queue.ready > 0 && roomOf(tx, queue) > 0) tx.wake(queue.name, queue.ready)
+  }
+}
+
+/** When time lets somebody in, or lets the next of a queue start. */
+export function nextAdmissionAt(tx: Transaction): number | null {
+  const due = tx.db.get<{ at: number | null }>(
+    'select min(due_at) as at from holdfast_key where due_at is not null',
+  )?.at
+  const starts = tx
+    .queues()
+    .map((queue) => (queue.ready > 0 ? nextStartOf(tx, queue, limitOf(queue)?.rate ?? null) : null))
+  const times = [due ?? null, ...starts].filter((at) => at !== null)
+  return times.length === 0 ? null : Math.min(...times)
+}
+
+/** Starts that count for longer than their window from now on were noted before the clock was set back. */
+export function clampStarts(tx: Transaction): void {
+  const last = tx.db.get<{ at: number | null }>('select max(until) as at from holdfast_start')?.at ?? null
+  if (last === null) return
+  const windowsMs = tx.queues().flatMap(({ starts_ms, key_starts_ms }) => [starts_ms ?? 0, key_starts_ms ?? 0])
+  const until = tx.now + Math.max(0, ...windowsMs)
+  if (last <= until) return
+  const late = tx.db.all<KeyName & { jobs: number; total: number }>(
+    'select queue, key, sum(jobs) as jobs, max(total) as total from holdfast_start where until > ? group by queue, key',
+    until,
+  )
+  tx.db.run('delete from holdfast_start where until > ?', until)
+  for (const { queue, key, jobs, total } of late) {
+    tx.db.run(
+      `insert into holdfast_start (queue, key, until, jobs, total) values (?, ?, ?, ?, ?)
+       on conflict do update set jobs = jobs + excluded.jobs, total = excluded.total`,
+      queue,
+      key,
+      until,
+      jobs,
+      total,
+    )
+    tx.db.run('update holdfast_key set due_at = ? where queue = ? and key = ? and held > 0', tx.now, queue, key)
+  }
+}

@@ -1,0 +1,293 @@
+// Batches: what their items count, and which of their lanes are open. Items that are ready lie in ranges of their own; for
+// each range there is a lane, which tells claims that there may be something in it. A lane is closed while its batch is
+// paused, cancelled or has no room: so a claim never looks at items that it may not take, and pausing touches no item.
+//
+// Rows are read once in a transaction and written at its end.
+
+import {
+  type BatchFlags,
+  type BatchRecord,
+  batchState,
+  type CompletionTarget,
+  countOf,
+  type ItemCounts,
+} from '../../job/batch.ts'
+import { decodeJson, isPlainObject } from '../../job/codec.ts'
+import type { Costs, JobState, Remarks } from '../../job/record.ts'
+import { decodeAmounts, encodeAmounts } from '../../job/stored.ts'
+import type { Transaction } from './transaction.ts'
+
+export type Chore = 'cancel' | 'retry' | 'delete'
+
+type Mutable<T> = { -readonly [Name in keyof T]: T[Name] }
+
+export interface BatchRow extends Mutable<ItemCounts> {
+  readonly no: number
+  readonly id: string
+  readonly name: string
+  key: string | null
+  readonly concurrency: number | null
+  readonly fail_share: number | null
+  readonly on_complete: string | null
+  /** null: for ever. */
+  readonly retain_ms: number | null
+  is_closed: number
+  is_cancelled: number
+  is_deleted: number
+  /** Its lanes, as they were written. */
+  is_open: number
+  round: number
+  submitted: number
+  outcomes: string | null
+  warnings: string | null
+  costs: string | null
+  readonly created_at: number
+  started_at: number | null
+  finished_at: number | null
+  prune_at: number | null
+  paused_at: number | null
+  paused_by: string | null
+  paused_ms: number
+  reason: string | null
+  chore: Chore | null
+  chore_after: number
+}
+
+const kinds = ['outcomes', 'warnings', 'costs'] as const
+type Amounts = (typeof kinds)[number]
+
+export class Batches {
+  readonly #tx: Transaction
+  readonly #rows = new Map<number, BatchRow | null>()
+  readonly #touched = new Set<BatchRow>()
+  /** Whether they are finished has yet to be looked at. */
+  readonly #unjudged = new Set<BatchRow>()
+  readonly #lanes = new Set<string>()
+  readonly #amounts = new Map<string, Map<string, number>>()
+
+  constructor(tx: Transaction) {
+    this.#tx = tx
+  }
+
+  /** Undefined where there is none, or none any more. */
+  get(no: number): BatchRow | undefined {
+    if (no === 0) return undefined
+    const known = this.#rows.get(no)
+    if (known !== undefined) return known ?? undefined
+    const row = this.#tx.bare.get<BatchRow>('select * from holdfast_batch where no = ?', no)
+    this.#rows.set(no, row ?? null)
+    return row
+  }
+
+  find(id: string): BatchRow | undefined {
+    const found = this.#tx.bare.get<{ no: number }>('select no from holdfast_batch where id = ? and is_deleted = 0', id)
+    return found && this.get(found.no)
+  }
+
+  findByKey(key: string): BatchRow | undefined {
+    const found = this.#tx.bare.get<{ no: number }>('select no from holdfast_batch where key = ?', key)
+    return found && this.get(found.no)
+  }
+
+  /** Something about it was changed, or is about to be. */
+  touch(row: BatchRow): void {
+    this.#touched.add(row)
+    this.#unjudged.add(row)
+  }
+
+  count(no: number, state: JobState, change: number): void {
+    const row = this.get(no)
+    if (!row) return
+    row[countOf(state)] += change
+    this.touch(row)
+  }
+
+  /** An item of it was claimed. */
+  start(no: number): void {
+    const row = this.get(no)
+    if (row) row.started_at ??= this.#tx.now
+  }
+
+  /** Items of it that have ended wait again. */
+  rearm(row: BatchRow): void {
+    if (row.finished_at === null) return
+    row.finished_at = null
+    row.prune_at = null
+    row.round += 1
+    this.touch(row)
+  }
+
+  /** An item has ended so; `-1`: it is taken out of the counts again. */
+  remark(no: number, { outcome, warning }: Remarks, change: 1 | -1): void {
+    const row = this.get(no)
+    if (!row) return
+    if (outcome !== null) this.#add(row, 'outcomes', outcome, change)
+    if (warning !== null) this.#add(row, 'warnings', warning, change)
+    this.touch(row)
+  }
+
+  spend(no: number, costs: Costs | null | undefined): void {
+    const row = costs ? this.get(no) : undefined
+    if (!row) return
+    for (const [name, amount] of Object.entries(costs as Costs)) this.#add(row, 'costs', name, amount)
+    this.touch(row)
+  }
+
+  #add(row: BatchRow, kind: Amounts, name: string, amount: number): void {
+    const amounts = this.#amounts.get(`${row.no} ${kind}`) ?? decodeAmounts(row[kind])
+    this.#amounts.set(`${row.no} ${kind}`, amounts)
+    const sum = (amounts.get(name) ?? 0) + amount
+    if (sum === 0 && kind !== 'costs') amounts.delete(name)
+    else amounts.set(name, sum)
+  }
+
+  /** Items of this batch may be ready there. */
+  openLane(no: number, queue: number, priority: number): void {
+    const name = `${no} ${queue} ${priority}`
+    if (this.#lanes.has(name)) return
+    this.#lanes.add(name)
+    this.#tx.bare.run(
+      'insert or ignore into holdfast_lane (batch, queue, priority, open, turn) values (?, ?, ?, ?, ?)',
+      no,
+      queue,
+      priority,
+      this.get(no)?.is_open ?? 1,
+      this.#tx.nextNumber(),
+    )
+  }
+
+  /** Nothing is ready there. */
+  forgetLane(no: number, queue: number, priority: number): void {
+    this.#lanes.delete(`${no} ${queue} ${priority}`)
+  }
+
+  forgetLanes(): void {
+    this.#lanes.clear()
+  }
+
+  /** How many more items of a batch may run. */
+  room(no: number): number {
+    const row = this.get(no)
+    if (!row) return Number.POSITIVE_INFINITY
+    if (row.is_cancelled !== 0 || row.paused_at !== null) return 0
+    return row.concurrency === null ? Number.POSITIVE_INFINITY : Math.max(0, row.concurrency - row.running)
+  }
+
+  /** Those that changed since this was asked. */
+  takeUnjudged(): number[] {
+    if (this.#unjudged.size === 0) return []
+    const nos = Array.from(this.#unjudged, ({ no }) => no)
+    this.#unjudged.clear()
+    return nos
+  }
+
+  /** It is gone from the database. */
+  drop(row: BatchRow): void {
+    this.#rows.set(row.no, null)
+    this.#touched.delete(row)
+    this.#unjudged.delete(row)
+  }
+
+  flush(): void {
+    for (const row of this.#touched) this.#write(row)
+    this.#touched.clear()
+  }
+
+  #write(row: BatchRow): void {
+    const isOpen = this.room(row.no) > 0 ? 1 : 0
+    if (isOpen !== row.is_open) this.#setOpen(row, isOpen)
+    this.writeAmounts(row)
+    this.#tx.bare.run(
+      `update holdfast_batch
+          set key = ?, is_closed = ?, is_cancelled = ?, is_deleted = ?, is_open = ?, round = ?, submitted = ?, waiting = ?,
+              running = ?, done = ?, dead = ?, cancelled = ?, outcomes = ?, warnings = ?, costs = ?, started_at = ?,
+              finished_at = ?, prune_at = ?, paused_at = ?, paused_by = ?, paused_ms = ?, reason = ?, chore = ?,
+              chore_after = ?
+        where no = ?`,
+      row.key,
+      row.is_closed,
+      row.is_cancelled,
+      row.is_deleted,
+      row.is_open,
+      row.round,
+      row.submitted,
+      row.waiting,
+      row.running,
+      row.done,
+      row.dead,
+      row.cancelled,
+      row.outcomes,
+      row.warnings,
+      row.costs,
+      row.started_at,
+      row.finished_at,
+      row.prune_at,
+      row.paused_at,
+      row.paused_by,
+      row.paused_ms,
+      row.reason,
+      row.chore,
+      row.chore_after,
+      row.no,
+    )
+  }
+
+  writeAmounts(row: BatchRow): void {
+    for (const kind of kinds) {
+      const amounts = this.#amounts.get(`${row.no} ${kind}`)
+      if (amounts) row[kind] = encodeAmounts(amounts)
+    }
+  }
+
+  /** Whoever waits for jobs of these queues is told that there are some. */
+  #setOpen(row: BatchRow, isOpen: number): void {
+    row.is_open = isOpen
+    this.#tx.bare.run('update holdfast_lane set open = ? where batch = ?', isOpen, row.no)
+    if (isOpen === 0) return
+    const lanes = 'select distinct queue from holdfast_lane where batch = ?'
+    for (const { queue } of this.#tx.bare.all<{ queue: number }>(lanes, row.no)) {
+      const { name, ready } = this.#tx.queueByNo(queue)
+      if (ready > 0) this.#tx.wake(name, ready)
+    }
+  }
+
+  /** What was gathered since the last flush was undone. */
+  forget(): void {
+    this.#rows.clear()
+    this.#touched.clear()
+    this.#unjudged.clear()
+    this.#lanes.clear()
+    this.#amounts.clear()
+  }
+}
+
+export function flagsOf(row: BatchRow): BatchFlags {
+  return {
+    isClosed: row.is_closed !== 0,
+    isCancelled: row.is_cancelled !== 0,
+    pausedAt: row.paused_at,
+    startedAt: row.started_at,
+    finishedAt: row.finished_at,
+  }
+}
+
+export function toBatch(row: BatchRow): BatchRecord {
+  const { isClosed, pausedAt, startedAt, finishedAt } = flagsOf(row)
+  const { id, name, key, concurrency, round, submitted, waiting, running, done, dead, cancelled, reason } = row
+  return {
+    ...{ id, name, key, concurrency, failShare: row.fail_share, onComplete: targetOf(row) },
+    retainMs: row.retain_ms ?? Number.POSITIVE_INFINITY,
+    ...{ state: batchState(flagsOf(row)), isClosed, round, submitted, waiting, running, done, dead, cancelled },
+    outcomes: Object.fromEntries(decodeAmounts(row.outcomes)),
+    warnings: Object.fromEntries(decodeAmounts(row.warnings)),
+    costs: Object.fromEntries(decodeAmounts(row.costs)),
+    createdAt: row.created_at,
+    ...{ startedAt, finishedAt, pausedAt, pausedBy: row.paused_by, pausedMs: row.paused_ms, reason },
+  }
+}
+
+/** What was damaged tells nobody. */
+export function targetOf({ on_complete }: BatchRow): CompletionTarget | null {
+  const target = on_complete === null ? null : decodeJson(on_complete)
+  return isPlainObject(target) ? (target as CompletionTarget) : null
+}

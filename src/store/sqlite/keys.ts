@@ -1,0 +1,204 @@
+// Limit keys: how many jobs of each are held, ready and running, and who is let in. A job has room from the moment it is
+// ready until it neither is nor runs; whoever takes a job out of that says `leave`, and the next of the line is let in
+// before the transaction ends. A line is a range of `holdfast_held`: nobody walks past who has no room.
+//
+// Counts are kept for all jobs that have a key, whether or not there is a limit: one may be set later.
+
+import { type LimitUse, roomIn } from '../../job/limits.ts'
+import { listReady, place } from './job.ts'
+import { keyLimitOf, type QueueRow } from './queue.ts'
+import { noteStarts, startsOf, timeOfNextStart } from './starts.ts'
+import type { Transaction } from './transaction.ts'
+
+export interface KeyRow {
+  readonly queue: number
+  readonly key: string
+  held: number
+  ready: number
+  running: number
+}
+
+interface NextInLine {
+  readonly seq: number
+  readonly id: string
+  readonly priority: number
+  readonly ord: number
+  readonly batch: number
+}
+
+/** The most that are let in at one go; a sweep goes on. */
+const admitMax = 1_000
+
+export class Keys {
+  readonly #tx: Transaction
+  readonly #rows = new Map<string, KeyRow>()
+  readonly #touched = new Set<KeyRow>()
+  /** Somebody left. */
+  readonly #left = new Set<KeyRow>()
+
+  constructor(tx: Transaction) {
+    this.#tx = tx
+  }
+
+  row(queue: QueueRow, key: string): KeyRow {
+    const name = `${queue.no} ${key}`
+    let row = this.#rows.get(name)
+    if (!row) {
+      row = this.#tx.bare.get<KeyRow>(
+        'select queue, key, held, ready, running from holdfast_key where queue = ? and key = ?',
+        queue.no,
+        key,
+      ) ?? { queue: queue.no, key, held: 0, ready: 0, running: 0 }
+      this.#rows.set(name, row)
+    }
+    return row
+  }
+
+  /** A job is ready that has room. */
+  enter(queue: QueueRow, key: string): void {
+    const row = this.row(queue, key)
+    row.ready += 1
+    this.#touched.add(row)
+  }
+
+  /** It is claimed: the start that was reserved is used. */
+  start(queue: QueueRow, key: string): void {
+    const row = this.row(queue, key)
+    row.ready -= 1
+    row.running += 1
+    this.#touched.add(row)
+    const rate = keyLimitOf(queue)?.rate
+    if (rate) noteStarts(this.#tx, queue, key, rate, 1)
+  }
+
+  /** It is not ready, or does not run, any more. */
+  leave(queue: QueueRow, key: string, state: 'ready' | 'running'): void {
+    const row = this.row(queue, key)
+    row[state] -= 1
+    this.#touched.add(row)
+    if (row.held > 0) this.#left.add(row)
+  }
+
+  /** Whether a job that comes now need not stand in line. */
+  hasRoom(queue: QueueRow, key: string): boolean {
+    const row = this.row(queue, key)
+    return row.held <= 0 && this.room(queue, row) > 0
+  }
+
+  /** Whoever left before now has the next of the line let in before somebody else comes. */
+  admitEarlier(queue: QueueRow, key: string): void {
+    const row = this.row(queue, key)
+    if (this.#left.has(row)) this.admit(queue, row)
+  }
+
+  standInLine(queue: QueueRow, key: string, job: { priority: number; seq: number; batch: number }, ord: number): void {
+    const insert = 'insert into holdfast_held (queue, key, priority, ord, seq) values (?, ?, ?, ?, ?)'
+    this.#tx.bare.run(insert, queue.no, key, job.priority, ord, job.seq)
+    this.#countHeld(queue, this.row(queue, key), 1, job.batch)
+  }
+
+  leaveLine(queue: QueueRow, key: string, job: { priority: number; ord: number; batch: number }): void {
+    const remove = 'delete from holdfast_held where queue = ? and key = ? and priority = ? and ord = ?'
+    this.#tx.bare.run(remove, queue.no, key, job.priority, job.ord)
+    this.#countHeld(queue, this.row(queue, key), -1, job.batch)
+  }
+
+  #countHeld(queue: QueueRow, row: KeyRow, change: number, batch: number): void {
+    row.held += change
+    this.#touched.add(row)
+    this.#tx.count(queue, 'held', change, batch)
+  }
+
+  admitAll(): void {
+    for (const row of this.#left) this.admit(this.#tx.queueByNo(row.queue), row)
+  }
+
+  /** Lets in the first of the line, as far as there is room; answers whom. */
+  admit(queue: QueueRow, row: KeyRow, max = admitMax): number[] {
+    this.#left.delete(row)
+    const room = row.held > 0 ? Math.min(max, this.room(queue, row)) : 0
+    if (room <= 0) return []
+    this.#touched.add(row)
+    const next = this.#tx.db.all<NextInLine>(
+      `select h.seq, h.priority, h.ord, j.id, j.batch
+         from holdfast_held h join holdfast_job j on j.seq = h.seq
+        where h.queue = ? and h.key = ? order by h.priority, h.ord limit +?`,
+      row.queue,
+      row.key,
+      room,
+    )
+    for (const job of next) {
+      this.leaveLine(queue, row.key, job)
+      const ord = place(this.#tx, job.ord < 0)
+      const update = 'update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?'
+      this.#tx.db.run(update, ord, this.#tx.now, job.seq)
+      listReady(this.#tx, queue, { ...job, limit_key: row.key }, ord)
+      this.#tx.tell(queue, 'ready', job.id)
+    }
+    return next.map(({ seq }) => seq)
+  }
+
+  room(queue: QueueRow, row: KeyRow): number {
+    return roomIn(keyLimitOf(queue), this.#use(queue, row))
+  }
+
+  /** When time makes room; null: only somebody who leaves does. */
+  nextStartAt(queue: QueueRow, row: KeyRow): number | null {
+    const limit = keyLimitOf(queue)
+    if (!limit?.rate) return null
+    const isFull = limit.concurrency !== null && row.ready + row.running >= limit.concurrency
+    return isFull ? null : timeOfNextStart(this.#tx, queue, row.key, limit.rate, this.#use(queue, row))
+  }
+
+  #use(queue: QueueRow, { key, ready, running }: KeyRow): LimitUse {
+    const started = queue.key_max_starts === null ? 0 : startsOf(this.#tx, queue, key)
+    return { admitted: ready + running, reserved: ready, started }
+  }
+
+  /** The counts were damaged: counts the jobs. */
+  recount(queue: QueueRow, row: KeyRow): void {
+    const held = 'select seq from holdfast_held where queue = ?1 and key = ?2'
+    this.#tx.db.run(
+      `delete from holdfast_held where queue = ?1 and key = ?2
+          and not exists (select 1 from holdfast_job j where j.seq = holdfast_held.seq and j.held = 1)`,
+      row.queue,
+      row.key,
+    )
+    const found = this.#tx.db.get<{ held: number }>(`select count(*) as held from (${held})`, row.queue, row.key)
+    this.#countHeld(queue, row, (found?.held ?? 0) - row.held, 0)
+  }
+
+  flush(): void {
+    for (const row of this.#touched) this.#write(row)
+    this.#touched.clear()
+  }
+
+  #write(row: KeyRow): void {
+    const { queue, key, held, ready, running } = row
+    if (held <= 0 && ready <= 0 && running <= 0) {
+      this.#tx.bare.run('delete from holdfast_key where queue = ? and key = ?', queue, key)
+      return
+    }
+    this.#tx.bare.run(
+      'insert or replace into holdfast_key (queue, key, held, ready, running, due_at) values (?, ?, ?, ?, ?, ?)',
+      queue,
+      key,
+      held,
+      ready,
+      running,
+      held > 0 ? this.#dueAt(row) : null,
+    )
+  }
+
+  #dueAt(row: KeyRow): number | null {
+    const queue = this.#tx.queueByNo(row.queue)
+    return this.room(queue, row) > 0 ? this.#tx.now : this.nextStartAt(queue, row)
+  }
+
+  /** What was gathered since the last flush was undone. */
+  forget(): void {
+    this.#rows.clear()
+    this.#touched.clear()
+    this.#left.clear()
+  }
+}

@@ -1,0 +1,91 @@
+// A queue's row: what was asked of it, and the counts of its jobs.
+
+import type { Limit } from '../../job/record.ts'
+
+export interface QueueRow {
+  readonly no: number
+  readonly name: string
+  paused_at: number | null
+  paused_by: string | null
+  /** null: for ever. */
+  retain_done_ms: number | null
+  retain_dead_ms: number | null
+  on_dead: string | null
+  max_running: number | null
+  max_starts: number | null
+  starts_ms: number | null
+  key_max_running: number | null
+  key_max_starts: number | null
+  key_starts_ms: number | null
+  key_review: string | null
+  held: number
+  scheduled: number
+  ready: number
+  running: number
+  done: number
+  dead: number
+  cancelled: number
+}
+
+type Nullable = number | null
+type Text = string | null
+type Settings = [
+  ...retention: [Nullable, Nullable, Text],
+  ...limit: [Nullable, Nullable, Nullable],
+  ...keyLimit: [Nullable, Nullable, Nullable, Text],
+]
+export type QueueTuple = readonly [
+  no: number,
+  name: string,
+  paused_at: Nullable,
+  paused_by: Text,
+  ...Settings,
+  ...number[],
+]
+
+export const selectQueue = `select no, name, paused_at, paused_by, retain_done_ms, retain_dead_ms, on_dead,
+    max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review,
+    held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
+
+export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
+  if (!tuple) return undefined
+  const count = (column: number) => tuple[column] as number
+  return {
+    no: tuple[0],
+    name: tuple[1],
+    paused_at: tuple[2],
+    paused_by: tuple[3],
+    retain_done_ms: tuple[4],
+    retain_dead_ms: tuple[5],
+    on_dead: tuple[6],
+    max_running: tuple[7],
+    max_starts: tuple[8],
+    starts_ms: tuple[9],
+    key_max_running: tuple[10],
+    key_max_starts: tuple[11],
+    key_starts_ms: tuple[12],
+    key_review: tuple[13],
+    held: count(14),
+    scheduled: count(15),
+    ready: count(16),
+    running: count(17),
+    done: count(18),
+    dead: count(19),
+    cancelled: count(20),
+  }
+}
+
+/** Of the whole queue. */
+export function limitOf({ max_running, max_starts, starts_ms }: QueueRow): Limit | null {
+  return toLimit(max_running, max_starts, starts_ms)
+}
+
+/** Of the jobs that share a key. */
+export function keyLimitOf({ key_max_running, key_max_starts, key_starts_ms }: QueueRow): Limit | null {
+  return toLimit(key_max_running, key_max_starts, key_starts_ms)
+}
+
+function toLimit(concurrency: number | null, count: number | null, windowMs: number | null): Limit | null {
+  const rate = count === null || windowMs === null ? null : { count, windowMs }
+  return concurrency === null && rate === null ? null : { concurrency, rate }
+}

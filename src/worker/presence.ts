@@ -1,0 +1,76 @@
+// Who is there. Every worker keeps one entry in the key-value store that says which queues it serves and where it runs. It is
+// written again at a third of its time and taken away when the worker stops, so that one that died is forgotten within a
+// minute. Nothing depends on it but what people are told: a write that fails is left to the next.
+
+import { hostname } from 'node:os'
+import type { Timers } from '../clock.ts'
+import { newId } from '../id.ts'
+import { parseJson } from '../job/json.ts'
+import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
+
+export const presencePrefix = 'holdfast.worker.'
+
+const ttlMs = 60_000
+const everyMs = ttlMs / 3
+
+/** A worker that has been heard of within the last minute. */
+export interface WorkerInfo {
+  readonly name: string
+  /** Null: every queue there is. */
+  readonly queues: readonly string[] | null
+  readonly concurrency: number
+  readonly host: string
+  readonly pid: number
+  readonly since: Date
+}
+
+export interface PresenceDesk {
+  readonly timers: Timers
+  time(): Promise<number>
+  write(writes: readonly KvWrite[]): Promise<readonly KvAnswer[]>
+}
+
+export class Presence {
+  readonly #desk: PresenceDesk
+  readonly #key = `${presencePrefix}${newId()}` // two workers may have been given the same name
+  readonly #says: Pick<WorkerInfo, 'name' | 'queues' | 'concurrency'>
+  #since: number | null = null
+  #callOff: (() => void) | null = null
+  #writing: Promise<unknown> = Promise.resolve()
+
+  constructor(desk: PresenceDesk, says: Pick<WorkerInfo, 'name' | 'queues' | 'concurrency'>) {
+    this.#desk = desk
+    this.#says = says
+  }
+
+  begin(): void {
+    this.#writing = this.#write().catch(() => undefined)
+    this.#callOff = this.#desk.timers.after(everyMs, () => this.begin(), { keepsProcess: false })
+  }
+
+  async end(): Promise<void> {
+    if (!this.#callOff) return
+    this.#callOff()
+    await this.#writing
+    await this.#desk.write([{ as: 'delete', key: this.#key }]).catch(() => undefined)
+  }
+
+  async #write(): Promise<void> {
+    this.#since ??= await this.#desk.time()
+    const value = JSON.stringify({ ...this.#says, host: hostname(), pid: process.pid, since: this.#since })
+    await this.#desk.write([{ as: 'put', key: this.#key, value, ttlMs }])
+  }
+}
+
+/** Null: somebody wrote something else there. */
+export function readPresence({ value }: KvEntry): WorkerInfo | null {
+  try {
+    const { since, ...info } = parseJson(value) as Omit<WorkerInfo, 'since'> & { readonly since: number }
+    const { name, queues, host } = info
+    const isWhole = typeof name === 'string' && typeof host === 'string' && Number.isFinite(since)
+    if (!isWhole || !(queues === null || Array.isArray(queues))) return null
+    return { ...info, since: new Date(since) }
+  } catch {
+    return null
+  }
+}

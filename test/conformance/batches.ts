@@ -1,0 +1,588 @@
+// Batches: how they are made, what they count, when they are finished.
+import assert from 'node:assert/strict'
+import { Readable } from 'node:stream'
+import { describe, test } from 'node:test'
+import { z } from 'zod'
+import { jsonLines, toJsonLines } from '../../src/batch/json-lines.ts'
+import type { BatchItem } from '../../src/batch/options.ts'
+import type { BatchProgress } from '../../src/batch/progress.ts'
+import { defineQueue } from '../../src/definition.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { defineWebhooks } from '../../src/webhook/webhooks.ts'
+import { allJobs, claimOne, day, heard, minute, readJob, rejects } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function batchTests(inWorld: InWorld): void {
+  describe('batches', () => {
+    describe('are submitted', () => {
+      test(
+        'from an array: every item is a job of its queue, with its options',
+        inWorld(async ({ holdfast }) => {
+          const items = [
+            { queue: 'mail', payload: 1, priority: 2, headers: { from: 'me' } },
+            { queue: defineQueue<number>('post'), payload: 2, delay: '1m' as const },
+          ]
+          const batch = await holdfast.batch({ name: 'letters' }, items)
+          const [first, second] = await Array.fromAsync(batch.items())
+          assert.ok(first && second)
+          assert.deepEqual([first.queue, second.queue].toSorted(), ['mail', 'post'])
+          const mail = first.queue === 'mail' ? first : second
+          assert.deepEqual([mail.priority, mail.headers, mail.batch], [2, { from: 'me' }, batch.id])
+          const { total, waiting, state, name } = await batch.progress()
+          assert.deepEqual({ total, waiting, state, name }, { total: 2, waiting: 2, state: 'queued', name: 'letters' })
+          assert.equal((await claimOne(holdfast, 'mail')).job.batch, batch.id)
+        }),
+      )
+
+      test(
+        'from iterables, async iterables and JSON lines',
+        inWorld(async ({ holdfast }) => {
+          const lines = '{"queue":"mail","payload":1}\n\n{"queue":"mail","payload":2}\r\n'
+          const sources = [
+            new Set(numbered(2)),
+            (function* () {
+              yield* numbered(2)
+            })(),
+            (async function* () {
+              yield* numbered(2)
+            })(),
+            jsonLines<BatchItem>(lines),
+            jsonLines<BatchItem>(Readable.from([Buffer.from(lines.slice(0, 20)), Buffer.from(lines.slice(20))])),
+          ]
+          for (const source of sources) {
+            const batch = await holdfast.batch({ name: 'lines' }, source)
+            assert.equal((await batch.progress()).total, 2)
+          }
+        }),
+      )
+
+      test(
+        'in chunks, pulled as they are needed: never more than two chunks ahead of what is on disk',
+        inWorld(async ({ holdfast }) => {
+          let pulled = 0
+          let most = 0
+          const items = async function* () {
+            for (let n = 0; n < 5_000; n++) {
+              pulled += 1
+              if (n % 250 === 0) most = Math.max(most, pulled - (await holdfast.stats()).ready)
+              yield { queue: 'mail', payload: n }
+            }
+          }
+          const batch = await holdfast.batch({ name: 'many' }, items())
+          assert.ok(most <= 2_000, `${most} items were pulled and not on disk`)
+          assert.equal((await batch.progress()).total, 5_000)
+          const leases = await holdfast.claim(['mail'], { max: 10 })
+          assert.deepEqual(
+            leases.map(({ job }) => job.payload),
+            [0, 1, 2],
+            'in the order given, three at a time',
+          )
+        }),
+      )
+
+      test(
+        'again under their key after a crash: what is there is passed over, the rest is added, none twice',
+        inWorld(async ({ holdfast, another }) => {
+          const crash = new Error('power loss')
+          const broken = async function* () {
+            for (let n = 0; n < 2_500; n++) {
+              if (n === 2_300) throw crash
+              yield { queue: 'mail', payload: n }
+            }
+          }
+          await assert.rejects(holdfast.batch({ name: 'import', key: 'march' }, broken()), crash)
+          const half = await holdfast.getBatch({ key: 'march' })
+          assert.ok(half)
+          const { state, isOpen, total } = await half.progress()
+          assert.deepEqual({ state, isOpen, total }, { state: 'open', isOpen: true, total: 2_000 })
+          const other = await another()
+          const whole = await other.batch({ name: 'import', key: 'march' }, numbered(2_500))
+          assert.equal(whole.id, half.id)
+          const progress = await whole.progress()
+          assert.deepEqual([progress.total, progress.isOpen], [2_500, false])
+          const payloads = (await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload as number)
+          assert.deepEqual(new Set(payloads).size, 2_500)
+          const again = await other.batch({ name: 'import', key: 'march' }, numbered(2_500))
+          assert.equal((await again.progress()).total, 2_500)
+        }),
+      )
+
+      test(
+        'twice at the same time under one key: there is one batch with every item once',
+        inWorld(async ({ holdfast, another }) => {
+          const other = await another()
+          const made = await Promise.all(
+            [holdfast, other, holdfast].map((client) => client.batch({ name: 'i', key: 'k' }, numbered(1_500))),
+          )
+          assert.equal(new Set(made.map(({ id }) => id)).size, 1)
+          assert.equal((await made[0]?.progress())?.total, 1_500)
+          assert.equal((await holdfast.stats('mail')).ready, 1_500)
+        }),
+      )
+
+      test(
+        'with an item that is wrong: its number is told, and the batch stays open',
+        inWorld(async ({ holdfast }) => {
+          const mail = defineQueue('mail', { payload: z.object({ to: z.string() }) })
+          const items = [
+            { queue: mail, payload: { to: 'a' } },
+            { queue: mail, payload: { to: 1 } },
+          ]
+          await rejects(holdfast.batch({ name: 'wrong', key: 'w' }, items), 'INVALID_PAYLOAD', { index: 1 })
+          assert.equal((await (await holdfast.getBatch({ key: 'w' }))?.progress())?.state, 'open')
+          await rejects(holdfast.batch({ name: 'wrong' }, [7] as never), 'INVALID_OPTION', { index: 0 })
+          await rejects(holdfast.batch({ name: 'wrong' }, 'text' as never), 'INVALID_OPTION')
+          await rejects(holdfast.batch({ name: 'wrong' }, jsonLines('{"queue":"mail"}\n{oops')), 'INVALID_PAYLOAD', {
+            line: 2,
+          })
+          await rejects(holdfast.batch({ name: '' }), 'INVALID_OPTION')
+          await rejects(holdfast.batch({ name: 'x', concurrency: 0 }), 'INVALID_OPTION')
+          await rejects(holdfast.batch({ name: 'x', stopWhenFailed: 2 }), 'INVALID_OPTION')
+          await rejects(holdfast.batch({ name: 'x', onComplete: { queue: 'a', payload: 7 } }), 'INVALID_OPTION')
+        }),
+      )
+
+      test(
+        'with items that meet the holder of their dedup key: those are no items',
+        inWorld(async ({ holdfast }) => {
+          await holdfast.queue('mail').enqueue(0, { dedup: { key: 'a' } })
+          const batch = await holdfast.batch({ name: 'b', open: true })
+          const items = ['a', 'b', 'b'].map((key) => ({ queue: 'mail', payload: key, dedup: { key } }))
+          assert.deepEqual(await batch.add(items), { added: 1, duplicates: 2 })
+          assert.equal((await batch.progress()).total, 1)
+        }),
+      )
+    })
+
+    describe('count', () => {
+      test(
+        'their items exactly, at every step of their way',
+        inWorld(async ({ holdfast, clock }) => {
+          const items = [{ queue: 'mail', payload: 1, delay: '1s' as const, attempts: 2 }]
+          const batch = await holdfast.batch({ name: 'one' }, items)
+          const [{ id = '' } = {}] = await Array.fromAsync(batch.items())
+          const at = async (where: 'waiting' | 'running' | 'done' | 'dead' | 'cancelled') =>
+            assert.deepEqual(counts(await batch.progress()), { ...none, [where]: 1 })
+          const pass = async (ms: number) => {
+            await clock.advance(ms)
+            await holdfast.sweep()
+          }
+          await at('waiting')
+          await pass(1_000)
+          await at('waiting')
+          const first = await claimOne(holdfast, 'mail')
+          await at('running')
+          await first.release()
+          await at('waiting')
+          await (await claimOne(holdfast, 'mail')).snooze('1s')
+          await at('waiting')
+          await pass(1_000)
+          await (await claimOne(holdfast, 'mail')).retry(new Error('no'), { delay: 0 })
+          await at('waiting')
+          await claimOne(holdfast, 'mail', { lease: '1m' })
+          await pass(2 * minute)
+          await at('dead')
+          await holdfast.requeue(id)
+          await at('waiting')
+          const last = await claimOne(holdfast, 'mail')
+          await holdfast.cancel(id)
+          await at('running')
+          await last.release()
+          await at('cancelled')
+        }),
+      )
+
+      test(
+        'outcomes, warnings and costs by their names',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'articles', concurrency: 10 }, numbered(5))
+          const leases = await holdfast.claim(['mail'], { max: 5 })
+          await leases[0]?.done('a', undefined, { outcome: 'saved', costs: { tokens: 10 } })
+          await leases[1]?.done('b', undefined, {
+            outcome: 'saved',
+            warning: 'consent-wall',
+            costs: { tokens: 5, usd: 1 },
+          })
+          await leases[2]?.done('c', undefined, { outcome: 'duplicate' })
+          await leases[3]?.done('d')
+          await leases[4]?.dead(new Error('no'), undefined, { costs: { tokens: 1 } })
+          const { outcomes, warnings, costs, done, dead } = await batch.progress()
+          assert.deepEqual(
+            { outcomes, warnings, costs, done, dead },
+            {
+              outcomes: { saved: 2, duplicate: 1 },
+              warnings: { 'consent-wall': 1 },
+              costs: { tokens: 16, usd: 1 },
+              done: 4,
+              dead: 1,
+            },
+          )
+          const job = await readJob(holdfast, leases[1]?.job.id as string)
+          assert.deepEqual([job.outcome, job.warning, job.costs], ['saved', 'consent-wall', { tokens: 5, usd: 1 }])
+        }),
+      )
+
+      test(
+        'what every attempt has cost, also the one that failed; the history tells each',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'costly' }, numbered(1))
+          const first = await claimOne(holdfast, 'mail')
+          await first.retry(new Error('no'), { delay: 0, costs: { tokens: 3 } })
+          assert.deepEqual((await batch.progress()).costs, { tokens: 3 })
+          await (await claimOne(holdfast, 'mail')).done(1, undefined, { costs: { tokens: 4 } })
+          assert.deepEqual((await batch.progress()).costs, { tokens: 7 })
+          const { history } = await readJob(holdfast, first.job.id)
+          assert.deepEqual(
+            history.map(({ costs }) => costs),
+            [{ tokens: 3 }, { tokens: 4 }],
+          )
+        }),
+      )
+
+      test(
+        'what a worker’s handlers say of outcomes, warnings and costs',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'handled' }, numbered(4))
+          const worker = holdfast.work<number>('mail', async (job) => {
+            assert.equal(job.batch, batch.id)
+            job.cost('tokens', 1)
+            job.cost('tokens', 2)
+            if (job.payload === 3) return 'plain'
+            return job.outcome(job.payload === 0 ? 'duplicate' : 'saved', job.payload, { warning: 'slow' })
+          })
+          const { outcomes, warnings, costs, done } = await batch.finished({ timeout: '10s' })
+          assert.deepEqual(
+            { outcomes, warnings, costs, done },
+            {
+              outcomes: { duplicate: 1, saved: 2 },
+              warnings: { slow: 3 },
+              costs: { tokens: 12 },
+              done: 4,
+            },
+          )
+          await worker.stop()
+        }),
+      )
+
+      test(
+        'on when retention has taken an item away',
+        inWorld(async ({ holdfast, clock }) => {
+          const mail = defineQueue<number>('mail', { retain: { done: 0, dead: '1h' } })
+          const items = [1, 2].map((payload) => ({ queue: mail, payload }))
+          const batch = await holdfast.batch({ name: 'short' }, items)
+          await (await claimOne(holdfast, mail)).done()
+          await (await claimOne(holdfast, mail)).dead(new Error('no'))
+          await clock.advance(2 * 60 * minute)
+          await holdfast.sweep()
+          const { done, dead, state } = await batch.progress()
+          assert.deepEqual({ done, dead, state }, { done: 1, dead: 1, state: 'done' })
+          assert.deepEqual(await Array.fromAsync(batch.items()), [])
+        }),
+      )
+
+      test(
+        'an item out that is deleted or purged',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'less' }, numbered(3))
+          const [first] = await Array.fromAsync(batch.items())
+          await holdfast.delete(first?.id as string)
+          assert.deepEqual(counts(await batch.progress()), { ...none, waiting: 2 })
+          await holdfast.purge('mail')
+          await holdfast.sweep()
+          const { state, total } = await batch.progress()
+          assert.deepEqual({ state, total }, { state: 'done', total: 0 })
+        }),
+      )
+    })
+
+    describe('run', () => {
+      test(
+        'three items at once unless they say otherwise, in all processes together',
+        inWorld(async ({ holdfast, another }) => {
+          const other = await another()
+          await holdfast.batch({ name: 'default' }, numbered(10))
+          const first = await holdfast.claim(['mail'], { max: 2 })
+          const second = await other.claim(['mail'], { max: 10 })
+          assert.deepEqual([first.length, second.length], [2, 1])
+          assert.deepEqual(await other.claim('*', { max: 10 }), [])
+          await first[0]?.done()
+          assert.equal((await other.claim('*', { max: 10 })).length, 1)
+        }),
+      )
+
+      test(
+        'as many as there are where concurrency is Infinity',
+        inWorld(async ({ holdfast }) => {
+          const { id } = await holdfast.batch({ name: 'all', concurrency: Number.POSITIVE_INFINITY }, numbered(50))
+          assert.equal((await (await holdfast.getBatch(id))?.progress())?.concurrency, null)
+          assert.equal((await holdfast.claim(['mail'], { max: 100 })).length, 50)
+        }),
+      )
+
+      test(
+        'beside plain jobs and other batches of the same queue, and none of them starves',
+        inWorld(async ({ holdfast }) => {
+          const options = { concurrency: Number.POSITIVE_INFINITY }
+          const big = await holdfast.batch({ name: 'big', ...options }, numbered(3_000))
+          const small = await holdfast.batch({ name: 'small', ...options }, numbered(3))
+          await holdfast.queue('mail').enqueueMany([{ payload: 'plain' }])
+          for (let claims = 0; claims < 60; claims++) {
+            for (const lease of await holdfast.claim(['mail'], { max: 5 })) await lease.done()
+          }
+          assert.equal((await small.progress()).done, 3)
+          assert.ok((await big.progress()).done > 0)
+          const plain = await allJobs(holdfast, { queue: 'mail', state: 'done' })
+          assert.ok(plain.some(({ payload }) => payload === 'plain'))
+        }),
+      )
+
+      test(
+        'their items in the order given',
+        inWorld(async ({ holdfast }) => {
+          await holdfast.batch({ name: 'ordered', concurrency: 1 }, numbered(5))
+          for (let n = 0; n < 5; n++) {
+            const lease = await claimOne(holdfast, 'mail')
+            assert.equal(lease.job.payload, n)
+            await lease.done()
+          }
+        }),
+      )
+
+      test(
+        'with key limits of their queues too',
+        inWorld(async ({ holdfast }) => {
+          const mail = defineQueue<{ to: string }>('mail', { limit: { key: ({ to }) => to, concurrency: 1 } })
+          const items = ['a', 'a', 'b'].map((to) => ({ queue: mail, payload: { to } }))
+          const batch = await holdfast.batch({ name: 'keyed' }, items)
+          const leases = await holdfast.claim([mail], { max: 10 })
+          assert.deepEqual(leases.map(({ job }) => (job.payload as { to: string }).to).toSorted(), ['a', 'b'])
+          assert.deepEqual(counts(await batch.progress()), { ...none, waiting: 1, running: 2 })
+          for (const lease of leases) await lease.done()
+          await (await claimOne(holdfast, mail)).done()
+          assert.equal((await batch.progress()).state, 'done')
+        }),
+      )
+    })
+
+    describe('finish', () => {
+      test(
+        'when every item has ended, and tell it once, as a job with the facts',
+        inWorld(async ({ holdfast, clock }) => {
+          const onComplete = { queue: 'told', payload: { who: 'me' }, priority: 1 }
+          const batch = await holdfast.batch({ name: 'b', onComplete }, numbered(2))
+          await clock.advance(1_000)
+          const [first, second] = await holdfast.claim(['mail'], { max: 2 })
+          assert.equal((await batch.progress()).state, 'running')
+          await clock.advance(1_000)
+          await first?.done()
+          assert.deepEqual(await holdfast.claim(['told']), [])
+          await second?.dead(new Error('no'))
+          const { state, startedAt, finishedAt, round } = await batch.progress()
+          assert.deepEqual({ state, round }, { state: 'done', round: 1 })
+          assert.deepEqual([Number(startedAt), Number(finishedAt)], [clock.now() - 1_000, clock.now()])
+          const told = await claimOne(holdfast, 'told')
+          assert.deepEqual(told.job.payload, { who: 'me', batchId: batch.id, state: 'done', round: 1 })
+          assert.equal(told.job.priority, 1)
+          await holdfast.sweep()
+          assert.deepEqual(await holdfast.claim(['told']), [])
+        }),
+      )
+
+      test(
+        'at once when they are closed without items',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'empty', onComplete: { queue: 'told' } }, [])
+          assert.equal((await batch.progress()).state, 'done')
+          assert.deepEqual((await claimOne(holdfast, 'told')).job.payload, {
+            ...{ batchId: batch.id, state: 'done', round: 1 },
+          })
+        }),
+      )
+
+      test(
+        'never while they are open: more items may come',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'open', open: true }, numbered(1))
+          await (await claimOne(holdfast, 'mail')).done()
+          assert.equal((await batch.progress()).state, 'open')
+          await batch.add(numbered(1))
+          assert.equal((await batch.close()).state, 'running')
+          await (await claimOne(holdfast, 'mail')).done()
+          assert.equal((await batch.progress()).state, 'done')
+          await rejects(batch.add(numbered(1)), 'INVALID_STATE')
+        }),
+      )
+
+      test(
+        'with a webhook, whose body gets the facts',
+        inWorld(async ({ holdfast }) => {
+          const webhooks = defineWebhooks({ secret: 'a secret that is long enough to be one' })
+          const onComplete = webhooks.effect('https://example.com/hook', { event: 'imported' })
+          const batch = await holdfast.batch({ name: 'hooked', onComplete }, [])
+          const { payload } = (await claimOne(holdfast, webhooks.queue)).job
+          const body = JSON.parse((payload as { body: string }).body)
+          assert.deepEqual(body, { event: 'imported', batchId: batch.id, state: 'done', round: 1 })
+          const text = webhooks.effect('https://example.com/hook', 'only text')
+          await rejects(holdfast.batch({ name: 'hooked', onComplete: text }, []), 'INVALID_OPTION')
+        }),
+      )
+
+      test(
+        'for whoever waits, in any process; who waits too short is told how it stands',
+        inWorld(async ({ holdfast, another }) => {
+          const batch = await holdfast.batch({ name: 'awaited' }, numbered(1))
+          const elsewhere = await (await another()).getBatch(batch.id)
+          await rejects(batch.finished({ timeout: 30 }), 'WAIT_TIMEOUT', { state: 'queued', waiting: 1 })
+          const waiting = elsewhere?.finished({ timeout: '10s' })
+          await (await claimOne(holdfast, 'mail')).done()
+          assert.equal((await waiting)?.state, 'done')
+        }),
+      )
+
+      test(
+        'and the process that ended the last item hears of it',
+        inWorld(async ({ holdfast }) => {
+          const finished = heard(holdfast, 'batch.finished')
+          const batch = await holdfast.batch({ name: 'told' }, numbered(1))
+          await (await claimOne(holdfast, 'mail')).done()
+          assert.deepEqual(await finished, [{ batch: batch.id, name: 'told', state: 'done', round: 1 }])
+        }),
+      )
+
+      test(
+        'early when more than a share of their items is dead: the rest is cancelled, with the reason',
+        inWorld(async ({ holdfast }) => {
+          const options = { name: 'doomed', concurrency: 1, stopWhenFailed: 0.2, onComplete: { queue: 'told' } }
+          const batch = await holdfast.batch(options, numbered(10))
+          for (let n = 0; n < 3; n++) await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+          await holdfast.sweep()
+          const { state, dead, cancelled, reason } = await batch.progress()
+          assert.deepEqual({ state, dead, cancelled }, { state: 'cancelled', dead: 3, cancelled: 7 })
+          assert.match(reason ?? '', /3 of 10/)
+          const told = (await claimOne(holdfast, 'told')).job.payload
+          assert.deepEqual(told, { batchId: batch.id, state: 'cancelled', round: 1 })
+        }),
+      )
+
+      test(
+        'and are pruned when their retention is over',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'old', retain: '2d' }, [])
+          await clock.advance(day)
+          await holdfast.sweep()
+          assert.ok(await holdfast.getBatch(batch.id))
+          await clock.advance(day + 1)
+          await holdfast.sweep()
+          assert.equal(await holdfast.getBatch(batch.id), null)
+          await rejects(batch.progress(), 'BATCH_NOT_FOUND')
+        }),
+      )
+    })
+
+    describe('are read', () => {
+      test(
+        'as progress with rate and time remaining, pauses left out',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'timed', concurrency: 1 }, numbered(10))
+          assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [null, null])
+          for (let n = 0; n < 4; n++) {
+            const lease = await claimOne(holdfast, 'mail')
+            await clock.advance(500)
+            await lease.done()
+          }
+          assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [2, 3_000])
+          await batch.pause()
+          await clock.advance(minute)
+          assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [2, null])
+          await batch.resume()
+          assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [2, 3_000])
+        }),
+      )
+
+      test(
+        'by id and by key, and listed newest first, by state, in pages',
+        inWorld(async ({ holdfast, clock }) => {
+          const made = []
+          for (const name of ['a', 'b', 'c']) {
+            made.push(await holdfast.batch({ name, key: `key ${name}` }, name === 'b' ? [] : numbered(1)))
+            await clock.advance(1)
+          }
+          assert.equal((await holdfast.getBatch({ key: 'key b' }))?.id, made[1]?.id)
+          assert.equal((await holdfast.getBatch(made[0]?.id as string))?.id, made[0]?.id)
+          assert.equal(await holdfast.getBatch({ key: 'nobody' }), null)
+          const names = async (filter: Parameters<Holdfast['batches']>[0]) =>
+            (await holdfast.batches(filter)).batches.map(({ name }) => name)
+          assert.deepEqual(await names({}), ['c', 'b', 'a'])
+          assert.deepEqual(await names({ state: 'done' }), ['b'])
+          assert.deepEqual(await names({ state: 'queued' }), ['c', 'a'])
+          const page = await holdfast.batches({ limit: 2 })
+          assert.deepEqual(await names({ after: page.next as string }), ['a'])
+        }),
+      )
+
+      test(
+        'item by item, by state, outcome and warning, in pages',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'i', concurrency: 10 }, numbered(6))
+          const leases = await holdfast.claim(['mail'], { max: 5 })
+          for (const [n, lease] of leases.entries()) {
+            if (n === 4) await lease.dead(new Error('no'))
+            else
+              await lease.done(n, undefined, {
+                outcome: n < 3 ? 'saved' : 'duplicate',
+                ...(n === 0 && { warning: 'w' }),
+              })
+          }
+          const payloads = async (filter: Parameters<typeof batch.items>[0]) =>
+            (await Array.fromAsync(batch.items(filter))).map(({ payload }) => payload)
+          assert.deepEqual(await payloads({}), [0, 1, 2, 3, 4, 5])
+          assert.deepEqual(await payloads({ outcome: 'saved' }), [0, 1, 2])
+          assert.deepEqual(await payloads({ outcome: 'duplicate', state: 'done' }), [3])
+          assert.deepEqual(await payloads({ warning: 'w' }), [0])
+          assert.deepEqual(await payloads({ state: 'dead' }), [4])
+          assert.deepEqual(await payloads({ state: 'ready' }), [5])
+          assert.deepEqual(await payloads({ outcome: 'unheard of' }), [])
+          const first = await batch.itemsPage({ limit: 4 })
+          const rest = await batch.itemsPage({ limit: 4, after: first.next as string })
+          assert.deepEqual(
+            [...first.items, ...rest.items].map(({ payload }) => payload),
+            [0, 1, 2, 3, 4, 5],
+          )
+          assert.equal(rest.next, null)
+        }),
+      )
+
+      test(
+        'as results, a line for each item that has ended, in the order of submission',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'r', concurrency: 10 }, numbered(4))
+          const leases = await holdfast.claim(['mail'], { max: 3 })
+          await leases[2]?.done({ sum: 2 }, undefined, { outcome: 'saved', costs: { tokens: 1 } })
+          await leases[0]?.dead(new TypeError('bad'))
+          await leases[1]?.cancelled()
+          const text = (await Array.fromAsync(toJsonLines(batch.results()))).join('')
+          const lines = await Array.fromAsync(jsonLines<Record<string, unknown>>(text))
+          assert.deepEqual(
+            lines.map(({ payload, state, outcome, result }) => ({ payload, state, outcome, result })),
+            [
+              { payload: 0, state: 'dead', outcome: null, result: null },
+              { payload: 1, state: 'cancelled', outcome: null, result: null },
+              { payload: 2, state: 'done', outcome: 'saved', result: { sum: 2 } },
+            ],
+          )
+        }),
+      )
+    })
+  })
+}
+
+export const none = { waiting: 0, running: 0, done: 0, dead: 0, cancelled: 0 }
+
+export function counts({ waiting, running, done, dead, cancelled }: BatchProgress): typeof none {
+  return { waiting, running, done, dead, cancelled }
+}
+
+/** Items of the queue `mail` whose payloads count from 0. */
+export function numbered(count: number): BatchItem[] {
+  return Array.from({ length: count }, (_, payload) => ({ queue: 'mail', payload }))
+}

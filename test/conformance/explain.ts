@@ -1,0 +1,202 @@
+// Why is this job not running? One sentence, and the facts as fields.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { defineQueue } from '../../src/definition.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { numbered } from './batches.ts'
+import { claimOne, heard, minute, rejects } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function explainTests(inWorld: InWorld): void {
+  describe('explain', () => {
+    test(
+      'a job that waits for a time: until when, and after what',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1m' })
+        const { why, sentence, facts, state, queue } = await holdfast.explain(id)
+        assert.deepEqual({ why, state, queue }, { why: 'scheduled', state: 'scheduled', queue: 'mail' })
+        assert.equal(Number(facts.until), clock.now() + minute)
+        assert.match(sentence, /^It waits until \d{4}-.*Z, 1 min from now\.$/)
+        await clock.advance(minute)
+        assert.match((await holdfast.explain(id)).sentence, /it is due, and the next sweep makes it ready/)
+        await holdfast.sweep()
+        await (await claimOne(holdfast, 'mail')).retry(new Error('no luck'), { delay: '5s' })
+        const failed = await holdfast.explain(id)
+        assert.match(failed.sentence, /after attempt 1 failed, 5 s from now/)
+        assert.equal(failed.facts.error?.message, 'no luck')
+      }),
+    )
+
+    test(
+      'a queue that is paused: by whom, since when',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        await holdfast.pause('mail', { by: 'ada' })
+        const since = clock.now()
+        await clock.advance(5_000)
+        const { why, sentence, facts } = await holdfast.explain(id)
+        assert.equal(why, 'queue-paused')
+        assert.equal(sentence, 'Queue mail is paused by ada, for 5 s.')
+        assert.deepEqual([facts.by, Number(facts.since)], ['ada', since])
+        const [info] = await holdfast.queues()
+        assert.deepEqual([info?.pausedBy, Number(info?.pausedAt)], ['ada', since])
+        await holdfast.resume('mail')
+        assert.notEqual((await holdfast.explain(id)).why, 'queue-paused')
+        assert.equal((await holdfast.queues())[0]?.pausedBy, null)
+      }),
+    )
+
+    test(
+      'a batch that is paused, or has no room',
+      inWorld(async ({ holdfast }) => {
+        const batch = await holdfast.batch({ name: 'b', concurrency: 1 }, numbered(2))
+        const lease = await claimOne(holdfast, 'mail')
+        const [waiting] = (await holdfast.jobs({ state: 'ready' })).jobs
+        const id = waiting?.id as string
+        const full = await holdfast.explain(id)
+        assert.deepEqual([full.why, full.facts.admitted, full.facts.batch], ['batch-concurrency', 1, batch.id])
+        assert.match(full.sentence, /may run 1 item at once, and 1 has it/)
+        await batch.pause({ by: 'ada' })
+        const paused = await holdfast.explain(id)
+        assert.deepEqual([paused.why, paused.facts.by], ['batch-paused', 'ada'])
+        assert.match(paused.sentence, /^Its batch b \(.*\) is paused by ada, for /)
+        await lease.done()
+      }),
+    )
+
+    test(
+      'a key without room: which limit, who has it, how many come before',
+      inWorld(async ({ holdfast }) => {
+        const mail = defineQueue<{ to: string }>('mail', { limit: { key: ({ to }) => to, concurrency: 1 } })
+        const queue = holdfast.queue(mail)
+        const holder = await queue.enqueue({ to: 'a' })
+        await queue.enqueue({ to: 'a' })
+        const { id } = await queue.enqueue({ to: 'a' })
+        const { why, sentence, facts } = await holdfast.explain(id)
+        assert.equal(why, 'key-concurrency')
+        assert.deepEqual([facts.limitKey, facts.admitted, facts.holders, facts.ahead], ['a', 1, [holder.id], 1])
+        assert.equal(
+          sentence,
+          `Its key a may have 1 job at once; 1 has it (${holder.id}), and 1 job of that key comes before it.`,
+        )
+      }),
+    )
+
+    test(
+      'a key whose starts are used up: until when',
+      inWorld(async ({ holdfast, clock }) => {
+        const limit = { key: ({ to }: { to: string }) => to, rate: { count: 1, per: '1m' as const } }
+        const mail = defineQueue<{ to: string }>('mail', { limit })
+        await holdfast.queue(mail).enqueue({ to: 'a' })
+        const { id } = await holdfast.queue(mail).enqueue({ to: 'a' })
+        await (await claimOne(holdfast, mail)).done()
+        const { why, sentence, facts } = await holdfast.explain(id)
+        assert.equal(why, 'key-rate')
+        assert.equal(sentence, 'Its key a may start 1 job in 1 min; the next in 1 min.')
+        assert.equal(Number(facts.until), clock.now() + minute)
+      }),
+    )
+
+    test(
+      'a queue without room, or whose starts are used up',
+      inWorld(async ({ holdfast, clock }) => {
+        const one = defineQueue<number>('one', { limit: { concurrency: 1 } })
+        await holdfast.queue(one).enqueue(1)
+        const second = await holdfast.queue(one).enqueue(2)
+        await claimOne(holdfast, one)
+        const full = await holdfast.explain(second.id)
+        assert.deepEqual([full.why, full.facts.admitted], ['queue-concurrency', 1])
+        const slow = defineQueue<number>('slow', { limit: { rate: { count: 1, per: '10s' } } })
+        await holdfast.queue(slow).enqueue(1)
+        const next = await holdfast.queue(slow).enqueue(2)
+        await claimOne(holdfast, slow)
+        const used = await holdfast.explain(next.id)
+        assert.deepEqual([used.why, Number(used.facts.until)], ['queue-rate', clock.now() + 10_000])
+      }),
+    )
+
+    test(
+      'no worker is there for its queue; one that starts is known, and one that stops is forgotten',
+      inWorld(async ({ holdfast, another }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { priority: 9 })
+        const alone = await holdfast.explain(id)
+        assert.deepEqual([alone.why, alone.facts.workers], ['no-worker', 0])
+        assert.equal(alone.sentence, 'No worker for queue mail has been heard of within the last minute.')
+        await holdfast.pause('mail')
+        const other = await another()
+        const worker = other.work('mail', async () => undefined, { concurrency: 4 })
+        const others = other.work('post', async () => undefined)
+        await known(holdfast, 2)
+        const [info] = (await holdfast.workers()).filter(({ queues }) => queues?.includes('mail'))
+        assert.deepEqual([info?.name, info?.concurrency, info?.pid], [worker.name, 4, process.pid])
+        await worker.stop()
+        await others.stop()
+        assert.deepEqual(await holdfast.workers(), [])
+        await holdfast.resume('mail')
+      }),
+    )
+
+    test(
+      'ready, and how many come before it',
+      inWorld(async ({ holdfast, another }) => {
+        const worker = (await another()).work('*', () => new Promise(() => undefined), { concurrency: 1, unwind: 0 })
+        const started = heard(holdfast, 'job.enqueued')
+        await holdfast.queue('busy').enqueue(0)
+        await started
+        await known(holdfast, 1)
+        while ((await holdfast.stats('busy')).running === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+        const ids: string[] = []
+        for (const n of [1, 2, 3]) ids.push((await holdfast.queue('mail').enqueue(n)).id)
+        const last = await holdfast.explain(ids[2] as string)
+        assert.deepEqual([last.why, last.facts.ahead, last.facts.workers], ['behind', 2, 1])
+        assert.equal(last.sentence, 'It is ready; 2 jobs come before it, for 1 worker.')
+        assert.equal((await holdfast.explain(ids[0] as string)).why, 'next')
+        await worker.stop({ grace: 0 })
+      }),
+    )
+
+    test(
+      'running: where, since when, and whether it was asked to give up',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        await claimOne(holdfast, 'mail', { worker: 'w1', lease: '1m' })
+        const since = clock.now()
+        await clock.advance(3_000)
+        const runs = await holdfast.explain(id)
+        assert.deepEqual([runs.why, runs.facts.by, Number(runs.facts.since)], ['running', 'w1', since])
+        assert.equal(runs.sentence, 'It runs on w1 for 3 s, attempt 1.')
+        await holdfast.cancel(id)
+        assert.match((await holdfast.explain(id)).sentence, /It was asked to give up\.$/)
+        await clock.advance(2 * minute)
+        assert.match((await holdfast.explain(id)).sentence, /lease has run out/)
+      }),
+    )
+
+    test(
+      'what has ended: done, dead with its last error, cancelled; JOB_NOT_FOUND for what never was',
+      inWorld(async ({ holdfast, clock }) => {
+        const [done, dead, cancelled] = await holdfast
+          .queue('mail')
+          .enqueueMany([1, 2, 3].map((payload) => ({ payload })))
+        await (await claimOne(holdfast, 'mail')).done()
+        await (await claimOne(holdfast, 'mail')).dead(new Error('no such user.'))
+        await holdfast.cancel(cancelled?.id as string)
+        await clock.advance(2_000)
+        const told = async (id: string | undefined) => {
+          const { why, sentence } = await holdfast.explain(id as string)
+          return [why, sentence]
+        }
+        assert.deepEqual(await told(done?.id), ['done', 'It is done, 2 s ago, in attempt 1.'])
+        assert.deepEqual(await told(dead?.id), ['dead', 'It is dead after 1 attempt, 2 s ago: no such user.'])
+        assert.deepEqual(await told(cancelled?.id), ['cancelled', 'It was cancelled, 2 s ago.'])
+        await rejects(holdfast.explain('01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f81'), 'JOB_NOT_FOUND')
+        await rejects(holdfast.explain('nonsense'), 'INVALID_ID')
+      }),
+    )
+  })
+}
+
+/** Waits until so many workers have made themselves known. */
+async function known(holdfast: Holdfast, count: number): Promise<void> {
+  while ((await holdfast.workers()).length < count) await new Promise((resolve) => setTimeout(resolve, 5))
+}

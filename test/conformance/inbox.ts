@@ -1,0 +1,168 @@
+// The pickup inbox: what a handler offers waits for somebody to accept it, and comes back if nobody does.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import type { Batch } from '../../src/batch/batch.ts'
+import type { Pickup } from '../../src/batch/inbox.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { counts, none, numbered } from './batches.ts'
+import { claimOne, day, heard, minute, readJob, rejects, stateOf } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+export function inboxTests(inWorld: InWorld): void {
+  describe('the inbox', () => {
+    test(
+      'what a handler offers waits there with its job’s id, queue and batch; the job waits too, at no cost',
+      inWorld(async ({ holdfast, clock }) => {
+        const { batch, pickup } = await offered(holdfast, { text: 'hello' })
+        const { id, queue, batch: of, attempt, value, expiresAt } = pickup
+        assert.deepEqual(
+          { queue, of, attempt, value },
+          { queue: 'mail', of: batch.id, attempt: 1, value: { text: 'hello' } },
+        )
+        assert.equal(Number(expiresAt), clock.now() + day)
+        const job = await readJob(holdfast, id)
+        assert.deepEqual([job.state, job.attempts], ['scheduled', 0])
+        assert.deepEqual(counts(await batch.progress()), { ...none, waiting: 1 })
+      }),
+    )
+
+    test(
+      'accepted, the job is done with result, outcome and effects, and its batch with it, in one transaction',
+      inWorld(async ({ holdfast, another }) => {
+        const { batch, pickup } = await offered(holdfast, 1)
+        const elsewhere = (await another()).inbox('extracted')
+        const found = await elsewhere.get(pickup.id)
+        const effects = { enqueue: [{ queue: 'next', payload: 2 }], put: [{ key: 'saved', value: true }] }
+        await found?.accept({ saved: 7 }, { outcome: 'saved', warning: 'late', costs: { tokens: 3 }, effects })
+        const job = await readJob(holdfast, pickup.id)
+        assert.deepEqual([job.state, job.result, job.outcome], ['done', { saved: 7 }, 'saved'])
+        const { state, outcomes, warnings, costs } = await batch.progress()
+        assert.deepEqual(
+          { state, outcomes, warnings, costs },
+          {
+            ...{ state: 'done', outcomes: { saved: 1 }, warnings: { late: 1 }, costs: { tokens: 3 } },
+          },
+        )
+        assert.equal((await holdfast.kv.get('saved'))?.value, true)
+        assert.equal((await holdfast.claim(['next'])).length, 1)
+        assert.deepEqual(await Array.fromAsync(holdfast.inbox('extracted')), [])
+      }),
+    )
+
+    test(
+      'of two who accept at the same time one wins, and the other is told',
+      inWorld(async ({ holdfast, another }) => {
+        const { pickup, batch } = await offered(holdfast, 1)
+        const other = await (await another()).inbox('extracted').get(pickup.id)
+        const answers = await Promise.allSettled([pickup.accept('a'), (other as Pickup).accept('b')])
+        assert.deepEqual(answers.map(({ status }) => status).toSorted(), ['fulfilled', 'rejected'])
+        await rejects(pickup.accept('c'), 'INVALID_STATE')
+        assert.deepEqual(counts(await batch.progress()), { ...none, done: 1 })
+      }),
+    )
+
+    test(
+      'rejected, the job runs again at once and knows why; the pickup is gone',
+      inWorld(async ({ holdfast }) => {
+        const { pickup } = await offered(holdfast, 1)
+        await pickup.reject('unreadable')
+        const lease = await claimOne(holdfast, 'mail')
+        assert.deepEqual([lease.job.id, lease.job.wake], [pickup.id, { rejected: 'unreadable' }])
+        assert.deepEqual(await Array.fromAsync(holdfast.inbox('extracted')), [])
+        await rejects(pickup.accept(1), 'INVALID_STATE')
+        await rejects(pickup.reject('again'), 'INVALID_STATE')
+      }),
+    )
+
+    test(
+      'taken by nobody, it goes when its time is over, and the job comes back: the batch does not hang',
+      inWorld(async ({ holdfast, clock }) => {
+        const { batch, pickup } = await offered(holdfast, 1)
+        await clock.advance(day - minute)
+        assert.equal((await Array.fromAsync(holdfast.inbox('extracted'))).length, 1)
+        await clock.advance(minute)
+        await holdfast.sweep()
+        assert.deepEqual(await Array.fromAsync(holdfast.inbox('extracted')), [])
+        await rejects(pickup.accept(1), 'INVALID_STATE')
+        const lease = await claimOne(holdfast, 'mail')
+        assert.deepEqual([lease.job.id, lease.job.attempt], [pickup.id, 1])
+        await lease.done()
+        assert.equal((await batch.progress()).state, 'done')
+      }),
+    )
+
+    test(
+      'a job that is cancelled while it waits there is cancelled, and cannot be accepted',
+      inWorld(async ({ holdfast }) => {
+        const { batch, pickup } = await offered(holdfast, 1)
+        await batch.cancel()
+        await holdfast.sweep()
+        await rejects(pickup.accept(1), 'INVALID_STATE')
+        await rejects(pickup.reject('no'), 'INVALID_STATE')
+        assert.equal(await stateOf(holdfast, pickup.id), 'cancelled')
+        assert.equal((await batch.progress()).cancelled, 1)
+      }),
+    )
+
+    test(
+      'a second offer of the same job replaces the first, which cannot be accepted any more',
+      inWorld(async ({ holdfast }) => {
+        const { pickup } = await offered(holdfast, 'first')
+        const snoozed = heard(holdfast, 'job.snoozed')
+        const worker = holdfast.work('mail', (job) => job.offer('second', { inbox: 'extracted' }))
+        await holdfast.wake(pickup.id)
+        await snoozed
+        await worker.stop()
+        await rejects(pickup.accept(1), 'INVALID_STATE')
+        const [second] = await Array.fromAsync(holdfast.inbox<string>('extracted'))
+        assert.equal(second?.value, 'second')
+        await second?.accept(2)
+        assert.equal((await readJob(holdfast, pickup.id)).result, 2)
+      }),
+    )
+
+    test(
+      'is read in pages; one inbox is not another, though its name begins alike',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.batch({ name: 'many', concurrency: 10 }, numbered(7))
+        const snoozed = heard(holdfast, 'job.snoozed', 7)
+        const worker = holdfast.work<number>('mail', (job) =>
+          job.offer(job.payload, { inbox: job.payload < 5 ? 'a' : 'a.b', ttl: '1h' }),
+        )
+        await snoozed
+        await worker.stop()
+        const first = await holdfast.inbox('a').page({ limit: 3 })
+        const rest = await holdfast.inbox('a').page({ limit: 3, after: first.next as string })
+        assert.deepEqual(
+          [...first.pickups, ...rest.pickups].map(({ value }) => value as number).toSorted(),
+          [0, 1, 2, 3, 4],
+        )
+        assert.equal((await Array.fromAsync(holdfast.inbox('a.b'))).length, 2)
+      }),
+    )
+
+    test(
+      'what cannot be offered fails the attempt',
+      inWorld(async ({ holdfast }) => {
+        const retried = heard(holdfast, 'job.retrying')
+        await holdfast.queue('mail').enqueue(1)
+        const worker = holdfast.work('mail', (job) => job.offer('x'.repeat(300_000), { inbox: 'extracted' }))
+        assert.equal((await retried)[0]?.error.code, 'KV_VALUE_TOO_LARGE')
+        await worker.stop()
+        assert.throws(() => holdfast.inbox('no/slash'), { code: 'INVALID_NAME' })
+      }),
+    )
+  })
+}
+
+/** A batch whose only item has offered this. */
+async function offered(holdfast: Holdfast, value: unknown): Promise<{ batch: Batch; pickup: Pickup }> {
+  const snoozed = heard(holdfast, 'job.snoozed')
+  const batch = await holdfast.batch({ name: 'articles' }, numbered(1))
+  const worker = holdfast.work('mail', (job) => job.offer(value, { inbox: 'extracted' }))
+  await snoozed
+  await worker.stop()
+  const [pickup] = await Array.fromAsync(holdfast.inbox('extracted'))
+  assert.ok(pickup)
+  return { batch, pickup }
+}

@@ -1,0 +1,159 @@
+// How many jobs may start within a time: over any stretch of that length, of a queue and of a key.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { defineQueue } from '../../src/definition.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { claimOne, minute, queueInfo, stateOf } from './expect.ts'
+import type { InWorld } from './world.ts'
+
+const mail = defineQueue<number>('mail', { limit: { rate: { count: 3, per: '1m' } } })
+const perTenant = defineQueue<{ tenant: string; n: number }>('mail', {
+  limit: { key: ({ tenant }) => tenant, rate: { count: 2, per: '1m' } },
+})
+
+export function rateLimitTests(inWorld: InWorld): void {
+  describe('rate limits', () => {
+    describe('of a queue', () => {
+      test(
+        'no more jobs start within the window than its limit says; then the next may',
+        inWorld(async ({ holdfast, another, clock }) => {
+          await fill(holdfast, 10)
+          assert.equal(await starts(holdfast), 3)
+          assert.equal(await starts(await another()), 0)
+          await clock.advance(minute - 1)
+          assert.equal(await starts(holdfast), 0)
+          await clock.advance(1)
+          assert.equal(await starts(holdfast), 3)
+          assert.equal((await queueInfo(holdfast, 'mail')).ready, 4)
+        }),
+      )
+
+      test(
+        'the window slides: each start is free again when its own time is over',
+        inWorld(async ({ holdfast, clock }) => {
+          await fill(holdfast, 10)
+          await claimOne(holdfast, mail)
+          await clock.advance(20_000)
+          assert.equal(await starts(holdfast), 2)
+          await clock.advance(40_000)
+          assert.equal(await starts(holdfast), 1)
+          await clock.advance(19_999)
+          assert.equal(await starts(holdfast), 0)
+          await clock.advance(1)
+          assert.equal(await starts(holdfast), 2)
+        }),
+      )
+
+      test(
+        'a start counts until its window is over, whatever becomes of the job; a second attempt is a second start',
+        inWorld(async ({ holdfast, clock }) => {
+          await fill(holdfast, 1)
+          await (await claimOne(holdfast, mail)).release()
+          await (await claimOne(holdfast, mail)).retry(new Error('again'), { delay: 0 })
+          await (await claimOne(holdfast, mail)).retry(new Error('again'), { delay: 0 })
+          assert.equal(await starts(holdfast), 0)
+          await clock.advance(minute)
+          assert.equal(await starts(holdfast), 1)
+        }),
+      )
+
+      test(
+        'whoever waits for a start is served when the window opens, without being told',
+        inWorld(async ({ holdfast, clock }) => {
+          await fill(holdfast, 4)
+          assert.equal(await starts(holdfast), 3)
+          const waiting = holdfast.claim([mail], { wait: '10s' })
+          await clock.advance(minute)
+          assert.equal((await waiting).length, 1)
+        }),
+      )
+
+      test(
+        'a limit of both holds both',
+        inWorld(async ({ holdfast, clock }) => {
+          const both = defineQueue<number>('mail', { limit: { concurrency: 2, rate: { count: 3, per: '1m' } } })
+          await holdfast.queue(both).enqueueMany(Array.from({ length: 9 }, (_, payload) => ({ payload })))
+          const first = await holdfast.claim([both], { max: 9 })
+          assert.equal(first.length, 2)
+          for (const lease of first) await lease.done()
+          assert.equal((await holdfast.claim([both], { max: 9 })).length, 1)
+          await clock.advance(minute)
+          assert.equal((await holdfast.claim([both], { max: 9 })).length, 1, 'one still runs')
+        }),
+      )
+    })
+
+    describe('of a key', () => {
+      test(
+        'each key has its own starts; what is over them is held until there are some',
+        inWorld(async ({ holdfast, clock }) => {
+          await fillKey(holdfast, 'a', 5)
+          await fillKey(holdfast, 'b', 1)
+          const { ready, held } = await queueInfo(holdfast, 'mail')
+          assert.deepEqual({ ready, held }, { ready: 3, held: 3 })
+          for (const lease of await holdfast.claim([perTenant], { max: 10 })) await lease.done()
+          assert.deepEqual(await holdfast.claim([perTenant], { max: 10 }), [])
+          await clock.advance(minute - 1)
+          await holdfast.sweep()
+          assert.equal((await queueInfo(holdfast, 'mail')).held, 3)
+          await clock.advance(1)
+          await holdfast.sweep()
+          assert.equal((await queueInfo(holdfast, 'mail')).held, 1)
+          assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+        }),
+      )
+
+      test(
+        'a start that was reserved and not used is given back',
+        inWorld(async ({ holdfast }) => {
+          const [first, , third] = await fillKey(holdfast, 'a', 3)
+          await holdfast.cancel(first as string)
+          assert.equal(await stateOf(holdfast, third as string), 'ready')
+          assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+        }),
+      )
+
+      test(
+        'a job that waited long for its claim uses its start when it is claimed',
+        inWorld(async ({ holdfast, clock }) => {
+          await fillKey(holdfast, 'a', 4)
+          await clock.advance(59_000)
+          assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+          await clock.advance(59_999)
+          await holdfast.sweep()
+          assert.deepEqual(await holdfast.claim([perTenant], { max: 10 }), [])
+          await clock.advance(1)
+          await holdfast.sweep()
+          assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+        }),
+      )
+
+      test(
+        'a rescued job needs a start of its own, and is held where there is none',
+        inWorld(async ({ holdfast, clock }) => {
+          const ids = await fillKey(holdfast, 'a', 2)
+          await holdfast.claim([perTenant], { max: 10, lease: '10s' })
+          await clock.advance(20_000)
+          await holdfast.sweep()
+          assert.deepEqual(await Promise.all(ids.map((id) => stateOf(holdfast, id))), ['held', 'held'])
+          await clock.advance(40_000)
+          await holdfast.sweep()
+          assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+        }),
+      )
+    })
+  })
+}
+
+async function fill(holdfast: Holdfast, count: number): Promise<void> {
+  await holdfast.queue(mail).enqueueMany(Array.from({ length: count }, (_, payload) => ({ payload })))
+}
+
+async function fillKey(holdfast: Holdfast, tenant: string, count: number): Promise<string[]> {
+  const entries = Array.from({ length: count }, (_, n) => ({ payload: { tenant, n } }))
+  return (await holdfast.queue(perTenant).enqueueMany(entries)).map(({ id }) => id)
+}
+
+async function starts(holdfast: Holdfast): Promise<number> {
+  return (await holdfast.claim([mail], { max: 10, lease: '1d' })).length
+}

@@ -4,7 +4,7 @@
 
 import { inspect, isDeepStrictEqual } from 'node:util'
 import { isRefused } from '../../src/errors.ts'
-import type { EffectSet, JobError, JobRecord, NewJob } from '../../src/job/record.ts'
+import type { EffectSet, JobError, JobRecord, Limit, NewJob } from '../../src/job/record.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
   AlterRequest,
@@ -77,7 +77,8 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'define': {
       const { queue: name, retainDoneMs, retainDeadMs } = move
       const onDead = move.onDead === name ? null : move.onDead
-      const settings = [{ name, retainDoneMs, retainDeadMs, onDead, limit: null, keyLimit: null }]
+      const { limit, keyLimit } = { limit: toLimit(move.limit), keyLimit: toLimit(move.keyLimit) }
+      const settings = [{ name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit }]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => store.define(settings) },
         expect: (model) => model.define(settings),
@@ -86,8 +87,8 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'pause':
       return call({
         ...{ name: move.paused ? 'pause' : 'resume', request: move.queue },
-        ask: (store) => store.pause(move.queue, move.paused),
-        expect: (model) => model.pause(move.queue, move.paused),
+        ask: (store) => store.pause(move.queue, move.paused, 'ada'),
+        expect: (model) => model.pause(move.queue, move.paused, 'ada'),
       })
     case 'enqueue': {
       const requests = move.requests.map((jobs) => ({ jobs: jobs.map((job) => toNewJob(job, scene)) }))
@@ -131,7 +132,7 @@ export function toCall(move: Move, scene: Scene): Call {
       })
     }
     case 'sweep':
-      return sweepCall(scene.model.garbage() > move.max ? 1_000 : move.max)
+      return sweepCall(needsLarge(scene.model, move.max) ? 1_000 : move.max)
     case 'cancel': {
       const requests = move.cancels.map(({ job, effects }) => ({
         id: pickJob(job, scene),
@@ -239,7 +240,8 @@ function sweepCall(max: number): Call {
     agrees: (expected, { more, lapsed, ...report }, model, busy) => {
       if (lapsed.length !== report.rescued) return false
       const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
-      const isFull = [report.rescued, report.overdue, report.promoted, report.pruned].some((count) => count >= max)
+      const counts = [report.rescued, report.overdue, report.promoted, report.admitted, report.pruned]
+      const isFull = counts.some((count) => count >= max)
       if (busy === undefined) return isDeepStrictEqual(report, expected) && (more ? isFull : !isLeft)
       // In a race: when something is due next depends on what the others have come to.
       return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt }, expected) && (!more || isFull)
@@ -300,7 +302,16 @@ function kindsOf(answer: unknown): string[] {
   })
 }
 
-const sweepParts = ['rescued', 'promoted', 'overdue', 'pruned', 'requeued', 'deleted']
+const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'requeued', 'deleted']
+
+/** In which order keys are reviewed in small steps is the store's choice, as is what is pruned first. */
+function needsLarge(model: Model, max: number): boolean {
+  return model.garbage() > max || model.state.reviewed.length > 0
+}
+
+function toLimit(concurrency: number | null): Limit | null {
+  return concurrency === null ? null : { concurrency, rate: null }
+}
 
 // Picks
 
@@ -342,7 +353,7 @@ function toNewJob(spec: JobSpec, { model, newId }: Scene): NewJob {
     startBefore: startIn === null ? null : now + startIn,
     dedup: dedup && { ...dedup, scope: typeof dedup.scope === 'number' ? { windowMs: dedup.scope } : dedup.scope },
     idempotency: idempotencyKey === null ? null : { key: idempotencyKey, hash: `hash of ${spec.payload}` },
-    limitKey: null,
+    limitKey: spec.limitKey,
   }
 }
 

@@ -15,6 +15,7 @@ import {
   type JobSpec,
   type KvSpec,
   kvKeys,
+  limitKeys,
   type Move,
   type PutSpec,
   payloads,
@@ -34,6 +35,8 @@ interface Swarm {
   readonly dedupOneIn: number
   /** Numbers are windows. */
   readonly scopes: readonly ('live' | 'waiting' | number)[]
+  /** Jobs have limit keys, and queues limits; then nothing races, because calls that meet let in together. */
+  readonly isLimited: boolean
   /** How much more often a settlement is a death. */
   readonly deaths: number
   /** How often each kind of move comes, on top of its usual share: 0 is never. */
@@ -49,6 +52,7 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
   givenIdOneIn: fc.constantFrom(4, 2, 12),
   dedupOneIn: fc.constantFrom(3, 1, 12),
   scopes: fc.constantFrom<Swarm['scopes'][]>(['live', 'waiting', 2_000, 40_000], ['live']),
+  isLimited: fc.constantFrom(false, true, false),
   deaths: fc.constantFrom(1, 8),
   factors: fc.record({
     ...{
@@ -81,7 +85,7 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 10, arbitrary: moves.settle(3) },
     { weight: 8 * factors.advance, arbitrary: advance },
     { weight: 6 * factors.sweep, arbitrary: moves.sweep },
-    { weight: 6 * factors.race, arbitrary: moves.race },
+    { weight: swarm.isLimited ? 0 : 6 * factors.race, arbitrary: moves.race },
     { weight: 3 * factors.renew, arbitrary: moves.renew(3) },
     { weight: 2 * factors.progress, arbitrary: moves.progress(3) },
     { weight: 3 * factors.cancel, arbitrary: moves.cancel(2) },
@@ -89,7 +93,7 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 3 * factors.requeueAll, arbitrary: moves.requeueAll },
     { weight: 4 * factors.alter, arbitrary: moves.alter(2) },
     { weight: 1 * factors.purge, arbitrary: moves.purge },
-    { weight: 2 * factors.define, arbitrary: moves.define },
+    { weight: swarm.isLimited ? 4 : 2 * factors.define, arbitrary: moves.define },
     { weight: 2 * factors.pause, arbitrary: moves.pause },
     { weight: 3 * factors.kv, arbitrary: moves.kv(3) },
     { weight: 1 * factors.read, arbitrary: moves.read },
@@ -151,6 +155,7 @@ function movesOf(swarm: Swarm) {
     ),
     idempotencyKey: rarely(6, fc.constantFrom(...idempotencyKeys)),
     givenId: rarely(swarm.givenIdOneIn, givenId),
+    limitKey: swarm.isLimited ? mostly<string | null>(limitKeys[0], null, limitKeys[1]) : fc.constant(null),
   })
 
   const put: fc.Arbitrary<PutSpec> = fc.record({
@@ -255,6 +260,8 @@ function movesOf(swarm: Swarm) {
     retainDoneMs: fc.constantFrom(10_000, 0, day, Number.POSITIVE_INFINITY),
     retainDeadMs: fc.constantFrom(20_000, 0, 14 * day, Number.POSITIVE_INFINITY),
     onDead: rarely(2, fc.constantFrom(...queueNames)),
+    limit: swarm.isLimited ? rarely(2, fc.constantFrom(1, 2, 3)) : fc.constant(null),
+    keyLimit: swarm.isLimited ? mostly<number | null>(1, null, 2, 3) : fc.constant(null),
   })
 
   const meant = { job: jobOf('waiting', 'running', 'ended', 'any', 'unknown') }
@@ -267,7 +274,7 @@ function movesOf(swarm: Swarm) {
   const alter = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('alter' as const), alterations: few(alteration, max) })
 
-  const states = ['scheduled', 'ready', 'done', 'dead', 'cancelled'] as const
+  const states = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled'] as const
   const purge: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('purge' as const),
     queue,

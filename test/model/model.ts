@@ -7,8 +7,12 @@
 //
 // Order. Everything that needs an order takes the next `tick`: when a job was inserted (`born`), when it became ready
 // (`turn`). A claim takes ready jobs by priority, then by queue as named, then those that came back (`front`), then by turn.
+//
+// Limits. A job that has a key and finds no room is `held`, in line by priority, then those that came back, then by turn. Who
+// leaves room behind is remembered until somebody of that key comes, or the call ends: then the first of the line are let in.
 
 import assert from 'node:assert/strict'
+import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { defaults } from '../../src/job/bounds.ts'
 import type { EffectSet, EndState, JobError, JobRecord, JobState, NewJob, QueueSettings } from '../../src/job/record.ts'
@@ -97,10 +101,25 @@ export interface ModelState {
   ended: ModelJob[]
   slots: Slot[]
   settings: QueueSettings[]
-  paused: string[]
+  paused: Paused[]
+  /** Limit keys that somebody has left, in that order, whose line has not been looked at since. */
+  left: LimitName[]
+  /** Queues whose limit was changed since the last sweep. */
+  reviewed: string[]
   /** Every queue that was ever defined, paused or used. */
   queues: string[]
   kv: KvState
+}
+
+interface Paused {
+  readonly queue: string
+  readonly at: number
+  readonly by: string | null
+}
+
+interface LimitName {
+  readonly queue: string
+  readonly key: string
 }
 
 export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
@@ -122,6 +141,8 @@ export class Model {
       slots: [],
       settings: [],
       paused: [],
+      left: [],
+      reviewed: [],
       queues: [],
       kv,
     }
@@ -145,20 +166,32 @@ export class Model {
   define(queues: readonly QueueSettings[]): void {
     for (const settings of queues) {
       this.#mention(settings.name)
+      if (!isDeepStrictEqual(this.#settingsOf(settings.name)?.keyLimit ?? null, settings.keyLimit)) {
+        this.state.reviewed = [...this.state.reviewed.filter((name) => name !== settings.name), settings.name]
+      }
       this.state.settings = [...this.state.settings.filter(({ name }) => name !== settings.name), settings]
     }
   }
 
-  pause(queue: string, paused: boolean): void {
+  #settingsOf(queue: string): QueueSettings | undefined {
+    return this.state.settings.find(({ name }) => name === queue)
+  }
+
+  pause(queue: string, paused: boolean, by: string | null): void {
     this.#mention(queue)
-    this.state.paused = this.state.paused.filter((name) => name !== queue)
-    if (paused) this.state.paused.push(queue)
+    const before = this.#pauseOf(queue)
+    this.state.paused = this.state.paused.filter((each) => each !== before)
+    if (paused) this.state.paused.push(before ?? { queue, at: this.state.now, by })
+  }
+
+  #pauseOf(name: string): Paused | undefined {
+    return this.state.paused.find(({ queue }) => queue === name)
   }
 
   // Enqueue
 
   enqueue(requests: readonly EnqueueRequest[]): EnqueueAnswer[] {
-    return requests.map(({ jobs }) => this.#wholeOrNot(() => this.#enqueueAll(jobs)))
+    return this.#letInAfter(requests.map(({ jobs }) => this.#wholeOrNot(() => this.#enqueueAll(jobs))))
   }
 
   #enqueueAll(jobs: readonly NewJob[]): Enqueued[] | Refused {
@@ -199,7 +232,14 @@ export class Model {
     const { limitKey } = job
     const created: ModelJob = {
       ...{ id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore },
-      ...{ state: 'ready', attempts: 0, createdAt: this.state.now, runAt: dueAt, hold: null, cancelRequested: false },
+      ...{
+        state: 'scheduled',
+        attempts: 0,
+        createdAt: this.state.now,
+        runAt: dueAt,
+        hold: null,
+        cancelRequested: false,
+      },
       progress: null,
       ...{ finishedAt: null, result: null, error: null, remarks: null, limitKey, batch: null, history: [] },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
@@ -225,12 +265,65 @@ export class Model {
     }
   }
 
-  /** Scheduled when it is due later, else ready now. */
+  /** Scheduled when it is due later, else ready now or, where its key has no room, held. */
   #wait(job: ModelJob, dueAt: number, front: boolean): void {
-    job.state = dueAt > this.state.now ? 'scheduled' : 'ready'
+    this.#admitEarlier(job)
+    this.#leave(job)
     job.runAt = dueAt
     job.front = front
     job.turn = this.#tick()
+    if (dueAt > this.state.now) job.state = 'scheduled'
+    else if (this.#line(job).length === 0 && this.#room(job) > 0) job.state = 'ready'
+    else {
+      job.state = 'held'
+      this.#admit(job)
+    }
+  }
+
+  // Limit keys
+
+  /** It has no room any more: whoever is next may have it. */
+  #leave(job: ModelJob): void {
+    const had = job.state === 'ready' || job.state === 'running'
+    job.state = 'scheduled' // neither, until it is said where it comes to
+    const { queue, limitKey: key } = job
+    if (!had || key === null || this.#line(job).length === 0) return
+    if (!this.state.left.some((each) => isSameKey(each, { queue, key }))) this.state.left.push({ queue, key })
+  }
+
+  #admitEarlier({ queue, limitKey: key }: ModelJob): void {
+    if (key !== null && this.state.left.some((each) => isSameKey(each, { queue, key }))) {
+      this.#admit({ queue, limitKey: key })
+    }
+  }
+
+  /** The held jobs of its key, in the order in which they are let in. */
+  #line({ queue, limitKey }: Keyed): ModelJob[] {
+    if (limitKey === null) return []
+    return this.state.live
+      .filter((job) => job.state === 'held' && job.queue === queue && job.limitKey === limitKey)
+      .sort((a, b) => a.priority - b.priority || Number(b.front) - Number(a.front) || a.turn - b.turn)
+  }
+
+  #room({ queue, limitKey }: Keyed): number {
+    const concurrency = this.#settingsOf(queue)?.keyLimit?.concurrency ?? null
+    if (limitKey === null || concurrency === null) return Number.POSITIVE_INFINITY
+    const hasRoom = (job: ModelJob) => job.state === 'ready' || job.state === 'running'
+    const admitted = this.state.live.filter((job) => job.queue === queue && job.limitKey === limitKey && hasRoom(job))
+    return concurrency - admitted.length
+  }
+
+  #admit(key: Keyed): number {
+    this.state.left = this.state.left.filter((each) => !isSameKey(each, { queue: key.queue, key: key.limitKey ?? '' }))
+    const next = this.#line(key).slice(0, Math.max(0, this.#room(key)))
+    for (const job of next) Object.assign(job, { state: 'ready', runAt: this.state.now, turn: this.#tick() })
+    return next.length
+  }
+
+  /** The call is over: whoever left has made room. */
+  #letInAfter<T>(answer: T): T {
+    for (const { queue, key: limitKey } of [...this.state.left]) this.#admit({ queue, limitKey })
+    return answer
   }
 
   /** Who holds the key now. */
@@ -266,14 +359,22 @@ export class Model {
     const claimed: ClaimedJob[] = []
     for (const isFirst of [true, false]) {
       const names = queues ?? this.state.queues.toSorted()
-      const taken = this.inOrder(queues)
-        .filter((job) => !this.state.paused.includes(job.queue) && !this.#isOverdue(job) && !misses(job))
+      const wanted = this.inOrder(queues)
+        .filter((job) => !this.#pauseOf(job.queue) && !this.#isOverdue(job) && !misses(job))
         .filter((job) => compareLanes(laneOf(job, names), laneOf(turn, names)) <= 0 === isFirst)
-        .slice(0, max - claimed.length)
-      claimed.push(...taken.map((job) => this.#lend(job, { leaseMs, worker }, oracle)))
+      for (const job of wanted) {
+        if (claimed.length < max && this.#roomInQueue(job.queue) > 0) {
+          claimed.push(this.#lend(job, { leaseMs, worker }, oracle))
+        }
+      }
       if (isFirst) yield
     }
-    return claimed
+    return this.#letInAfter(claimed)
+  }
+
+  #roomInQueue(queue: string): number {
+    const concurrency = this.#settingsOf(queue)?.limit?.concurrency ?? Number.POSITIVE_INFINITY
+    return concurrency - this.state.live.filter((job) => job.queue === queue && job.state === 'running').length
   }
 
   #lend(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
@@ -324,7 +425,7 @@ export class Model {
   }
 
   settle(requests: readonly SettleRequest[], oracle: Oracle): SettleAnswer[] {
-    return requests.map((request) => this.#settleOne(request, oracle))
+    return this.#letInAfter(requests.map((request) => this.#settleOne(request, oracle)))
   }
 
   #settleOne(request: SettleRequest, oracle: Oracle): SettleAnswer {
@@ -347,10 +448,11 @@ export class Model {
     const verdict = settled(job, settlement, this.state.now)
     const staged = 'effects' in settlement && settlement.effects ? [settlement.effects] : []
     const effects = [...staged, ...(verdict.to === 'cancelled' ? job.cancelEffects : [])]
-    this.#land(job, verdict, oracle, settlement.as === 'done' ? settlement.result : null)
+    this.#land(job, verdict, oracle, settlement.as === 'done' ? settlement : null)
+    const { state } = job
     const enqueued = this.#apply(effects)
     if (isRefused(enqueued)) return enqueued
-    return { state: verdict.to, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
+    return { state, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
   }
 
   #forgetCancelEffects(request: HoldName): void {
@@ -362,7 +464,7 @@ export class Model {
   }
 
   /** The attempt is over: writes it down, and moves the job to where the verdict says. */
-  #land(job: ModelJob, verdict: Verdict, oracle: Oracle, result: string | null): void {
+  #land(job: ModelJob, verdict: Verdict, oracle: Oracle, done: DoneSettlement | null): void {
     const { now } = this.state
     const { worker, startedAt } = job.hold as NonNullable<JobRecord['hold']>
     const { ending, error } = verdict
@@ -377,7 +479,8 @@ export class Model {
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
     } else {
-      job.result = result
+      job.result = done?.result ?? null
+      job.remarks = done?.remarks ?? null
       job.error = error
       this.#end(job, verdict.to, oracle)
     }
@@ -385,9 +488,10 @@ export class Model {
 
   #end(job: ModelJob, state: EndState, oracle: Oracle | null): void {
     const { now } = this.state
-    const settings = this.state.settings.find(({ name }) => name === job.queue)
+    const settings = this.#settingsOf(job.queue)
     const { retainDoneMs, retainDeadMs } = settings ?? defaults
     const retainMs = state === 'dead' ? retainDeadMs : retainDoneMs
+    this.#leave(job)
     job.state = state
     job.finishedAt = now
     job.keepUntil = now + retainMs
@@ -457,10 +561,27 @@ export class Model {
       .slice(0, max)
     for (const job of due) this.#wait(job, now, false)
     yield
+    this.#letInAfter(null)
+    const admitted = this.#review()
+    yield
     const pruned = this.#prune(max)
     yield
     const nextDueAt = this.nextDueAt()
-    return { rescued: lapsed.length, promoted: due.length, overdue: overdue.length, pruned, nextDueAt }
+    return { rescued: lapsed.length, promoted: due.length, overdue: overdue.length, admitted, pruned, nextDueAt }
+  }
+
+  /** Lets in whoever a limit that was changed has room for, key by key. */
+  #review(): number {
+    const held = this.state.live.filter(({ state, queue }) => state === 'held' && this.state.reviewed.includes(queue))
+    const keys = [...new Map(held.map((job) => [`${job.queue} ${job.limitKey}`, job])).values()]
+    this.state.reviewed = []
+    return keys
+      .sort((a, b) => this.#noOf(a.queue) - this.#noOf(b.queue) || compare(a.limitKey ?? '', b.limitKey ?? ''))
+      .reduce((sum, { queue, limitKey }) => sum + this.#admit({ queue, limitKey }), 0)
+  }
+
+  #noOf(queue: string): number {
+    return this.state.queues.indexOf(queue)
   }
 
   #rescue(born: number, oracle: Oracle): void {
@@ -529,7 +650,7 @@ export class Model {
   // By hand: cancel, requeue
 
   cancel(requests: readonly CancelRequest[]): CancelAnswer[] {
-    return requests.map(({ id, effects }) => this.#wholeOrNot(() => this.#cancelOne(id, effects)))
+    return this.#letInAfter(requests.map(({ id, effects }) => this.#wholeOrNot(() => this.#cancelOne(id, effects))))
   }
 
   #cancelOne(id: string, effects: EffectSet | null): CancelAnswer {
@@ -547,6 +668,10 @@ export class Model {
   }
 
   alter(requests: readonly AlterRequest[]): AlterAnswer[] {
+    return this.#letInAfter(this.#alterAll(requests))
+  }
+
+  #alterAll(requests: readonly AlterRequest[]): AlterAnswer[] {
     return requests.map((request) => {
       const job = this.find(request.id)
       if (!job) return no('JOB_NOT_FOUND')
@@ -556,7 +681,7 @@ export class Model {
       if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
       else if (request.priority !== job.priority) {
         job.priority = request.priority
-        this.#wait(job, job.state === 'ready' ? this.state.now : Math.max(job.runAt, this.state.now), false)
+        this.#wait(job, job.state === 'scheduled' ? Math.max(job.runAt, this.state.now) : this.state.now, false)
       }
       return { state: job.state }
     })
@@ -578,18 +703,24 @@ export class Model {
   }
 
   purge({ queue, states }: PurgeRequest): PurgeAnswer {
-    return { deleted: this.#forget((job) => job.queue === queue && (states as readonly string[]).includes(job.state)) }
+    const isMeant = (job: ModelJob) => job.queue === queue && (states as readonly string[]).includes(job.state)
+    return this.#letInAfter({ deleted: this.#forget(isMeant) })
   }
 
   #forget(isMeant: (job: ModelJob) => boolean): number {
     const gone = [...this.state.live, ...this.state.ended].filter(isMeant)
-    this.state.live = this.state.live.filter((job) => !isMeant(job))
-    this.state.ended = this.state.ended.filter((job) => !isMeant(job))
+    this.state.live = this.state.live.filter((job) => !gone.includes(job))
+    this.state.ended = this.state.ended.filter((job) => !gone.includes(job))
+    for (const job of gone) this.#leave(job)
     this.state.slots = this.state.slots.filter((slot) => !gone.some(({ born }) => born === slot.holder))
     return gone.length
   }
 
   requeue(ids: readonly string[]): RequeueAnswer[] {
+    return this.#letInAfter(this.#requeueEach(ids))
+  }
+
+  #requeueEach(ids: readonly string[]): RequeueAnswer[] {
     return ids.map((id) => {
       const job = this.find(id)
       if (!job) return no('JOB_NOT_FOUND')
@@ -644,6 +775,7 @@ export class Model {
     Object.assign(job, fresh, { result: null, error: null, finishedAt: null, keepUntil: 0 })
     this.state.ended = this.state.ended.filter((other) => other !== job)
     this.state.live.push(job)
+    job.remarks = null
     this.#wait(job, this.state.now, false)
     if (job.scope === 'live' && job.dedupKey !== null) this.#take(job, job.dedupKey, Number.POSITIVE_INFINITY)
   }
@@ -673,7 +805,9 @@ export class Model {
       const waits = jobs.filter(({ state }) => state === 'ready').map(({ runAt }) => this.state.now - runAt)
       return {
         queue,
-        paused: this.state.paused.includes(queue),
+        paused: this.#pauseOf(queue) !== undefined,
+        pausedAt: this.#pauseOf(queue)?.at ?? null,
+        pausedBy: this.#pauseOf(queue)?.by ?? null,
         counts: Object.fromEntries(counts) as QueueStats['counts'],
         oldestWaitingMs: waits.length > 0 ? Math.max(0, ...waits) : null,
       }
@@ -720,6 +854,7 @@ function copyOf(state: ModelState): ModelState {
     ...{ live: copies(live), ended: copies(ended), slots: [...slots], settings: [...settings] },
     ...{
       paused: [...paused],
+      ...{ left: [...state.left], reviewed: [...state.reviewed] },
       queues: [...queues],
       kv: { ...kv, entries: [...kv.entries], versions: [...kv.versions] },
     },
@@ -731,7 +866,14 @@ export function compare(a: string, b: string): number {
 }
 
 export function isWaiting({ state }: ModelJob): boolean {
-  return state === 'scheduled' || state === 'ready'
+  return state === 'scheduled' || state === 'ready' || state === 'held'
+}
+
+type Keyed = Pick<ModelJob, 'queue' | 'limitKey'>
+type DoneSettlement = Extract<Settlement, { as: 'done' }>
+
+function isSameKey(a: LimitName, b: LimitName): boolean {
+  return a.queue === b.queue && a.key === b.key
 }
 
 function record(job: ModelJob): JobRecord {

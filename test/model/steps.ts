@@ -7,6 +7,7 @@ import type { PurgeState } from '../../src/store/store.ts'
 export const queueNames = ['a', 'b', 'c'] as const
 export const dedupKeys = ['k1', 'k2'] as const
 export const idempotencyKeys = ['i1', 'i2'] as const
+export const limitKeys = ['t1', 't2'] as const
 export const kvKeys = ['x', 'x/1', 'x/é', 'y'] as const
 export const payloads = ['{"n":1}', '{"n":2}', '"é\\n"', 'null'] as const
 export const givenIds = [1, 2, 3].map((n) => `00000000-0000-4000-8000-00000000000${n}`)
@@ -38,6 +39,7 @@ export interface JobSpec {
   } | null
   readonly idempotencyKey: string | null
   readonly givenId: string | null
+  readonly limitKey: string | null
 }
 
 export interface PutSpec {
@@ -117,6 +119,9 @@ export type Move =
       readonly retainDoneMs: number
       readonly retainDeadMs: number
       readonly onDead: string | null
+      /** How many may run at once, of the queue and of each limit key. */
+      readonly limit: number | null
+      readonly keyLimit: number | null
     }
   | { readonly do: 'read'; readonly job: JobPick; readonly key: string }
 

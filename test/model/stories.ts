@@ -100,12 +100,12 @@ function requeueAll(dryRun: boolean): Move {
 }
 
 function define(retainDeadMs: number): Move {
-  return { do: 'define', queue: 'a', retainDoneMs: 10_000, retainDeadMs, onDead: null }
+  return { do: 'define', queue: 'a', retainDoneMs: 10_000, retainDeadMs, onDead: null, limit: null, keyLimit: null }
 }
 
 function plainJob(): JobSpec {
   return {
     ...{ queue: 'a', payload: '{"n":1}', headers: null, priority: 5, maxAttempts: 3, timeoutMs: null, delayMs: 0 },
-    ...{ runIn: null, startIn: null, dedup: null, idempotencyKey: null, givenId: null },
+    ...{ runIn: null, startIn: null, dedup: null, idempotencyKey: null, givenId: null, limitKey: null },
   }
 }

@@ -41,6 +41,34 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
       ),
       'counts equal a recount',
     )
+    assert.deepEqual(
+      rows('select queue, key, held, ready, running from holdfast_key order by queue, key'),
+      rows(
+        `${listed} select j.queue, j.limit_key as key, sum(l.state = 'held') as held, sum(l.state = 'ready') as ready,
+                          sum(l.state = 'running') as running
+           from listed l join holdfast_job j on j.seq = l.seq
+          where j.limit_key is not null and l.state in ('held', 'ready', 'running') group by 1, 2 order by 1, 2`,
+      ),
+      'limit keys count what there is',
+    )
+    assert.deepEqual(
+      rows('select no, waiting, running from holdfast_batch order by no'),
+      rows(
+        `${listed} select b.no, coalesce(sum(l.state in ('held', 'scheduled', 'ready')), 0) as waiting,
+                          coalesce(sum(l.state = 'running'), 0) as running
+           from holdfast_batch b left join holdfast_job j on j.batch = b.no left join listed l on l.seq = j.seq
+          group by b.no order by b.no`,
+      ),
+      'batches count their items',
+    )
+    assert.deepEqual(
+      rows(
+        `select batch, queue, priority from holdfast_ready where batch > 0
+         except select batch, queue, priority from holdfast_lane`,
+      ),
+      [],
+      'items where no claim looks',
+    )
     assert.deepEqual(rows('pragma integrity_check'), [{ integrity_check: 'ok' }])
   } finally {
     db.exec('rollback')

@@ -226,10 +226,10 @@ class Taking {
     tx.batches.start(batch)
     const rate = limitOf(queue)?.rate
     if (rate) noteStarts(tx, queue, '', rate, rows.length)
-    for (const row of rows) {
-      if (row[13] !== null) tx.keys.start(queue, row[13])
-      tx.tell(queue, 'running', row[3])
-    }
+    const keyed = rows.map((row) => row[13]).filter((key) => key !== null)
+    tx.keys.readAhead(queue, keyed)
+    for (const key of keyed) tx.keys.start(queue, key)
+    for (const row of rows) tx.tell(queue, 'running', row[3])
   }
 
   /** All jobs of a claim share it. */

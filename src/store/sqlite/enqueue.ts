@@ -9,8 +9,20 @@ import type { QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 
 export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
+  readKeysAhead(tx, jobs)
   if (!jobs.some(mayBeRefused)) return jobs.map((job) => enqueueJob(tx, job))
   return tx.attempt(() => jobs.map((job) => enqueueJob(tx, job)))
+}
+
+/** Those of the first job's queue: a request rarely has jobs of two. */
+function readKeysAhead(tx: Transaction, jobs: readonly NewJob[]): void {
+  const [first] = jobs
+  if (!first || first.limitKey === null || jobs.length === 1) return
+  const keys = jobs.filter(({ queue }) => queue === first.queue).map(({ limitKey }) => limitKey)
+  tx.keys.readAhead(
+    tx.queue(first.queue),
+    keys.filter((key) => key !== null),
+  )
 }
 
 /** Only a chosen id or an idempotency key can be refused; everything else cannot fail and needs no savepoint. */
@@ -65,8 +77,8 @@ export function isTaken(
   { seq, until }: { readonly seq: number; readonly until: number | null },
 ): boolean {
   if (until !== null) return until > tx.now
-  const state = findBySeq(tx, seq)?.state
-  return state !== undefined && !isEnded(state)
+  const holder = findBySeq(tx, seq)
+  return holder !== undefined && (isWaiting(holder) || holder.state === 'running')
 }
 
 function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {

@@ -62,7 +62,7 @@ export function findBySeq(tx: Transaction, seq: number): FoundRow | undefined {
 
 /** It has not ended, and nobody holds it. */
 export function isWaiting({ state }: FoundRow): boolean {
-  return state !== 'running' && !isEnded(state)
+  return state === 'held' || state === 'scheduled' || state === 'ready'
 }
 
 export function isEnded(state: JobState): state is EndState {

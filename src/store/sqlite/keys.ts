@@ -16,13 +16,22 @@ export interface KeyRow {
   held: number
   ready: number
   running: number
+  due_at: number | null
+  isStored: boolean
 }
 
-interface NextInLine {
+type KeyTuple = readonly [key: string, held: number, ready: number, running: number, due_at: number | null]
+
+const columns = 'k.key, k.held, k.ready, k.running, k.due_at'
+const selectKey = `select ${columns} from holdfast_key k where k.queue = ? and k.key = ?`
+const selectKeys = `select ${columns} from json_each(?) v cross join holdfast_key k on k.queue = ? and k.key = v.value`
+
+type NextInLine = readonly [seq: number, priority: number, ord: number, id: string, batch: number]
+
+interface Waiting {
   readonly seq: number
   readonly id: string
   readonly priority: number
-  readonly ord: number
   readonly batch: number
 }
 
@@ -41,16 +50,27 @@ export class Keys {
   }
 
   row(queue: QueueRow, key: string): KeyRow {
-    const name = `${queue.no} ${key}`
-    let row = this.#rows.get(name)
-    if (!row) {
-      row = this.#tx.bare.get<KeyRow>(
-        'select queue, key, held, ready, running from holdfast_key where queue = ? and key = ?',
-        queue.no,
-        key,
-      ) ?? { queue: queue.no, key, held: 0, ready: 0, running: 0 }
-      this.#rows.set(name, row)
+    return (
+      this.#rows.get(`${queue.no} ${key}`) ?? this.#keep(queue, this.#tx.bare.getTuple(selectKey, queue.no, key), key)
+    )
+  }
+
+  /** Reads all at once what is going to be asked for one by one: 0.8 against 2 µs each. */
+  readAhead(queue: QueueRow, keys: readonly string[]): void {
+    const unread = new Set(keys.filter((key) => !this.#rows.has(`${queue.no} ${key}`)))
+    if (unread.size < 2) return
+    const found = this.#tx.bare.allTuples<KeyTuple>(selectKeys, JSON.stringify([...unread]), queue.no)
+    for (const tuple of found) {
+      unread.delete(tuple[0])
+      this.#keep(queue, tuple, tuple[0])
     }
+    for (const key of unread) this.#keep(queue, undefined, key)
+  }
+
+  #keep({ no: queue }: QueueRow, tuple: KeyTuple | undefined, key: string): KeyRow {
+    const [, held, ready, running, due_at] = tuple ?? [key, 0, 0, 0, null]
+    const row = { queue, key, held, ready, running, due_at, isStored: tuple !== undefined }
+    this.#rows.set(`${queue} ${key}`, row)
     return row
   }
 
@@ -119,7 +139,7 @@ export class Keys {
     const room = row.held > 0 ? Math.min(max, this.room(queue, row)) : 0
     if (room <= 0) return []
     this.#touched.add(row)
-    const next = this.#tx.db.all<NextInLine>(
+    const next = this.#tx.db.allTuples<NextInLine>(
       `select h.seq, h.priority, h.ord, j.id, j.batch
          from holdfast_held h join holdfast_job j on j.seq = h.seq
         where h.queue = ? and h.key = ? order by h.priority, h.ord limit +?`,
@@ -127,15 +147,17 @@ export class Keys {
       row.key,
       room,
     )
-    for (const job of next) {
-      this.leaveLine(queue, row.key, job)
-      const ord = place(this.#tx, job.ord < 0)
-      const update = 'update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?'
-      this.#tx.db.run(update, ord, this.#tx.now, job.seq)
-      listReady(this.#tx, queue, { ...job, limit_key: row.key }, ord)
-      this.#tx.tell(queue, 'ready', job.id)
-    }
-    return next.map(({ seq }) => seq)
+    for (const [seq, priority, ord, id, batch] of next) this.#letIn(queue, row, { seq, priority, batch, id }, ord)
+    return next.map(([seq]) => seq)
+  }
+
+  #letIn(queue: QueueRow, { key }: KeyRow, job: Waiting, from: number): void {
+    const { priority, batch, seq } = job
+    this.leaveLine(queue, key, { priority, ord: from, batch })
+    const ord = place(this.#tx, from < 0)
+    this.#tx.bare.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, this.#tx.now, seq)
+    listReady(this.#tx, queue, { seq, priority, batch, limit_key: key }, ord)
+    this.#tx.tell(queue, 'ready', job.id)
   }
 
   room(queue: QueueRow, row: KeyRow): number {
@@ -153,6 +175,13 @@ export class Keys {
   #use(queue: QueueRow, { key, ready, running }: KeyRow): LimitUse {
     const started = queue.key_max_starts === null ? 0 : startsOf(this.#tx, queue, key)
     return { admitted: ready + running, reserved: ready, started }
+  }
+
+  /** The counts were damaged; these are right. */
+  correct(queue: QueueRow, key: string, counts: Pick<KeyRow, 'held' | 'ready' | 'running'>): void {
+    const row = Object.assign(this.row(queue, key), counts)
+    this.#touched.add(row)
+    this.#left.add(row)
   }
 
   /** The counts were damaged: counts the jobs. */
@@ -175,19 +204,21 @@ export class Keys {
 
   #write(row: KeyRow): void {
     const { queue, key, held, ready, running } = row
+    const db = this.#tx.bare
+    const dueAt = held > 0 ? this.#dueAt(row) : null
     if (held <= 0 && ready <= 0 && running <= 0) {
-      this.#tx.bare.run('delete from holdfast_key where queue = ? and key = ?', queue, key)
-      return
+      if (row.isStored) db.run('delete from holdfast_key where queue = ? and key = ?', queue, key)
+      row.isStored = false
+    } else if (row.isStored && dueAt === row.due_at) {
+      const update = 'update holdfast_key set held = ?, ready = ?, running = ? where queue = ? and key = ?'
+      db.run(update, held, ready, running, queue, key)
+    } else {
+      const insert =
+        'insert or replace into holdfast_key (queue, key, held, ready, running, due_at) values (?, ?, ?, ?, ?, ?)'
+      db.run(insert, queue, key, held, ready, running, dueAt)
+      row.isStored = true
     }
-    this.#tx.bare.run(
-      'insert or replace into holdfast_key (queue, key, held, ready, running, due_at) values (?, ?, ?, ?, ?, ?)',
-      queue,
-      key,
-      held,
-      ready,
-      running,
-      held > 0 ? this.#dueAt(row) : null,
-    )
+    row.due_at = dueAt
   }
 
   #dueAt(row: KeyRow): number | null {

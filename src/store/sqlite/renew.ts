@@ -54,7 +54,19 @@ const selectHeldBySeqs = `select ${heldColumns}
 /** Reads all at once what the settlements of one call will ask for one by one: 1.9 against 2.5 µs each. */
 export function readAhead(tx: Transaction, names: readonly HoldName[]): void {
   const seqs = names.map(({ fence }) => parseFence(fence).seq)
-  for (const tuple of tx.db.allTuples<HeldTuple>(selectHeldBySeqs, JSON.stringify(seqs))) tx.ahead.set(tuple[0], tuple)
+  const keys = new Map<number, string[]>()
+  for (const tuple of tx.db.allTuples<HeldTuple>(selectHeldBySeqs, JSON.stringify(seqs))) {
+    const [seq, , queue] = tuple
+    tx.ahead.set(seq, tuple)
+    if (tuple[18] !== null) push(keys, queue, tuple[18])
+  }
+  for (const [no, names] of keys) tx.keys.readAhead(tx.queueByNo(no), names)
+}
+
+function push<Key, Value>(lists: Map<Key, Value[]>, key: Key, value: Value): void {
+  const list = lists.get(key)
+  if (list) list.push(value)
+  else lists.set(key, [value])
 }
 
 /** The job, if this very hold on it still stands. Whether its time has run out does not matter until somebody rescues. */

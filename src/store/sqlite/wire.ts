@@ -1,4 +1,4 @@
-// What crosses between the threads. Structured clone writes every property name of every object, so the three verbs that
+// What crosses between the threads. Structured clone writes every property name of every object, so the verbs that
 // carry thousands of jobs go as columns: one list a property, or a single value where all jobs share it, as they mostly
 // do. The two answers that nearly always say the same say it in one digit. Everything else crosses as it is.
 //
@@ -7,7 +7,7 @@
 
 import type { NewJob } from '../../job/record.ts'
 import type { Settlement } from '../../job/transition.ts'
-import type { ClaimedJob, Enqueued, EnqueueRequest, SettleAnswer, SettleRequest } from '../store.ts'
+import type { ClaimedJob, Enqueued, EnqueueRequest, ItemsRequest, SettleAnswer, SettleRequest } from '../store.ts'
 import type { VerbName } from './engine.ts'
 
 /** The first column tells how many rows there are. In any other a list of one is the value that all rows share. */
@@ -15,12 +15,14 @@ type Columns = readonly (readonly unknown[])[]
 
 export function packItems(verb: VerbName, items: readonly unknown[]): unknown {
   if (verb === 'enqueue') return packEnqueues(items as EnqueueRequest[])
+  if (verb === 'addItems') return (items as ItemsRequest[]).map(packItemsRequest)
   if (verb === 'settle') return packSettles(items as SettleRequest[])
   return items
 }
 
 export function unpackItems(verb: VerbName, wire: unknown): readonly unknown[] {
   if (verb === 'enqueue') return unpackEnqueues(wire as PackedEnqueues)
+  if (verb === 'addItems') return (wire as PackedItems[]).map(unpackItemsRequest)
   if (verb === 'settle') return unpackSettles(wire as Columns)
   return wire as unknown[]
 }
@@ -98,6 +100,16 @@ function unpackEnqueues([sizes, columns]: PackedEnqueues): EnqueueRequest[] {
     from += size
     return { jobs: jobs.slice(from - size, from) }
   })
+}
+
+type PackedItems = readonly [batch: string, at: number | null, jobs: Columns]
+
+function packItemsRequest({ batch, at, jobs }: ItemsRequest): PackedItems {
+  return [batch, at, pack(jobs, jobKeys)]
+}
+
+function unpackItemsRequest([batch, at, columns]: PackedItems): ItemsRequest {
+  return { batch, at, jobs: unpack(columns, toNewJob) }
 }
 
 function toNewJob(at: (column: number) => never): NewJob {

@@ -4,6 +4,7 @@ import { few, fine, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
 import type { Transaction } from '../transaction.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
+import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
 /** Only looks. */
 export function examine(tx: Transaction, request: ExamineRequest): readonly Finding[] {
@@ -13,6 +14,8 @@ export function examine(tx: Transaction, request: ExamineRequest): readonly Find
     ...unswept(tx, request),
     ...astray(tx),
     ...miscounted(tx, request),
+    ...heldBack(tx, request),
+    ...batchesMiscounted(tx, request),
   ]
 }
 
@@ -37,5 +40,5 @@ function integrity(tx: Transaction, { full }: ExamineRequest): Finding[] {
 
 /** Mends what can be. The counts come last: they are right whatever the others did. */
 export function repair(tx: Transaction): readonly Finding[] {
-  return [...putBack(tx), ...recount(tx)]
+  return [...putBack(tx), ...recountKeys(tx), ...recountBatches(tx), ...recount(tx)]
 }

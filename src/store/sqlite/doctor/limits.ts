@@ -1,0 +1,160 @@
+// Limits and batches: jobs that are held though their key has room, and batches that are miscounted or out of reach.
+
+import { counted, few, fine, repaired, wrong } from '../../findings.ts'
+import type { ExamineRequest, Finding } from '../../store.ts'
+import type { Transaction } from '../transaction.ts'
+
+const keysMax = 1_000
+
+interface KeyName {
+  readonly queue: number
+  readonly key: string
+}
+
+/** Keys that let nobody in though they could, for longer than anybody's patience, and keys that are miscounted. */
+export function heldBack(tx: Transaction, request: ExamineRequest): Finding[] {
+  const late = findHeldBack(tx, request.patienceMs)
+  if (late.length > 0) {
+    const sentence = `Jobs of ${counted(late.length, 'limit key')} are held though there is room (${few(late.map(({ key }) => key))}): nobody sweeps.`
+    const fix = 'Start a worker: every worker sweeps. holdfast sweep does it once.'
+    return [wrong('jobs-held-back', sentence, fix, { keys: late.map(({ key }) => key) })]
+  }
+  const off = findMiscountedKeys(tx)
+  if (off.length > 0) {
+    const keys = off.map(({ key }) => key)
+    const sentence = `What ${counted(keys.length, 'limit key')} ${keys.length === 1 ? 'counts differs' : 'count differs'} from a recount (${few(keys)}).`
+    return [wrong('jobs-held-back', sentence, 'holdfast doctor --fix corrects it.', { keys })]
+  }
+  return [fine('jobs-held-back', 'Jobs are held only where their key has no room.')]
+}
+
+function findHeldBack(tx: Transaction, patienceMs: number): KeyName[] {
+  const select = 'select queue, key from holdfast_key where held > 0 and due_at is not null and due_at < ? limit +?'
+  return tx.db.all<KeyName>(select, tx.now - patienceMs, keysMax)
+}
+
+/** Rows up to which keys and batches are recounted. */
+const recountMax = 200_000
+
+interface KeyCounts extends KeyName {
+  readonly held: number
+  readonly ready: number
+  readonly running: number
+}
+
+function findMiscountedKeys(tx: Transaction): KeyCounts[] {
+  if (isTooLarge(tx)) return []
+  return tx.db.all<KeyCounts>(
+    `with has (queue, key, state) as (
+       select queue, key, 'held' from holdfast_held
+       union all select j.queue, j.limit_key, 'ready' from holdfast_ready r join holdfast_job j on j.seq = r.seq
+                  where j.limit_key is not null
+       union all select j.queue, j.limit_key, 'running' from holdfast_lease l join holdfast_job j on j.seq = l.seq
+                  where j.limit_key is not null
+     ), counts (queue, key, held, ready, running) as (
+       select queue, key, sum(state = 'held'), sum(state = 'ready'), sum(state = 'running') from has group by queue, key
+     )
+     select c.* from counts c left join holdfast_key k on k.queue = c.queue and k.key = c.key
+      where (k.held, k.ready, k.running) is not (c.held, c.ready, c.running)
+     union all
+     select k.queue, k.key, 0, 0, 0 from holdfast_key k
+      where not exists (select 1 from counts c where c.queue = k.queue and c.key = k.key)
+     limit ${keysMax}`,
+  )
+}
+
+function isTooLarge(tx: Transaction): boolean {
+  const sum = 'select coalesce(sum(held + scheduled + ready + running), 0) as jobs from holdfast_queue'
+  return (tx.db.get<{ jobs: number }>(sum)?.jobs ?? 0) > recountMax
+}
+
+export function recountKeys(tx: Transaction): Finding[] {
+  tx.settleUp()
+  tx.keys.flush()
+  const off = findMiscountedKeys(tx)
+  for (const { queue, key, held, ready, running } of off) {
+    tx.keys.correct(tx.queueByNo(queue), key, { held, ready, running })
+  }
+  if (off.length === 0) return []
+  const keys = off.map(({ key }) => key)
+  return [
+    repaired('jobs-held-back', `What ${few(keys)} ${keys.length === 1 ? 'counts' : 'count'} is right again.`, { keys }),
+  ]
+}
+
+interface BatchCounts {
+  readonly no: number
+  readonly id: string
+  readonly waiting: number
+  readonly running: number
+  readonly done: number
+  readonly dead: number
+  readonly cancelled: number
+}
+
+/** Ended items may be gone by their retention, so that there are no fewer than are found. */
+function findMiscountedBatches(tx: Transaction): BatchCounts[] {
+  if (isTooLarge(tx)) return []
+  return tx.db.all<BatchCounts>(
+    `with items (batch, state) as (
+       select j.batch, case when s.no is not null then s.state when l.seq is not null then 'running' else 'waiting' end
+         from holdfast_job j
+         left join holdfast_lease l on l.seq = j.seq
+         left join holdfast_ended e on e.seq = j.seq
+         left join holdfast_shelf s on s.no = e.shelf
+        where j.batch > 0
+     ), counts as (
+       select b.no, b.id, coalesce(sum(i.state = 'waiting'), 0) as waiting, coalesce(sum(i.state = 'running'), 0) as running,
+              max(b.done, coalesce(sum(i.state = 'done'), 0)) as done,
+              max(b.dead, coalesce(sum(i.state = 'dead'), 0)) as dead,
+              max(b.cancelled, coalesce(sum(i.state = 'cancelled'), 0)) as cancelled
+         from holdfast_batch b left join items i on i.batch = b.no group by b.no
+     )
+     select c.* from counts c join holdfast_batch b on b.no = c.no
+      where (b.waiting, b.running, b.done, b.dead, b.cancelled) <> (c.waiting, c.running, c.done, c.dead, c.cancelled)
+      limit ${keysMax}`,
+  )
+}
+
+/** Items are ready where no lane leads a claim. */
+function findUnreachable(
+  tx: Transaction,
+): { readonly batch: number; readonly queue: number; readonly priority: number }[] {
+  return tx.db.all(
+    `select distinct r.batch, r.queue, r.priority from holdfast_ready r
+      where r.batch > 0
+        and not exists (select 1 from holdfast_lane l
+                         where l.batch = r.batch and l.queue = r.queue and l.priority = r.priority)
+      limit ${keysMax}`,
+  )
+}
+
+export function batchesMiscounted(tx: Transaction, _request: ExamineRequest): Finding[] {
+  const off = findMiscountedBatches(tx).map(({ id }) => id)
+  const unreachable = isTooLarge(tx) ? [] : findUnreachable(tx)
+  if (off.length > 0) {
+    const sentence = `The counts of ${counted(off.length, 'batch', 'batches')} differ from a recount (${few(off)}).`
+    return [wrong('batches', sentence, 'holdfast doctor --fix corrects them.', { batches: off })]
+  }
+  if (unreachable.length > 0) {
+    const sentence = `Items of ${counted(unreachable.length, 'batch', 'batches')} are ready where no claim looks.`
+    return [wrong('batches', sentence, 'holdfast doctor --fix opens them.', { lanes: unreachable })]
+  }
+  return [fine('batches', 'Batches count their items right.')]
+}
+
+export function recountBatches(tx: Transaction): Finding[] {
+  tx.settleUp()
+  tx.batches.flush()
+  const off = findMiscountedBatches(tx)
+  for (const { no, waiting, running, done, dead, cancelled } of off) {
+    const row = tx.batches.get(no)
+    if (!row) continue
+    Object.assign(row, { waiting, running, done, dead, cancelled })
+    tx.batches.touch(row)
+  }
+  for (const { batch, queue, priority } of findUnreachable(tx)) tx.batches.openLane(batch, queue, priority)
+  if (off.length === 0) return []
+  const ids = off.map(({ id }) => id)
+  return [repaired('batches', `The counts of ${few(ids)} are right again.`, { batches: ids })]
+}

@@ -122,6 +122,34 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
+  test('one settlement of many that gives a batch up takes along those that come after it', async () => {
+    await using world = await storeWorld()
+    const { store, db } = world
+    const batch = await world.openBatch({ failShare: 0.2 })
+    await store.addItems({ batch, at: null, jobs: items(4) })
+    await world.steer(batch, 'close')
+    const jobs = await world.claim()
+    const error = { message: 'no' }
+    const put = { put: [{ key: 'k', value: '1', ttlMs: null }], delete: [], sql: [], enqueue: [] }
+    const settlements = [
+      { as: 'dead', error, effects: null },
+      { as: 'done', result: null, effects: put },
+      { as: 'retry', error, delayMs: minute, ending: 'failed' },
+      { as: 'release' },
+    ] as const
+    await store.settle(
+      jobs.map(({ id, fence }, i) => ({
+        ...{ id, fence, retryDelayMs: 0 },
+        settlement: settlements[i] ?? { as: 'release' },
+      })),
+    )
+    const record = await store.batch({ id: batch })
+    assert.deepEqual([record?.state, record?.reason], ['cancelled', 'Too many items failed: 1 of 4.'])
+    assert.deepEqual([record?.dead, record?.done, record?.cancelled, record?.waiting], [1, 1, 2, 0])
+    assert.equal(record?.finishedAt, world.clock.time)
+    assertCountsEqualRecount(db)
+  })
+
   test('items that are refused leave no trace in what is counted', async () => {
     await using world = await storeWorld()
     const { store, db } = world

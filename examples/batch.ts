@@ -13,6 +13,8 @@ interface Article {
 
 const extract = defineQueue<Article>('extract', { attempts: 1, lease: '5s' })
 const stop = new AbortController()
+/** Articles that have failed once. */
+const seen = new Set<number>()
 
 await main()
 
@@ -66,8 +68,6 @@ async function read(job: Job<Article>) {
   if (n % 9 === 8) return job.outcome('duplicate')
   return job.outcome('saved', { words: 200 + n }, n % 6 === 5 ? { warning: 'consent-wall' } : {})
 }
-
-const seen = new Set<number>()
 
 async function show(batch: Batch): Promise<void> {
   const line = new Line()

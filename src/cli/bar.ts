@@ -30,16 +30,21 @@ export function batchState(state: BatchState, terminal: Terminal): string {
 export function barLine(progress: BatchProgress, terminal: Terminal, width = 30): string {
   const { state, total, done, dead, cancelled, rate, remainingMs } = progress
   const ended = done + dead + cancelled
-  const share = total === 0 ? (state === 'done' ? 1 : 0) : ended / total
   return [
     bar(progress, terminal, width),
-    `${Math.floor(share * 100)} %`.padStart(5),
+    `${percent(progress)} %`.padStart(5),
     `${ended.toLocaleString('en')} of ${total.toLocaleString('en')}`,
     ...(dead > 0 ? [terminal.paint('red', `${dead.toLocaleString('en')} dead`)] : []),
     ...(rate === null ? [] : [`${speed(rate)}/s`]),
     ...(remainingMs === null || remainingMs === 0 ? [] : [`${span(remainingMs)} left`]),
     ...(state === 'running' ? [] : [batchState(state, terminal)]),
   ].join('  ')
+}
+
+/** Of its items, those that have ended. */
+export function percent({ state, total, done, dead, cancelled }: BatchProgress): number {
+  if (total === 0) return state === 'done' ? 100 : 0
+  return Math.floor(((done + dead + cancelled) / total) * 100)
 }
 
 /** Every part that is not empty is seen. */

@@ -7,7 +7,7 @@ import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import type { BatchState } from '../job/batch.ts'
 import { isJobId } from '../job/names.ts'
-import { barLine, batchState, tally } from './bar.ts'
+import { bar, barLine, batchState, percent, tally } from './bar.ts'
 import { type Answer, type Call, type Command, given, UsageError } from './command.ts'
 import { oneLine, type Terminal } from './terminal.ts'
 
@@ -181,16 +181,15 @@ async function batchNamed(holdfast: Holdfast, name: string): Promise<Batch> {
 }
 
 function tableOf(batches: readonly BatchProgress[], terminal: Terminal): string {
-  const columns = [{ title: 'ID' }, { title: 'NAME' }, { title: 'STATE' }, { title: 'PROGRESS' }]
-  return terminal.table(
-    columns,
-    batches.map((each) => [
-      each.id,
-      oneLine(each.name),
-      batchState(each.state, terminal),
-      barLine({ ...each, state: 'running' }, terminal, 15),
-    ]),
-  )
+  const columns = [
+    ...[{ title: 'ID' }, { title: 'STATE' }, { title: 'ITEMS', align: 'right' as const }],
+    ...[{ title: 'ENDED', align: 'right' as const }, { title: 'PROGRESS' }, { title: 'NAME' }],
+  ]
+  const rows = batches.map((each) => [
+    ...[each.id, batchState(each.state, terminal), each.total.toLocaleString('en')],
+    ...[`${percent(each)} %`, bar(each, terminal, 10), oneLine(each.name)],
+  ])
+  return terminal.table(columns, rows)
 }
 
 function detailsOf(progress: BatchProgress, terminal: Terminal): string {

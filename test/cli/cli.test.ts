@@ -112,6 +112,59 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
   assert.deepEqual(await world.files(), [])
 })
 
+test('a batch is handed over as JSON lines, shown, steered and read as JSON lines again', async () => {
+  await using world = await setup()
+  const lines = [1, 2, 3].map((n) => JSON.stringify({ queue: 'mail', payload: n })).join('\n')
+  const submit = ['batch', 'submit', '--name', 'letters.jsonl', '--key', 'march']
+  const submitted = await world.holdfastWith(lines, ...submit, '--concurrency', '2')
+  assert.equal(submitted.code, 0, submitted.stderr)
+  assert.match(submitted.stdout, /^letters\.jsonl\n.* 0 % {2}0 of 3 {2}queued\n/)
+  const again = JSON.parse((await world.holdfastWith(lines, ...submit, '--json')).stdout)
+  assert.equal(again.total, 3, 'the same submission is there once')
+  assert.match(
+    (await world.holdfast('batch', 'pause', 'march', '--by', 'ada')).stdout,
+    /^Paused batch letters\.jsonl\./,
+  )
+  assert.match((await world.holdfast('batch', 'show', again.id)).stdout, /paused .* by ada/)
+  assert.equal((await world.json('batch', 'resume', 'march')).state, 'queued')
+  assert.match((await world.holdfast('batch', 'list')).stdout, /queued +3 +0 % .* letters\.jsonl/)
+  {
+    await using holdfast = await open(world.url)
+    const [lease] = await holdfast.claim(['mail'])
+    await lease?.done({ sent: true }, undefined, { outcome: 'sent' })
+  }
+  await world.holdfast('batch', 'cancel', 'march', '--reason', 'enough')
+  const { stdout } = await world.holdfast('batch', 'results', 'march')
+  const results = stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line))
+  assert.deepEqual(
+    results.map(({ payload, state, outcome }) => [payload, state, outcome]),
+    [
+      [1, 'done', 'sent'],
+      [2, 'cancelled', null],
+      [3, 'cancelled', null],
+    ],
+  )
+  assert.match((await world.holdfast('batch', 'show', 'march', '--follow')).stdout, /cancelled.*reason .*enough/s)
+  assert.match((await world.holdfast('batch', 'delete', 'march')).stdout, /^Deleted batch /)
+  const gone = await world.holdfast('batch', 'show', 'march')
+  assert.equal(gone.code, 1)
+  assert.match(gone.stderr, /There is no batch with the id or key march.*BATCH_NOT_FOUND/)
+})
+
+test('explain says in one sentence why a job is where it is', async () => {
+  await using world = await setup()
+  const { id } = await world.json('enqueue', 'mail', '1')
+  assert.match((await world.holdfast('explain', id)).stdout, /^No worker for queue mail has been heard of/)
+  await world.holdfast('pause', 'mail', '--by', 'ada')
+  assert.match((await world.holdfast('explain', id)).stdout, /^Queue mail is paused by ada/)
+  assert.equal((await world.json('explain', id)).why, 'queue-paused')
+  assert.match((await world.holdfast('workers')).stdout, /^No worker has been heard of/)
+  assert.match((await world.holdfast('inbox', 'list', 'extracted')).stdout, /^Nothing waits in inbox extracted/)
+})
+
 test('without a store it says how to name one', async () => {
   await using world = await setup({ HOLDFAST_STORE: '' })
   const { code, stderr } = await world.holdfast('queues')

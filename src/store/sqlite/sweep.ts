@@ -21,12 +21,12 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   const rescued = lapsed.length
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
-  const admitted = admitDue(tx, max)
+  const { admitted, more: hasMoreHeld } = admitDue(tx, max)
   const hasChores = goOnWithChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
   wakeRated(tx)
-  const more = hasChores || [rescued, overdue, promoted, admitted, pruned].some((count) => count >= max)
+  const more = hasMoreHeld || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
   tx.settleUp()
   tx.keys.flush()
   let next = nextDueAt(tx)
@@ -159,11 +159,15 @@ function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   listOrHold(tx, queue, job, ord)
 }
 
-/** Those that whoever asked has left undone. Answers whether there is more to do. */
+/** One step of what somebody asked for and left undone. Answers whether there is more to do. */
 function goOnWithChores(tx: Transaction, max: number): boolean {
+  const next = nextChore(tx)
+  return next !== undefined && (stepChore(tx, next, max) || nextChore(tx) !== undefined)
+}
+
+function nextChore(tx: Transaction): number | undefined {
   tx.batches.flush()
-  const row = tx.db.get<{ no: number }>('select no from holdfast_batch where chore is not null order by no limit 1')
-  return row !== undefined && stepChore(tx, row.no, max)
+  return tx.db.get<{ no: number }>('select no from holdfast_batch where chore is not null order by no limit 1')?.no
 }
 
 function prune(tx: Transaction, max: number): number {

@@ -73,6 +73,8 @@ export interface HoldfastEvents {
   /** The code of this process says something else than what was stored; that counts from now on. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }
+  /** The schedules could not be looked at, so none of them fires from here. Told once, until they can be again. */
+  'firing.failed': { readonly error: Error }
   /** It was this process's turn to look for rows that were left behind. */
   'reaper.ran': {
     readonly reaper: string

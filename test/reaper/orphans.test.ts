@@ -40,7 +40,7 @@ const places: Readonly<Record<string, () => Promise<Place>>> = {
 }
 
 for (const [name, place] of Object.entries(places)) {
-  describe(`in ${name}`, () => {
+  describe(`in ${name}`, { concurrency: true }, () => {
     test('the five classes of orphans are left behind without a reaper, and finished with one', async () => {
       await using world = await setup(await place())
       const { documents, holdfast } = world

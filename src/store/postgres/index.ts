@@ -72,7 +72,7 @@ export interface PostgresOptions {
    */
   readonly connections?: number
   /**
-   * How long a call may go unanswered before it is looked whether the server is still there and at work on it; 5 s unless
+   * How long a call may go unanswered before it is looked whether the server is still there and at work on it; 10 s unless
    * given. Where it is not, the call is made again or fails; where it is, the call may take as long as it takes.
    */
   readonly answerTimeout?: Duration
@@ -88,7 +88,7 @@ export function postgres(options: PostgresOptions) {
   }): Promise<Store> => {
     const schema = new Schema(options.schema ?? 'holdfast')
     const connections = connectionsOf(options)
-    const answerMs = toMs(options.answerTimeout ?? '5s', 'answerTimeout', { min: 100 })
+    const answerMs = toMs(options.answerTimeout ?? '10s', 'answerTimeout', { min: 100 })
     const pool =
       options.pool ??
       new Pool({

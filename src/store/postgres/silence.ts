@@ -73,8 +73,7 @@ export class Silence {
       readonly Client: new (options: ClientConfig) => ClientBase & { connect(): Promise<void>; end(): Promise<void> }
       readonly options: ClientConfig
     }
-    const withinMs = Math.min(connectMs, this.#answerMs)
-    const timeouts = { connectionTimeoutMillis: withinMs, query_timeout: withinMs }
+    const timeouts = { connectionTimeoutMillis: connectMs, query_timeout: connectMs } // however soon it is asked: it may be busy
     const { password, ssl } = options as { password: never; ssl: never } // which a pool hides from who copies its options
     const stranger = new Client({ ...options, password, ssl, ...timeouts })
     stranger.on('error', () => undefined)

@@ -20,10 +20,9 @@ export async function installPeers(): Promise<void> {
   const lock = join(here, 'node_modules/.package-lock.json')
   if (existsSync(lock)) return
   showProgress('installing the peers')
-  await runOk('npm', ['ci', '--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error'], {
-    cwd: here,
-    timeoutMs: 600_000,
-  })
+  // Not `npm ci`: it refuses where the lock file lacks an optional package of another platform.
+  const quietly = ['--no-save', '--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error']
+  await runOk('npm', ['install', ...quietly], { cwd: here, timeoutMs: 600_000 })
 }
 
 /** The Redis of this machine, or Debian's; or why there is none. */

@@ -34,20 +34,23 @@ const width = 760
 const top = 62
 const rowHeight = 30
 const barHeight = 17
-const labelWidth = 252
-const textWidth = 96
+const labelWidth = 276
+const textWidth = 84
 const plot = width - labelWidth - textWidth
 const font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
 
 const style = `
     .ground { fill: #ffffff } .title { fill: #1c2330; font-weight: 600 } .text { fill: #1c2330 } .soft { fill: #5b6472 }
-    .grid { stroke: #dfe3e8 } .span { stroke: #1c2330 } .ours { fill: #0f7b6c; stroke: #0f7b6c } .peer { fill: #8a94a6; stroke: #8a94a6 }
-    .raw { fill: #c9ced6; stroke: #c9ced6 } .peer-1 { fill: #b4541f; stroke: #b4541f } .peer-2 { fill: #5667c4; stroke: #5667c4 }
-    .ours-1 { fill: #59b5a6; stroke: #59b5a6 } .second { fill-opacity: 0.5 } .said { fill-opacity: 0.25; stroke-dasharray: 4 3 } .line { fill: none; stroke-width: 2.5 }
+    .grid { stroke: #dfe3e8 } .span { stroke: #1c2330; fill: none }
+    .ours { color: #0f7b6c } .ours-1 { color: #4fae9f } .raw { color: #c9ced6 }
+    .peer { color: #8a94a6 } .peer-1 { color: #b4541f } .peer-2 { color: #5667c4 }
+    .filled { fill: currentColor } .second { fill-opacity: 0.5 }
+    .said { fill-opacity: 0.25; stroke: currentColor; stroke-dasharray: 4 3 }
+    .line { stroke: currentColor; fill: none; stroke-width: 2.5; stroke-linejoin: round }
     @media (prefers-color-scheme: dark) {
-      .ground { fill: #0d1117 } .title, .text { fill: #e6eaf0 } .soft { fill: #9aa4b2 } .grid { stroke: #2b323c } .span { stroke: #e6eaf0 }
-      .ours { fill: #2fb5a0; stroke: #2fb5a0 } .peer { fill: #6f7a8c; stroke: #6f7a8c } .raw { fill: #3d4653; stroke: #3d4653 }
-      .peer-1 { fill: #e08a52; stroke: #e08a52 } .peer-2 { fill: #8e9df0; stroke: #8e9df0 } .ours-1 { fill: #1c6e62; stroke: #1c6e62 }
+      .ground { fill: #0d1117 } .title, .text { fill: #e6eaf0 } .soft { fill: #9aa4b2 } .grid { stroke: #2b323c }
+      .span { stroke: #e6eaf0 } .ours { color: #2fb5a0 } .ours-1 { color: #a4e6da } .raw { color: #3d4653 }
+      .peer { color: #6f7a8c } .peer-1 { color: #e08a52 } .peer-2 { color: #8e9df0 }
     }`
 
 export function barChart({ title, subtitle, bars, isLogarithmic = false, segments = [] }: BarChart): string {
@@ -69,10 +72,10 @@ function barText(
   const rectangles = values.map((_, i) => {
     const from = place(sum(values.slice(0, i)))
     const length = Math.max(1.5, place(sum(values.slice(0, i + 1))) - from)
-    const classes = [kind, i > 0 && 'second', isSaid && 'said'].filter(Boolean).join(' ')
+    const classes = ['filled', kind, i > 0 && 'second', isSaid && 'said'].filter(Boolean).join(' ')
     const at = `x="${tenth(labelWidth + from)}" y="${tenth(middle - barHeight / 2)}"`
     const size = `width="${tenth(length)}" height="${barHeight}" rx="2"`
-    return `<rect class="${classes}" ${at} ${size}${isSaid ? '' : ' stroke="none"'}/>`
+    return `<rect class="${classes}" ${at} ${size}/>`
   })
   const end = Math.max(place(sum(values)), span && !isStacked ? place(span[1]) : 0)
   return [
@@ -85,15 +88,15 @@ function barText(
 
 function spanText(from: number, to: number, y: number): string {
   const [a, b] = [tenth(labelWidth + from), tenth(labelWidth + to)]
-  return `<path class="span" fill="none" d="M${a} ${y}H${b}M${a} ${y - 4}v8M${b} ${y - 4}v8"/>`
+  return `<path class="span" d="M${a} ${y}H${b}M${a} ${y - 4}v8M${b} ${y - 4}v8"/>`
 }
 
 function legendText(segments: readonly string[], y: number): string {
   return segments
     .map((name, i) => {
       const x = labelWidth + i * 110
-      const classes = i > 0 ? 'peer second' : 'peer'
-      return `<rect class="${classes}" stroke="none" x="${x}" y="${y - 9}" width="12" height="12" rx="2"/><text class="soft" x="${x + 18}" y="${y + 1}" font-size="12">${escaped(name)}</text>`
+      const classes = i > 0 ? 'filled peer second' : 'filled peer'
+      return `<rect class="${classes}" x="${x}" y="${y - 9}" width="12" height="12" rx="2"/><text class="soft" x="${x + 18}" y="${y + 1}" font-size="12">${escaped(name)}</text>`
     })
     .join('\n  ')
 }
@@ -127,8 +130,8 @@ export function lineChart({ title, subtitle, lines, step, text }: LineChart): st
     const colour = kind === 'peer' ? `peer-${nth + 1}` : nth > 0 ? `${kind}-${nth}` : kind
     const points = values.map((value, i) => `${i === 0 ? 'M' : 'L'}${tenth(x(i))} ${tenth(y(value))}`).join('')
     return [
-      `<path class="line ${colour}" style="fill: none" d="${points}"/>`,
-      `<text class="${colour}" stroke="none" x="${width - right + 8}" y="${tenth((names[line] ?? 0) + 4)}" font-size="13">${escaped(label)}</text>`,
+      `<path class="line ${colour}" d="${points}"/>`,
+      `<text class="filled ${colour}" x="${width - right + 8}" y="${tenth((names[line] ?? 0) + 4)}" font-size="13">${escaped(label)}</text>`,
     ].join('\n  ')
   })
   return svg({ title, subtitle, height: plotTop + plotHeight + 34 }, [...grid, ...ticks, ...drawn])

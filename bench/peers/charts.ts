@@ -65,8 +65,8 @@ function snapshotChart(figure: Figure, result: Result): string {
     title: figure.title,
     subtitle: subtitleOf(figure, result),
     lines,
-    step: (index) => `${(index + 1) * windowS} s`,
-    text: (value) => figureText(value, 'jobs/s'),
+    step: (index) => `${((index + 1) * result.sizes.heldMs) / 1_000 / (lines[0]?.values.length ?? 1)} s`,
+    text: (value) => `${value / 1_000}k`,
   })
 }
 

@@ -8,7 +8,7 @@ import type { Contender } from './contenders.ts'
 import { load, type Place } from './peer.ts'
 
 export interface Observer extends AsyncDisposable {
-  /** Begins a stretch without the debts of the one before: what is dirty is written first. */
+  /** Begins a stretch without the debts of the one before: what is dirty is written, and tables are as autovacuum leaves them. */
   settle(): Promise<void>
   log(): Promise<number>
   storage(): Promise<number>
@@ -53,6 +53,7 @@ async function observePostgres(url: string, schema: string): Promise<Observer> {
   const number = async (sql: string) => Number((await client.query<{ n: string }>(sql)).rows[0]?.n)
   return {
     settle: async () => {
+      await client.query('vacuum (analyze)')
       await client.query('checkpoint')
     },
     log: () => number(`select pg_current_wal_insert_lsn() - '0/0' as n`),

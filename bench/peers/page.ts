@@ -75,8 +75,9 @@ function cell(figure: Figure, { measure, unit }: Column, result: Result, name: C
   }
   if (figure.id !== 'recovery' || result.rounds[measure]?.[name] === undefined) return '–'
   const said = documentedRecoveryS[name]
-  const waited = `more than ${Math.round(result.sizes.recoveryMaxMs / 1_000)} s`
-  return said === undefined ? waited : `${waited}; ${figureText(said, 's')} by its documentation`
+  return said === undefined
+    ? 'not in time'
+    : `${figureText(said, 's')} by its documentation; not while others were waited for`
 }
 
 /** Every column in which somebody beats Holdfast, and why. */

@@ -64,6 +64,14 @@ export const contenders = {
     settings: 'the same with `retain: { done: 0 }`',
     open: (place, purpose) => openHoldfast(place, { store: 'postgres', keeps: false }, purpose),
   },
+  'postgres-by-hand': {
+    label: 'Holdfast on PostgreSQL, by hand',
+    family: 'holdfast',
+    engine: 'postgres',
+    keeps: true,
+    settings: 'two loops of `claim` and `done` by 500 instead of a worker',
+    open: (place, purpose) => openHoldfast(place, { store: 'postgres', keeps: true, isByHand: true }, purpose),
+  },
   'pg-boss': {
     label: 'pg-boss',
     family: 'pg-boss',
@@ -79,6 +87,14 @@ export const contenders = {
     keeps: true,
     settings: 'the same without `notify`: enqueue is faster, idle workers look twice a second',
     open: (place, purpose) => openBoss(place, { notify: false }, purpose),
+  },
+  'pg-boss-by-hand': {
+    label: 'pg-boss, by hand',
+    family: 'pg-boss',
+    engine: 'postgres',
+    keeps: true,
+    settings: 'two loops of `fetch` and `complete` by 500 instead of workers',
+    open: (place, purpose) => openBoss(place, { notify: true, isByHand: true }, purpose),
   },
   graphile: {
     label: 'Graphile Worker',

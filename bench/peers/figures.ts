@@ -23,7 +23,8 @@ export interface Column {
 
 const rate = (name: string, measure: string): Column => ({ name, measure, unit: 'jobs/s' })
 const less = (name: string, measure: string, unit: FigureUnit): Column => ({ name, measure, unit, isLess: true })
-const raws = ['raw-textbook', 'raw-reference', 'raw-bare'] as const
+const hands = ['postgres-by-hand', 'pg-boss-by-hand'] as const
+const raws = [...hands, 'raw-textbook', 'raw-reference', 'raw-bare'] as const
 
 export const figures = {
   single: {
@@ -37,7 +38,7 @@ export const figures = {
     workload: 'drain',
     title: 'Bulk enqueue: a thousand jobs a call',
     columns: [rate('jobs/s', 'enqueue rate')],
-    leaveOut: ['sqlite-bare', 'postgres-bare', 'bullmq-kept'],
+    leaveOut: ['sqlite-bare', 'postgres-bare', 'bullmq-kept', ...hands],
   },
   drain: {
     id: 'drain',

@@ -1,19 +1,26 @@
 // Holdfast, on either store.
 
 import { DatabaseSync } from 'node:sqlite'
-import { type Holdfast, open, postgres } from '../../src/index.ts'
+import { type Holdfast, open, postgres, type Queue } from '../../src/index.ts'
 import { expectSame } from '../contender.ts'
 import { withClient } from '../postgres-contenders.ts'
+import { byHand, type Claimed } from './by-hand.ts'
 import { type Contents, orderOf, type Peer, type PeerPayload, type Place, type Purpose, queueName } from './peer.ts'
 
 export interface HoldfastOptions {
   readonly store: 'sqlite' | 'postgres'
   readonly keeps: boolean
+  /** Claims and settles itself instead of having a worker do it. */
+  readonly isByHand?: boolean
 }
 
 const concurrency = 1_000
 
-export async function openHoldfast(place: Place, { store, keeps }: HoldfastOptions, purpose: Purpose): Promise<Peer> {
+export async function openHoldfast(
+  place: Place,
+  { store, keeps, isByHand = false }: HoldfastOptions,
+  purpose: Purpose,
+): Promise<Peer> {
   const holdfast = await open(
     store === 'sqlite' ? `sqlite:${place.file}` : postgres({ url: place.postgres, schema: place.schema }),
   )
@@ -23,6 +30,7 @@ export async function openHoldfast(place: Place, { store, keeps }: HoldfastOptio
     enqueue: (job) => queue.enqueue(job),
     enqueueMany: (jobs) => queue.enqueueMany(jobs.map((job) => ({ payload: job }))),
     work: async (handler) => {
+      if (isByHand) return byHand((max) => claimed(queue, max), handler)
       const worker = holdfast.work(queue, ({ payload }) => handler(orderOf(payload), payload), settings[purpose])
       return { stop: () => worker.stop() }
     },
@@ -33,6 +41,11 @@ export async function openHoldfast(place: Place, { store, keeps }: HoldfastOptio
     },
     [Symbol.asyncDispose]: () => holdfast.close(),
   }
+}
+
+async function claimed(queue: Queue<PeerPayload>, max: number): Promise<Claimed> {
+  const leases = await queue.claim({ max })
+  return { jobs: leases.map(({ job }) => job.payload), settle: () => Promise.all(leases.map((lease) => lease.done())) }
 }
 
 async function expectCounts(holdfast: Holdfast, rows: Contents): Promise<void> {

@@ -80,6 +80,9 @@ function cell(figure: Figure, { measure, unit }: Column, result: Result, name: C
     : `${figureText(said, 's')} by its documentation; not while others were waited for`
 }
 
+/** What two runs of the same differ by on a good day. */
+const noise = 1.05
+
 /** Every column in which somebody beats Holdfast, and why. */
 function aheadText(results: Results, shown: readonly FigureName[]): string {
   const lines = shown.flatMap((name) => {
@@ -89,18 +92,18 @@ function aheadText(results: Results, shown: readonly FigureName[]): string {
       const of = (family: boolean) => best(figure, column, result, family)
       const [ours, theirs] = [of(true), of(false)]
       if (!ours || !theirs) return []
-      const isAhead = column.isLess ? theirs.value < ours.value : theirs.value > ours.value
+      const isAhead = column.isLess ? theirs.value * noise < ours.value : theirs.value > ours.value * noise
       if (!isAhead) return []
       const { label } = contenderOf(theirs.name)
       const text = (value: number) =>
         `${figureText(value, column.unit)}${column.unit === 'ratio' ? '' : ` ${column.unit}`}`
       const why = whyAhead[`${name} ${column.measure}`]
-      const beside = `${text(theirs.value)} to ${text(ours.value)} (${contenderOf(ours.name).label})`
+      const beside = `${text(theirs.value)}, ${contenderOf(ours.name).label} ${text(ours.value)}`
       return [`- **${heading(figure)}, ${column.name}**: ${label} has ${beside}.${why ? ` ${why}` : ''}`]
     })
   })
   if (lines.length === 0) return 'Nobody is ahead of Holdfast in any column below.'
-  return `Where a peer is ahead of the better of our two stores:\n\n${lines.join('\n')}`
+  return `Where a peer is ahead of the better of our two stores, by more than 5 %:\n\n${lines.join('\n')}`
 }
 
 function best(figure: Figure, column: Column, result: Result, isOurs: boolean) {

@@ -20,6 +20,7 @@ export function peerAims(results: Results): Aim[] {
     most('bulk enqueue: SQLite to the fastest peer', 1.3, drain, 'enqueue rate', 'sqlite', others),
     most('drain, nothing kept: PostgreSQL to Graphile Worker', 2, drain, 'drain rate', 'postgres-bare', ['graphile']),
     most('drain, history kept: PostgreSQL to pg-boss', 2, drain, 'drain rate', 'postgres', ['pg-boss']),
+    most('drain by hand: PostgreSQL to pg-boss', 2, drain, 'drain rate', 'postgres-by-hand', ['pg-boss-by-hand']),
     most('drain: PostgreSQL to raw SQL with a cursor', 0.8, drain, 'drain rate', 'postgres-bare', ['raw-reference']),
     most('drain: SQLite to BullMQ', 4, drain, 'drain rate', 'sqlite-bare', bulls),
     least('idle pick-up p50: PostgreSQL to the best peer on it', 0.7, pickUp, 'p50', 'postgres', postgresPeers),

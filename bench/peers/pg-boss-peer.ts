@@ -1,6 +1,7 @@
 // pg-boss: a queue in a partition of its own, two workers that fetch by 500 and go on at once while batches are full.
 
 import { withClient } from '../postgres-contenders.ts'
+import { byHand, type Claimed } from './by-hand.ts'
 import { load, orderOf, type Peer, type PeerPayload, type Place, type Purpose, queueName } from './peer.ts'
 
 interface Boss {
@@ -12,6 +13,8 @@ interface Boss {
   insert(name: string, jobs: readonly { data: object }[]): Promise<unknown>
   work(name: string, options: object, handler: (jobs: { data: PeerPayload }[]) => Promise<void>): Promise<string>
   offWork(name: string, options: object): Promise<void>
+  fetch(name: string, options: object): Promise<{ id: string; data: PeerPayload }[]>
+  complete(name: string, ids: readonly string[]): Promise<unknown>
 }
 
 interface Module {
@@ -21,6 +24,8 @@ interface Module {
 export interface BossOptions {
   /** Whether workers are told of new jobs, or find them by looking twice a second. */
   readonly notify: boolean
+  /** Fetches and completes itself instead of having workers do it. */
+  readonly isByHand?: boolean
 }
 
 /** What it is made with, what its queue is, how it works. */
@@ -38,7 +43,11 @@ const settings = {
   },
 } as const
 
-export async function openBoss(place: Place, { notify }: BossOptions, purpose: Purpose): Promise<Peer> {
+export async function openBoss(
+  place: Place,
+  { notify, isByHand = false }: BossOptions,
+  purpose: Purpose,
+): Promise<Peer> {
   const { PgBoss } = await load<Module>('pg-boss')
   const chosen = settings[purpose]
   const isDefault = purpose === 'defaults'
@@ -59,6 +68,7 @@ export async function openBoss(place: Place, { notify }: BossOptions, purpose: P
         jobs.map((data) => ({ data })),
       ),
     work: async (handler) => {
+      if (isByHand) return byHand((max) => fetched(boss, max), handler)
       await boss.work(queueName, chosen.work, async (jobs) => {
         for (const { data } of jobs) {
           const handled = handler(orderOf(data), data)
@@ -70,6 +80,12 @@ export async function openBoss(place: Place, { notify }: BossOptions, purpose: P
     contents: () => contentsOf(place),
     [Symbol.asyncDispose]: () => boss.stop({ graceful: false, close: true }),
   }
+}
+
+async function fetched(boss: Boss, batchSize: number): Promise<Claimed> {
+  const jobs = await boss.fetch(queueName, { batchSize })
+  const ids = jobs.map(({ id }) => id)
+  return { jobs: jobs.map(({ data }) => data), settle: () => boss.complete(queueName, ids) }
 }
 
 async function contentsOf({ postgres: url, schema }: Place) {

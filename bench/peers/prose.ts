@@ -65,10 +65,12 @@ unpacked there, and BullMQ is left out where neither can be had.`,
 
 /** Why somebody is ahead, by figure and measure. */
 export const whyAhead: Readonly<Record<string, string>> = {
+  'backlog ratio': 'Redis takes jobs off the end of a list in memory, however long it is.',
+  'costs enqueue clientUs':
+    'pg-boss hands its jobs to the server as one JSON value and lets it do the rest, which shows in the next column; we check and encode each job here.',
   'pick-up p50':
     'Redis hands a job to a blocked reader in one step, and its log is synced at leisure or in one small write; we commit to disk, wake the other process, and claim.',
   'pick-up p99': 'The same, at the far end.',
-  'drain drain rate': '',
   'costs drain rss':
     'A worker of a thousand jobs at a time, as we run it here, holds more of them in memory than one that takes five hundred.',
   'costs drain logBytes':

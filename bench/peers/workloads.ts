@@ -54,7 +54,9 @@ export const workloads = {
     contenders: [
       ...own,
       ...bare,
+      'postgres-by-hand',
       'pg-boss',
+      'pg-boss-by-hand',
       'graphile',
       ...bulls,
       'bullmq-kept',

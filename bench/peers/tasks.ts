@@ -74,8 +74,8 @@ async function single({ peer, tally, observer, serverPid }: Bench, { ms }: Task)
 /** Enqueued by thousands, which is measured too; then drained by a worker, from its start until its last job is handled. */
 async function drain(bench: Bench, { jobs }: Task): Promise<Figures> {
   const { peer, tally, observer, serverPid } = bench
-  await warmUp(bench)
   const storageBefore = await observer.storage()
+  await warmUp(bench)
   const filling = await timed(observer, serverPid, jobs, () => fill(bench, jobs))
   const storageWaiting = await observer.storage()
   let stop = async () => {}
@@ -93,8 +93,8 @@ async function drain(bench: Bench, { jobs }: Task): Promise<Figures> {
     ...named('enqueue', filling),
     ...named('drain', { rate: jobs / seconds, ...cost }),
     'drain rss': process.resourceUsage().maxRSS * 1_024,
-    'storage waiting': (storageWaiting - storageBefore) / jobs,
-    'storage kept': ((await observer.storage()) - storageBefore) / jobs,
+    'storage waiting': (storageWaiting - storageBefore) / tally.enqueued,
+    'storage kept': ((await observer.storage()) - storageBefore) / tally.enqueued,
   }
 }
 

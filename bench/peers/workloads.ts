@@ -42,7 +42,7 @@ export interface Taken {
 const own = ['sqlite', 'postgres'] as const
 const bare = ['sqlite-bare', 'postgres-bare'] as const
 const bulls = ['bullmq-everysec', 'bullmq-always'] as const
-const taskMaxMs = 300_000
+const taskMaxMs = 600_000
 
 export const workloads = {
   single: {

@@ -17,13 +17,13 @@ export type Order =
     }
 
 const order = JSON.parse(process.argv[2] ?? '{}') as Order
+process.once('disconnect', () => process.exit()) // nobody is there any more
 if (order.role === 'task') {
   const figures = await runTask(order)
   process.send?.(figures, () => process.exit()) // whatever a library still has open
 } else {
   await serve(order)
   process.send?.('ready')
-  process.once('disconnect', () => process.exit())
 }
 
 async function serve({ role, contender, place, purpose }: Exclude<Order, { role: 'task' }>): Promise<void> {

@@ -71,14 +71,17 @@ async function startRedis(program: RedisProgram, directory: string, appendfsync:
   }
   const args = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, String(value)])
   const child = spawn(program.command, args, { env: program.env, stdio: 'ignore' })
+  const kill = () => child.kill('SIGKILL')
+  process.once('exit', kill) // also where this process is told to end half-way
   await ready(port, child)
   return {
     port,
     pid: child.pid as number,
     [Symbol.asyncDispose]: async () => {
+      process.off('exit', kill)
       if (child.exitCode !== null || child.signalCode !== null) return
       const exited = once(child, 'exit')
-      child.kill('SIGKILL')
+      kill()
       await exited
     },
   }

@@ -32,7 +32,7 @@ const bulk = 1_000
 const batch = 500
 /** Jobs that a producer stays ahead of workers at most. */
 const ahead = 10 * batch
-const warmUpJobs = 5_000
+const warmUpJobs = 10_000
 const warmUpSingles = 1_000
 const skipMs = 1_000
 

@@ -1,6 +1,7 @@
 // A job as its handler sees it.
 
 import type { Duration, DurationRule } from '../duration.ts'
+import type { DeliveryFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkNumber, checkText } from '../job/names.ts'
 import type { Costs } from '../job/record.ts'
@@ -31,6 +32,7 @@ export interface JobDesk {
   progress(value: number, message: string | null): void
   log(message: string, facts: Readonly<Record<string, unknown>>): void
   extend(duration: Duration): Promise<void>
+  delivered(facts: DeliveryFacts): void
 }
 
 /** How long a job may ask for at a time. */
@@ -170,6 +172,11 @@ export class Job<Payload = unknown, Result = unknown> {
 
   static claimedOf(job: Job): ClaimedJob {
     return job.#desk.claimed
+  }
+
+  /** Tells of a webhook's call, whose job this is. */
+  static delivered(job: Job, facts: DeliveryFacts): void {
+    job.#desk.delivered(facts)
   }
 
   /** The effects that were staged, if any were. */

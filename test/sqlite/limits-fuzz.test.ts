@@ -29,7 +29,9 @@ test('random verbs leave every count and every limit as it must be', async (cont
       assertCountsEqualRecount(world.db)
       assertLimits(world)
     } catch (error) {
-      throw new Error(`after step ${step}, ${verb}, HOLDFAST_SEED=${seed}`, { cause: error })
+      throw new Error(`After step ${step}, ${verb}, with HOLDFAST_SEED=${seed}: ${(error as Error).message}`, {
+        cause: error,
+      })
     }
   }
   await player.drain()

@@ -98,6 +98,7 @@ function rescueExpired(tx: Transaction, max: number): readonly LapsedHold[] {
 }
 
 function cancelOverdue(tx: Transaction, max: number): number {
+  tx.settleUp() // or some would be let in, or end, behind the back of what is read here
   const overdue = tx.db.all<IdleRow>(
     `select ${idleColumns}
        from holdfast_overdue o join holdfast_job j on j.seq = o.seq
@@ -118,6 +119,7 @@ function cancelOverdue(tx: Transaction, max: number): number {
 
 /** The longest due first, whatever their queues. */
 function promoteDue(tx: Transaction, max: number): number {
+  tx.settleUp()
   return tx.each(firstDue(tx, max), ({ queue, job }) => promote(tx, queue, job))
 }
 

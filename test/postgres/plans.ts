@@ -63,7 +63,7 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   const enqueue = await touched(
     session,
     `select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')},
-    ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null)`,
+    ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null, null)`,
   )
   const key = randomUUID()
   const job = () =>
@@ -122,7 +122,7 @@ async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number
 /** Jobs that wait for a time that is over by now. */
 async function delayed(session: pg.Client, lane: number, runAt: number): Promise<void> {
   await session.query(`select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')}, ${list(25, 'smallint')},
-    ${list("'{}'", 'text')}, null, null, null, ${list(runAt, 'bigint')}, ${runAt - 1})`)
+    ${list("'{}'", 'text')}, null, null, null, ${list(runAt, 'bigint')}, null, ${runAt - 1})`)
 }
 
 interface Claimed {
@@ -161,7 +161,7 @@ export async function claim(
 }
 
 function settled(holds: string): string {
-  return `select holdfast.settle_done('${randomUUID()}', ${holds}, null, null)`
+  return `select holdfast.settle_done('${randomUUID()}', ${holds}, null, null, null)`
 }
 
 /** Blocks that this call read, from memory or disk, with everything the functions in it did. */

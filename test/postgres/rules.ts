@@ -31,12 +31,12 @@ export const cleanedListIsWritten: Rule = { from: 'if v_ended or (v_next.xid', t
 
 /** A scan that came to its end puts the bound behind everything it walked over. */
 export const boundMovesToTheEnd: Rule = {
-  from: 'if v_taken < v_left and (v_taken = v_ahead',
+  from: 'if v_taken < v_most and (v_taken = v_ahead',
   to: 'if false and (v_taken = v_ahead',
 }
 
 /** Claims of one lane come one after the other. */
-export const laneLock: Rule = { from: 'perform holdfast.lock_lanes(v_lanes);', to: '' }
+export const laneLock: Rule = { from: 'perform holdfast.lock_lanes(v_lanes);\n  v_now', to: 'v_now' }
 
 /** The lock has a statement of its own, before the one that reads the cursor; here it is taken by that one. */
 export const readAfterLock: Rule = {

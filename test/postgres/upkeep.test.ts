@@ -275,7 +275,7 @@ async function small(ground: Ground, count: number): Promise<void> {
   const [lane] = await ground.rows<{ no: number }>(
     `select lane as no from holdfast.open_lanes('{mail}', '{5}', 1000, 1000)`,
   )
-  const text = `select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], '{25}', '{1}', null, null, null, null, null)`
+  const text = `select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], '{25}', '{1}', null, null, null, null, null, null)`
   const producers = Array.from({ length: 6 }, async () => {
     const client = await ground.pool.connect()
     try {

@@ -1,4 +1,4 @@
-// Batches. How they lie in the database, and which locks are taken in which order, is in `migrations/0014-batches.ts`.
+// Batches. How they lie in the database, and which locks are taken in which order, is in `migrations/0013-batches.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'

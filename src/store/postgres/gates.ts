@@ -1,4 +1,4 @@
-// Gates. What they are, and why nobody who stands at one is forgotten, is in `migrations/0013-limits.ts`.
+// Gates. What they are, and why nobody who stands at one is forgotten, is in `migrations/0012-limits.ts`.
 
 import { texts } from './columns.ts'
 import type { Database } from './database.ts'

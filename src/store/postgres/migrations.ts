@@ -15,9 +15,9 @@ import { cancelRequested } from './migrations/0008-cancel-requested.ts'
 import { progress } from './migrations/0009-progress.ts'
 import { watch } from './migrations/0010-watch.ts'
 import { enqueueSql } from './migrations/0011-enqueue-sql.ts'
-import { roles } from './migrations/0012-roles.ts'
-import { limits } from './migrations/0013-limits.ts'
-import { batches } from './migrations/0014-batches.ts'
+import { limits } from './migrations/0012-limits.ts'
+import { batches } from './migrations/0013-batches.ts'
+import { roles } from './migrations/0014-roles.ts'
 import { armour, grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
 
@@ -39,9 +39,9 @@ export const steps: readonly Step[] = [
   { sql: progress },
   { sql: watch },
   { sql: enqueueSql, minClient: 11 },
-  { sql: roles },
   { sql: limits },
-  { sql: batches, minClient: 14 },
+  { sql: batches, minClient: 13 },
+  { sql: roles },
 ]
 
 /** How long a step waits for a table, and everybody who comes later behind it. */

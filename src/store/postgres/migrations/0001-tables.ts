@@ -6,8 +6,8 @@
 // lease that lists its place. Whatever makes a job ready again gives it a new place, so a place names one hold.
 //
 // Who is limited. Items of a batch have lanes of their own. A job with a limit key names the gate it has to pass; while that
-// has no room it is held: in no lane, but in the gate's line, where its place is `ord`. See `0013-limits.ts` and
-// `0014-batches.ts`.
+// has no room it is held: in no lane, but in the gate's line, where its place is `ord`. See `0012-limits.ts` and
+// `0013-batches.ts`.
 //
 // Rows that every claim or settlement would update in place (cursors, counts) are inserted and deleted instead, in the
 // order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being

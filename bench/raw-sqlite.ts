@@ -190,13 +190,13 @@ const statementTexts = {
   insertReady: 'insert into holdfast_ready (queue, priority, ord, seq) values (?, ?, ?, ?)',
   take: `select r.priority, r.ord, r.seq, j.id, j.attempts, j.max_attempts, j.created_at, j.timeout_ms, j.headers, j.payload
        from holdfast_ready r join holdfast_job j on j.seq = r.seq
-      where r.queue = ?
+      where r.queue = ? and r.batch = 0
       order by r.priority, r.ord limit ?`,
-  untake: 'delete from holdfast_ready where queue = ? and priority = ? and ord <= ?',
+  untake: 'delete from holdfast_ready where queue = ? and batch = 0 and priority = ? and ord <= ?',
   insertClaim: 'insert into holdfast_claim (no, token, worker, started_at) values (?, ?, ?, ?)',
   insertLeases: `insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at)
      select r.seq, ?, j.attempts + 1, ?, ? from holdfast_ready r join holdfast_job j on j.seq = r.seq
-      where r.queue = ?
+      where r.queue = ? and r.batch = 0
       order by r.priority, r.ord limit ?`,
   deleteLease: 'delete from holdfast_lease where seq = ?',
   insertEnded: `insert into holdfast_ended

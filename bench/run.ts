@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { limitsBench } from './limits.ts'
 import { describeMachine, machineText } from './machine.ts'
 import { postgresBench } from './postgres.ts'
 import { clearProgress } from './progress.ts'
@@ -25,7 +26,12 @@ export interface BenchOptions {
 
 export type Bench = (options: BenchOptions) => AsyncIterable<Section>
 
-const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench, postgres: postgresBench, worker: workerBench }
+const benches: Readonly<Record<string, Bench>> = {
+  sqlite: sqliteBench,
+  postgres: postgresBench,
+  worker: workerBench,
+  limits: limitsBench,
+}
 
 const usage = `npm run bench -- <name> [--quick] [--only text] [--jobs n] [--rounds n] [--json file] [--dir path]
 Names: ${Object.keys(benches).join(', ')}`

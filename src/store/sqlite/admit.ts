@@ -5,8 +5,13 @@ import { limitOf, type QueueRow } from './queue.ts'
 import { nextStartOf } from './starts.ts'
 import type { Transaction } from './transaction.ts'
 
-/** Lets in who has room by now; answers how many. */
-export function admitDue(tx: Transaction, max: number): number {
+export interface Admitted {
+  readonly admitted: number
+  readonly more: boolean
+}
+
+/** Lets in who has room by now. */
+export function admitDue(tx: Transaction, max: number): Admitted {
   tx.settleUp()
   tx.keys.flush()
   const due = tx.db.all<KeyName>(
@@ -18,10 +23,14 @@ export function admitDue(tx: Transaction, max: number): number {
   tx.each(due, (name) => {
     if (admitted < max) admitted += admitTo(tx, name, max - admitted)
   })
+  let more = due.length >= max || admitted >= max
   for (const queue of tx.queues()) {
-    if (queue.key_review !== null && admitted < max) admitted += review(tx, queue, max - admitted)
+    if (queue.key_review === null) continue
+    const reviewed = admitted < max ? review(tx, queue, max - admitted) : { admitted: 0, more: true }
+    admitted += reviewed.admitted
+    more ||= reviewed.more
   }
-  return admitted
+  return { admitted, more }
 }
 
 interface KeyName {
@@ -32,34 +41,32 @@ interface KeyName {
 function admitTo(tx: Transaction, { queue: no, key }: KeyName, max: number): number {
   const queue = tx.queueByNo(no)
   const row = tx.keys.row(queue, key)
+  tx.keys.touch(row) // when it is due next is found out anew
   const admitted = tx.keys.admit(queue, row, max).length
   const isStuck = admitted === 0 && row.held > 0 && tx.keys.room(queue, row) > 0
   if (isStuck) tx.keys.recount(queue, row) // nobody stands where somebody is counted
   return admitted
 }
 
-/** The keys of a queue whose limit was changed, in bounded steps. */
-function review(tx: Transaction, queue: QueueRow, max: number): number {
+/** The keys of a queue whose limit was changed, in bounded steps: `key_review` is the last that was looked at. */
+function review(tx: Transaction, queue: QueueRow, max: number): Admitted {
   const keys = tx.db.all<KeyName>(
-    'select queue, key from holdfast_key where queue = ? and key >= ? order by key limit +?',
+    'select queue, key from holdfast_key where queue = ? and key > ? order by key limit +?',
     queue.no,
     queue.key_review,
     max,
   )
   let admitted = 0
-  let next: string | null = null
+  let last = queue.key_review
   for (const name of keys) {
-    if (admitted >= max) {
-      next = name.key
-      break
-    }
     admitted += admitTo(tx, name, max - admitted)
-    next = name.key
+    if (admitted >= max) break // there may be more of this key
+    last = name.key
   }
-  const isDone = keys.length < max && admitted < max
-  queue.key_review = isDone ? null : next
+  const more = admitted >= max || keys.length >= max
+  queue.key_review = more ? last : null
   tx.db.run('update holdfast_queue set key_review = ? where no = ?', queue.key_review, queue.no)
-  return isDone ? admitted : max
+  return { admitted, more }
 }
 
 /** Whoever waits for jobs of a queue with a rate is told once some may start. */

@@ -12,7 +12,11 @@ import type { Transaction } from './transaction.ts'
 
 export function openBatch(tx: Transaction, settings: BatchSettings): OpenedBatch {
   const known = settings.key === null ? undefined : tx.batches.findByKey(settings.key)
-  if (known) return { batch: toBatch(known), created: false }
+  if (known) {
+    tx.batches.writeAmounts(known)
+    return { batch: toBatch(known), created: false }
+  }
+  tx.batches.flush() // a key that was given up in this transaction is free
   const no = tx.nextNumber()
   tx.db.run(
     `insert into holdfast_batch (no, id, name, key, concurrency, fail_share, on_complete, retain_ms, created_at)

@@ -81,12 +81,14 @@ export class Batches {
 
   find(id: string): BatchRow | undefined {
     const found = this.#tx.bare.get<{ no: number }>('select no from holdfast_batch where id = ? and is_deleted = 0', id)
-    return found && this.get(found.no)
+    const row = found && this.get(found.no)
+    return row?.is_deleted ? undefined : row
   }
 
   findByKey(key: string): BatchRow | undefined {
     const found = this.#tx.bare.get<{ no: number }>('select no from holdfast_batch where key = ?', key)
-    return found && this.get(found.no)
+    const row = found && this.get(found.no)
+    return row?.key === key ? row : undefined // it may have been deleted just now
   }
 
   /** Something about it was changed, or is about to be. */

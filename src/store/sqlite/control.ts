@@ -111,6 +111,7 @@ export function requestCancel(tx: Transaction, job: IdleRow, effects: EffectSet 
   const requested = decodeCancel(job.cancel)
   const all = effects ? [...requested, effects] : requested
   tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
+  tx.ahead.delete(job.seq) // a settlement that comes later in this transaction must see it
   tx.requestCancel(job.id)
 }
 

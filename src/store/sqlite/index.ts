@@ -336,7 +336,7 @@ class SqliteStore implements Store {
 }
 
 function isOfSweeps(id: string): boolean {
-  return id === 'leases-expired' || id === 'jobs-not-promoted'
+  return id === 'leases-expired' || id === 'jobs-not-promoted' || id === 'jobs-held-back'
 }
 
 type Given<V extends VerbName> = Exclude<Answer<V>, { refused: unknown }>

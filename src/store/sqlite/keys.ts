@@ -177,6 +177,11 @@ export class Keys {
     return { admitted: ready + running, reserved: ready, started }
   }
 
+  /** It is written again, with the time when it is due next. */
+  touch(row: KeyRow): void {
+    this.#touched.add(row)
+  }
+
   /** The counts were damaged; these are right. */
   correct(queue: QueueRow, key: string, counts: Pick<KeyRow, 'held' | 'ready' | 'running'>): void {
     const row = Object.assign(this.row(queue, key), counts)

@@ -55,7 +55,7 @@ export function readItems(tx: Transaction, query: ItemsQuery): JobsPage {
     looks -= rows.length
     for (const row of rows) {
       place = [place[0], row.seq]
-      if (isAskedFor(tx, row, query)) found.push(place)
+      if (isAskedFor(row, query)) found.push(place)
       if (found.length === limit) break
     }
     if (found.length < limit && rows.length < step && looks > 0) place = place[0] === 0 ? [1, 0] : null
@@ -82,7 +82,7 @@ const selectLive = `select j.seq, case when l.seq is not null then 'running'
    where j.batch = ? and j.batch > 0 and j.seq > ? and not exists (select 1 from holdfast_ended e where e.seq = j.seq)
    order by j.seq limit +?`
 
-function isAskedFor(_tx: Transaction, row: ItemRow, { state, outcome, warning }: ItemsQuery): boolean {
+function isAskedFor(row: ItemRow, { state, outcome, warning }: ItemsQuery): boolean {
   if (state !== null && row.state !== state) return false
   if (outcome === null && warning === null) return true
   const remarks = decodeRemarks(row.remarks)

@@ -20,7 +20,7 @@ export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
   const held = findHeld(tx, request)
   if (!held) return 'lost'
   const { settlement, retryDelayMs } = request
-  const verdict = settled(core(held), settlement, tx.now)
+  const verdict = settled(core(tx, held), settlement, tx.now)
   const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(held, verdict)]
   const matter = {
     result: settlement.as === 'done' ? settlement.result : null,
@@ -32,12 +32,12 @@ export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
   if (!isRefused(answer)) return answer
   const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
   const costs = matter.remarks?.costs ?? null
-  return { failed: answer, state: landAnyway(tx, held, settled(core(held), failure, tx.now), costs).state }
+  return { failed: answer, state: landAnyway(tx, held, settled(core(tx, held), failure, tx.now), costs).state }
 }
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
 export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
-  const { state } = landAnyway(tx, held, expired(core(held), held.worker), null)
+  const { state } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
   return { id, queue: tx.queueByNo(held.queue).name, attempt, maxAttempts, worker, startedAt, state }
 }
@@ -129,12 +129,13 @@ function leavesNothing(tx: Transaction, { dedup_scope, batch }: HeldRow): boolea
   return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
 }
 
-function core(held: HeldRow) {
+/** Once its batch is cancelled an item is asked to end, whether or not the chore has come to it yet. */
+function core(tx: Transaction, held: HeldRow) {
   return {
     attempts: held.attempt,
     maxAttempts: held.max_attempts,
     freed: held.freed,
-    cancelRequested: held.cancel !== null,
+    cancelRequested: held.cancel !== null || (tx.batches.get(held.batch)?.is_cancelled ?? 0) !== 0,
     woken: held.woken === 1,
   }
 }

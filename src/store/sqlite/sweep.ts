@@ -21,12 +21,12 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   const rescued = lapsed.length
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
-  const admitted = admitDue(tx, max)
+  const { admitted, more: hasMoreHeld } = admitDue(tx, max)
   const hasChores = goOnWithChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
   wakeRated(tx)
-  const more = hasChores || [rescued, overdue, promoted, admitted, pruned].some((count) => count >= max)
+  const more = hasMoreHeld || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
   tx.settleUp()
   tx.keys.flush()
   let next = nextDueAt(tx)
@@ -98,6 +98,7 @@ function rescueExpired(tx: Transaction, max: number): readonly LapsedHold[] {
 }
 
 function cancelOverdue(tx: Transaction, max: number): number {
+  tx.settleUp() // or some would be let in, or end, behind the back of what is read here
   const overdue = tx.db.all<IdleRow>(
     `select ${idleColumns}
        from holdfast_overdue o join holdfast_job j on j.seq = o.seq
@@ -118,6 +119,7 @@ function cancelOverdue(tx: Transaction, max: number): number {
 
 /** The longest due first, whatever their queues. */
 function promoteDue(tx: Transaction, max: number): number {
+  tx.settleUp()
   return tx.each(firstDue(tx, max), ({ queue, job }) => promote(tx, queue, job))
 }
 
@@ -159,11 +161,15 @@ function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   listOrHold(tx, queue, job, ord)
 }
 
-/** Those that whoever asked has left undone. Answers whether there is more to do. */
+/** One step of what somebody asked for and left undone. Answers whether there is more to do. */
 function goOnWithChores(tx: Transaction, max: number): boolean {
+  const next = nextChore(tx)
+  return next !== undefined && (stepChore(tx, next, max) || nextChore(tx) !== undefined)
+}
+
+function nextChore(tx: Transaction): number | undefined {
   tx.batches.flush()
-  const row = tx.db.get<{ no: number }>('select no from holdfast_batch where chore is not null order by no limit 1')
-  return row !== undefined && stepChore(tx, row.no, max)
+  return tx.db.get<{ no: number }>('select no from holdfast_batch where chore is not null order by no limit 1')?.no
 }
 
 function prune(tx: Transaction, max: number): number {

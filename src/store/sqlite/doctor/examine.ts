@@ -15,7 +15,7 @@ export function examine(tx: Transaction, request: ExamineRequest): readonly Find
     ...astray(tx),
     ...miscounted(tx, request),
     ...heldBack(tx, request),
-    ...batchesMiscounted(tx, request),
+    ...batchesMiscounted(tx),
   ]
 }
 

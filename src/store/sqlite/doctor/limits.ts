@@ -129,7 +129,7 @@ function findUnreachable(
   )
 }
 
-export function batchesMiscounted(tx: Transaction, _request: ExamineRequest): Finding[] {
+export function batchesMiscounted(tx: Transaction): Finding[] {
   const off = findMiscountedBatches(tx).map(({ id }) => id)
   const unreachable = isTooLarge(tx) ? [] : findUnreachable(tx)
   if (off.length > 0) {

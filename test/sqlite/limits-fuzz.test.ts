@@ -1,0 +1,203 @@
+// Random verbs on jobs with keys, on items and on batches: whatever comes, the counts are those of the rows, limits hold, and
+// nobody is held whose key has room.
+import assert from 'node:assert/strict'
+import { randomInt } from 'node:crypto'
+import { test } from 'node:test'
+import type { NewJob } from '../../src/job/record.ts'
+import type { Settlement } from '../../src/job/transition.ts'
+import type { ClaimedJob, Steering } from '../../src/store/store.ts'
+import { assertCountsEqualRecount } from './recount.ts'
+import { minute, newJob, type StoreWorld, storeWorld } from './store-world.ts'
+
+const steps = 400
+const keyMax = 2
+const queueMax = 7
+const batchMax = 2
+
+test('random verbs leave every count and every limit as it must be', async (context) => {
+  const seed = Number(process.env['HOLDFAST_SEED'] ?? randomInt(2 ** 31))
+  context.diagnostic(`HOLDFAST_SEED=${seed}`)
+  await using world = await storeWorld()
+  const player = new Player(world, seed)
+  await world.define({
+    limit: { concurrency: queueMax, rate: null },
+    keyLimit: { concurrency: keyMax, rate: null },
+  })
+  for (let step = 0; step < steps; step++) {
+    const verb = await player.step()
+    try {
+      assertCountsEqualRecount(world.db)
+      assertLimits(world)
+    } catch (error) {
+      throw new Error(`After step ${step}, ${verb}, with HOLDFAST_SEED=${seed}: ${(error as Error).message}`, {
+        cause: error,
+      })
+    }
+  }
+  await player.drain()
+  assertCountsEqualRecount(world.db)
+  assert.deepEqual(await player.unfinished(), [], `batches that nothing is left of, HOLDFAST_SEED=${seed}`)
+})
+
+function assertLimits({ db }: StoreWorld): void {
+  const rows = (sql: string) =>
+    db
+      .prepare(sql)
+      .all()
+      .map((row) => ({ ...row }))
+  assert.deepEqual(rows(`select * from holdfast_key where ready + running > ${keyMax}`), [], 'more than a key may have')
+  assert.deepEqual(
+    rows(`select * from holdfast_key where held > 0 and ready + running < ${keyMax}`),
+    [],
+    'held though there is room',
+  )
+  assert.deepEqual(rows(`select * from holdfast_queue where running > ${queueMax}`), [], 'more than a queue may run')
+  assert.deepEqual(
+    rows('select * from holdfast_batch where concurrency is not null and running > concurrency'),
+    [],
+    'more than a batch may run',
+  )
+}
+
+class Player {
+  readonly #world: StoreWorld
+  #state: number
+  #batches: string[] = []
+  #ids: string[] = []
+  #held: ClaimedJob[] = []
+
+  constructor(world: StoreWorld, seed: number) {
+    this.#world = world
+    this.#state = seed
+  }
+
+  async step(): Promise<string> {
+    const verbs = Object.keys(this.#verbs)
+    const verb = this.#one(verbs) as string
+    await this.#verbs[verb]?.()
+    return verb
+  }
+
+  readonly #verbs: Readonly<Record<string, () => Promise<unknown>>> = {
+    enqueue: () => this.#world.store.enqueue([{ jobs: this.#jobs() }]),
+    open: async () => {
+      const concurrency = this.#chance(2) ? batchMax : null
+      this.#batches.push(await this.#world.openBatch({ concurrency, failShare: this.#chance(3) ? 0.5 : null }))
+    },
+    add: async () => this.#withBatch((batch) => this.#world.store.addItems({ batch, at: null, jobs: this.#jobs() })),
+    steer: async () => {
+      const as = this.#one(['close', 'close', 'pause', 'resume', 'resume', 'cancel', 'retryFailed', 'delete'] as const)
+      await this.#withBatch((batch) => this.#world.steer(batch, as as Steering))
+    },
+    claim: async () => void this.#held.push(...(await this.#world.claim(1 + this.#below(6)))),
+    claimMore: async () => void this.#held.push(...(await this.#world.claim(10))),
+    settle: () => this.#settleSome(),
+    settleMore: () => this.#settleSome(),
+    cancel: () => this.#world.store.cancel([{ id: this.#anyId(), effects: null }]),
+    requeue: () => this.#world.store.requeue([this.#anyId()]),
+    reprioritise: () => this.#alter({ as: 'reprioritise', priority: this.#below(3) }),
+    reschedule: () => this.#alter({ as: 'reschedule', runAt: this.#world.clock.time + this.#below(2) * minute }),
+    wake: () => this.#alter({ as: 'wake', data: null }),
+    delete: () => this.#alter({ as: 'delete' }),
+    purge: () =>
+      this.#world.store.purge({ queue: 'mail', states: [this.#one(['held', 'dead', 'scheduled'] as const)] }),
+    sweep: () => this.#sweep(),
+    later: async () => {
+      this.#world.clock.time += this.#below(3 * minute)
+      await this.#sweep()
+    },
+  }
+
+  /** Everything that can still end does. */
+  async drain(): Promise<void> {
+    for (const batch of this.#batches) for (const as of ['resume', 'close'] as const) await this.#world.steer(batch, as)
+    for (let round = 0; round < 200; round++) {
+      this.#world.clock.time += 2 * minute
+      await this.#sweep()
+      const jobs = await this.#world.claim(100)
+      await this.#world.settle(jobs)
+      const [stats] = await this.#world.store.stats()
+      const { held = 0, ready = 0, scheduled = 0, running = 0 } = stats?.counts ?? {}
+      if (held + ready + scheduled + running === 0) return
+    }
+    assert.fail('jobs are left that never end')
+  }
+
+  async unfinished(): Promise<readonly string[]> {
+    const { batches } = await this.#world.store.batches({ state: null, limit: 1_000, after: null })
+    return batches.filter(({ finishedAt }) => finishedAt === null).map(({ id, state }) => `${id} ${state}`)
+  }
+
+  async #sweep(): Promise<void> {
+    while ((await this.#world.store.sweep({ max: 1 + this.#below(20) })).more);
+  }
+
+  async #settleSome(): Promise<void> {
+    const jobs = this.#held.splice(0, 1 + this.#below(this.#held.length + 1))
+    const requests = jobs.map(({ id, fence }) => ({ id, fence, retryDelayMs: 0, settlement: this.#settlement() }))
+    await this.#world.store.settle(requests)
+  }
+
+  #settlement(): Settlement {
+    const error = { message: 'no' }
+    const put = { put: [{ key: 'k', value: '1', ttlMs: null }], delete: [], sql: [], enqueue: this.#jobs(2) }
+    const refused = { ...put, enqueue: [newJob({ id: this.#anyId(), idGiven: true, limitKey: 'a' })] }
+    return this.#one([
+      { as: 'done', result: null, effects: null },
+      { as: 'done', result: '1', effects: null, remarks: { outcome: 'saved', warning: null, costs: { tokens: 1 } } },
+      { as: 'done', result: null, effects: put },
+      { as: 'done', result: null, effects: refused },
+      { as: 'dead', error, effects: null, costs: { tokens: 2 } },
+      { as: 'retry', error, delayMs: this.#below(2) * minute, ending: 'failed' },
+      { as: 'release' },
+      { as: 'snooze', delayMs: this.#below(2) * minute },
+      { as: 'cancelled', effects: null },
+    ] as const)
+  }
+
+  #jobs(max = 8): NewJob[] {
+    return Array.from({ length: 1 + this.#below(max) }, () => {
+      const job = newJob({
+        limitKey: this.#one(['a', 'b', 'c', null]),
+        priority: this.#below(3),
+        delayMs: this.#chance(4) ? minute : 0,
+        startBefore: this.#chance(8) ? this.#world.clock.time + minute : null,
+        dedup: this.#chance(5) ? { key: `d${this.#below(4)}`, scope: 'live', replace: this.#chance(2) } : null,
+        maxAttempts: 2,
+      })
+      this.#ids.push(job.id)
+      return job
+    })
+  }
+
+  #alter(
+    change:
+      | { as: 'wake'; data: null }
+      | { as: 'delete' }
+      | { as: 'reprioritise'; priority: number }
+      | { as: 'reschedule'; runAt: number },
+  ) {
+    return this.#world.store.alter([{ id: this.#anyId(), ...change }])
+  }
+
+  async #withBatch(work: (batch: string) => Promise<unknown>): Promise<void> {
+    if (this.#batches.length > 0) await work(this.#one(this.#batches) as string)
+  }
+
+  #anyId(): string {
+    return this.#one(this.#ids) ?? newJob().id
+  }
+
+  #one<T>(list: readonly T[]): T {
+    return list[this.#below(list.length)] as T
+  }
+
+  #chance(in_: number): boolean {
+    return this.#below(in_) === 0
+  }
+
+  #below(max: number): number {
+    this.#state = (Math.imul(this.#state, 1_103_515_245) + 12_345) >>> 0
+    return Math.floor((this.#state / 2 ** 32) * max)
+  }
+}

@@ -1,0 +1,136 @@
+// What limits of keys ask of this store alone: claims that never meet who is held, sweeps in bounded steps, counts that a
+// damaged file brings.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import type { Store } from '../../src/store/store.ts'
+import { assertCountsEqualRecount } from './recount.ts'
+import { minute, storeWorld } from './store-world.ts'
+
+const held = async (store: Store) => (await store.stats())[0]?.counts.held
+
+describe('limits of keys in SQLite', () => {
+  test('a limit that is raised or taken away lets jobs in by bounded sweeps, and each says whether more are left', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue(Array.from({ length: 60 }, (_, i) => ({ limitKey: `k${i % 3}` })))
+    assert.equal(await held(store), 57)
+    await define({})
+    const admitted: number[] = []
+    for (let more = true; more; ) {
+      const report = await store.sweep({ max: admitted.length < 5 ? 1 : 10 })
+      admitted.push(report.admitted)
+      more = report.more
+    }
+    assert.ok(admitted.slice(0, 5).every((count) => count <= 1))
+    assert.ok(admitted.every((count) => count <= 10))
+    assert.equal(
+      admitted.reduce((sum, count) => sum + count),
+      57,
+    )
+    assert.equal(await held(store), 0)
+    assertCountsEqualRecount(db)
+  })
+
+  test('settlements that land together let in as many as there is room for, each line in its order', async () => {
+    await using world = await storeWorld()
+    const { define, enqueue, claim, settle, db } = world
+    await define({ keyLimit: { concurrency: 2, rate: null } })
+    await enqueue(Array.from({ length: 40 }, (_, i) => ({ payload: String(i), limitKey: `k${i % 4}` })))
+    const order: string[] = []
+    for (let jobs = await claim(); jobs.length > 0; jobs = await claim()) {
+      assert.ok(jobs.length <= 8)
+      order.push(...jobs.map(({ payload }) => payload))
+      await settle(jobs)
+      assertCountsEqualRecount(db)
+    }
+    for (const key of [0, 1, 2, 3]) {
+      const line = order.map(Number).filter((i) => i % 4 === key)
+      assert.deepEqual(
+        line,
+        [...line].sort((a, b) => a - b),
+      )
+    }
+    assert.equal(order.length, 40)
+    assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
+  })
+
+  test('what a claim reads does not depend on who is held', async () => {
+    await using world = await storeWorld()
+    const { define, enqueue, claim, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue(Array.from({ length: 1_000 }, (_, i) => ({ limitKey: `k${i % 10}` })))
+    const plan = db
+      .prepare(
+        `explain query plan select r.seq from holdfast_ready r join holdfast_job j on j.seq = r.seq
+          where r.queue = 1 and r.batch = 0 and r.priority between 0 and 9 order by r.priority, r.ord limit 5`,
+      )
+      .all()
+      .map(({ detail }) => String(detail))
+    assert.match(plan[0] ?? '', /SEARCH r USING PRIMARY KEY/)
+    assert.ok(!plan.some((detail) => /TEMP B-TREE|SCAN/.test(detail)), plan.join('; '))
+    assert.equal(db.prepare('select count(*) as rows from holdfast_ready').get()?.['rows'], 10)
+    assert.equal((await claim()).length, 10)
+  })
+
+  test('a rate is held over any stretch of its window, and counts in two rows however many starts there were', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, settle, clock, db } = world
+    await define({ keyLimit: { concurrency: null, rate: { count: 3, windowMs: 1_000 } } })
+    await enqueue(Array.from({ length: 12 }, () => ({ limitKey: 'k' })))
+    const starts: number[] = []
+    for (let step = 0; starts.length < 12 && step < 100; step++) {
+      const { nextDueAt, now } = await store.sweep({ max: 10 })
+      const jobs = await claim()
+      starts.push(...jobs.map(() => now))
+      await settle(jobs)
+      assertCountsEqualRecount(db)
+      clock.time += Math.max(1, Math.min(137, (nextDueAt ?? now + 137) - now))
+    }
+    assert.equal(starts.length, 12)
+    for (const from of starts) assert.ok(starts.filter((at) => at >= from && at < from + 1_000).length <= 3)
+  })
+
+  test('starts noted before the clock was set back count no longer than their window', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, clock } = world
+    await define({ limit: { concurrency: null, rate: { count: 2, windowMs: 1_000 } } })
+    await enqueue([{}, {}, {}, {}])
+    assert.equal((await claim()).length, 2)
+    clock.time -= 3_600_000
+    await store.sweep({ max: 10 })
+    assert.equal((await claim()).length, 0)
+    clock.time += 1_001
+    assert.equal((await claim()).length, 2)
+  })
+
+  test('a line whose count was damaged is counted again by a sweep, and let in', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }, { limitKey: 'k' }])
+    db.exec('update holdfast_key set held = 9, ready = 0, due_at = 0')
+    await store.sweep({ max: 10 })
+    const jobs = await claim()
+    assert.equal(jobs.length, 2, 'one more than the limit, because the damage said that nobody had room')
+    const request = { fix: true, full: true, patienceMs: minute }
+    const findings = await store.examine(request)
+    assert.ok(findings.some(({ id, repaired }) => id === 'jobs-held-back' && repaired))
+    assertCountsEqualRecount(db)
+  })
+
+  test('doctor tells of jobs that are held though there is room', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, settle, clock } = world
+    await define({ keyLimit: { concurrency: null, rate: { count: 1, windowMs: 1_000 } } })
+    await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }])
+    await settle(await claim())
+    clock.time += 10 * minute
+    const look = () => store.examine({ fix: false, full: true, patienceMs: minute })
+    const found = (await look()).find(({ id }) => id === 'jobs-held-back')
+    assert.equal(found?.severity, 'wrong')
+    assert.match(found?.sentence ?? '', /1 limit key are held though there is room \(k\)/)
+    await store.sweep({ max: 10 })
+    assert.equal((await look()).find(({ id }) => id === 'jobs-held-back')?.severity, 'fine')
+  })
+})

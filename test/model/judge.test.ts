@@ -11,21 +11,21 @@ import { findDisagreement, live } from './run.ts'
 
 const seed = 20_300_101
 const runsMax = 200
-const coverageRuns = 200
+const coverageRuns = 400
 
 const kinds = [
   ...['created', 'duplicate', 'replaced', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `enqueue: ${kind}`),
   ...['not cancelRequested', 'cancelRequested', 'lost'].map((kind) => `renew: ${kind}`),
   ...['ok', 'lost'].map((kind) => `progress: ${kind}`),
-  ...['done', 'dead', 'cancelled', 'ready', 'scheduled', 'lost', 'failed'].map((kind) => `settle: ${kind}`),
+  ...['done', 'dead', 'cancelled', 'ready', 'held', 'scheduled', 'lost', 'failed'].map((kind) => `settle: ${kind}`),
   ...['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((why) => `settle: ${why}`),
   ...['created', 'duplicate', 'replaced'].map((kind) => `settle: follow-up ${kind}`),
-  ...['rescued', 'promoted', 'overdue', 'pruned', 'more', 'not more'].map((kind) => `sweep: ${kind}`),
+  ...['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'more', 'not more'].map((kind) => `sweep: ${kind}`),
   ...['cancelled', 'requested', 'INVALID_STATE', 'JOB_NOT_FOUND', 'DUPLICATE_JOB_ID'].map((kind) => `cancel: ${kind}`),
   ...['created', 'duplicate', 'replaced'].map((kind) => `cancel: follow-up ${kind}`),
   ...['requeued', 'INVALID_STATE', 'INVALID_STATE heldBy', 'JOB_NOT_FOUND'].map((kind) => `requeue: ${kind}`),
   ...['requeued', 'skipped'].map((kind) => `requeueAll: ${kind}`),
-  ...['ready', 'scheduled', 'running', 'INVALID_STATE', 'JOB_NOT_FOUND'].map((kind) => `alter: ${kind}`),
+  ...['ready', 'held', 'scheduled', 'running', 'INVALID_STATE', 'JOB_NOT_FOUND'].map((kind) => `alter: ${kind}`),
   'purge: deleted',
   ...['applied', 'not applied'].map((kind) => `kvWrite: ${kind}`),
 ]

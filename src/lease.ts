@@ -155,13 +155,12 @@ export class Lease<Payload = unknown, Result = unknown> {
    * once when the error is `Permanent` or the queue says that it is not `retryable`.
    */
   retry(error: unknown, options: { readonly delay?: Duration; readonly costs?: Costs } = {}): Promise<Settled> {
-    const { delay, costs } = options
-    const spent = costs === undefined ? {} : { costs }
+    const { delay, ...spent } = options ?? {}
     if (isPermanent(error)) return this.dead(error, error.effects, spent)
     if (!isRetryable(this.#definition, error)) return this.dead(error, undefined, spent)
     return this.#desk.run(async () => {
       checkOptions(options, 'retry options', ['delay', 'costs'])
-      return this.#retry(error, this.#delayMs(delay), toCosts(costs))
+      return this.#retry(error, this.#delayMs(delay), toCosts(spent.costs))
     })
   }
 

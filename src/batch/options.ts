@@ -70,7 +70,9 @@ async function toTarget(
   onComplete: CompletionOptions,
   batchId: string,
 ): Promise<{ readonly target: CompletionTarget; readonly told: AnyDefinition }> {
-  if (typeof onComplete !== 'object' || onComplete === null) throw noTarget(`got ${show(onComplete)}`)
+  if (typeof onComplete !== 'object' || onComplete === null || !('queue' in onComplete)) {
+    throw noTarget(`got ${show(onComplete)}`)
+  }
   const { queue, payload = {}, ...options } = onComplete
   for (const name of ['id', 'tx', 'dedup', 'idempotencyKey']) {
     if (name in options) throw noTarget(`${name} would keep a round from being told`)

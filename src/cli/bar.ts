@@ -64,9 +64,10 @@ export function bar(progress: BatchProgress, terminal: Terminal, width: number):
   return cells.join('')
 }
 
-/** `saved 12, duplicate 3`, the most first. */
+/** `saved 12, duplicate 3`, the most first; nothing of what there is none of. */
 export function tally(counts: Readonly<Record<string, number>>): string {
   return Object.entries(counts)
+    .filter(([, count]) => count > 0)
     .toSorted(([, a], [, b]) => b - a)
     .map(([name, count]) => `${oneLine(name)} ${amount(count)}`)
     .join(', ')

@@ -200,7 +200,7 @@ function detailsOf(progress: BatchProgress, terminal: Terminal): string {
     ['id', id],
     ['key', key === null ? null : oneLine(key)],
     ['state', batchState(progress.state, terminal)],
-    ['items', tally({ waiting, running, done, dead, cancelled })],
+    ['items', tally({ waiting, running, done, dead, cancelled }) || 'none'],
     ['outcomes', tally(progress.outcomes) || null],
     ['warnings', tally(progress.warnings) || null],
     ['costs', tally(progress.costs) || null],

@@ -100,7 +100,7 @@ export class Terminal {
   /** One line, in the place of the one that was drawn before; '' takes it away. Elsewhere than on a terminal, nothing. */
   redraw(line: string): void {
     if (!this.isLive) return
-    this.#stream.write(`\r${this.#cut(line, this.#stream.columns - 1)}\u001b[K`)
+    this.#stream.write(`\r${this.#cut(line, Math.max(20, this.#stream.columns - 1))}\u001b[K`)
   }
 
   #cut(cell: string, room: number): string {

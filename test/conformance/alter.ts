@@ -193,7 +193,7 @@ export function alterTests(inWorld: InWorld): void {
           await rejects(holdfast.delete(id), 'JOB_NOT_FOUND', { id })
         }
         assert.deepEqual(await allJobs(holdfast), [])
-        const { name: _, paused: __, oldestWaitingMs, ...counts } = await queueInfo(holdfast, 'mail')
+        const { oldestWaitingMs, ...counts } = await holdfast.stats('mail')
         assert.deepEqual([oldestWaitingMs, new Set(Object.values(counts))], [null, new Set([0])])
       }),
     )

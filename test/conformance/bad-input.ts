@@ -219,6 +219,14 @@ export function badInputTests(inWorld: InWorld): void {
           (options) => holdfast.kv.put('k', 1, options),
           (options) => holdfast.kv.compareAndSet('k', null, 1, options),
           (options) => lease.retry(new Error('no'), options),
+          (options) => lease.done(1, undefined, options),
+          (options) => lease.dead(new Error('no'), undefined, options),
+          (options) => holdfast.queue('mail', { limit: { rate: options } }),
+          (options) => holdfast.pause('mail', options),
+          (options) => holdfast.batch(options),
+          (options) => holdfast.batch({ name: 'b', onComplete: options }),
+          (options) => holdfast.batches(options),
+          (options) => holdfast.inbox('in').page(options),
         ]
         for (const verb of verbs) {
           for (const bad of [null, 5, 'text', true, { stat: 'dead' }] as never[]) {

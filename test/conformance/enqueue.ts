@@ -31,6 +31,7 @@ export function enqueueTests(inWorld: InWorld): void {
             cancelRequested: false,
           },
           ...{ finishedAt: null, progress: null, result: null, error: null, history: [] },
+          ...{ outcome: null, warning: null, costs: null, limitKey: null, batch: null },
         })
       }),
     )

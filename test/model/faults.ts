@@ -204,6 +204,40 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
+  'a store that forgets the limit of a queue': (store) => ({
+    define: (queues) => store.define(queues.map((settings) => ({ ...settings, limit: null }))),
+  }),
+
+  'a store that forgets the limit of a key': (store) => ({
+    define: (queues) => store.define(queues.map((settings) => ({ ...settings, keyLimit: null }))),
+  }),
+
+  'a limit that lets in one too many': (store) => ({
+    define: (queues) =>
+      store.define(
+        queues.map(({ keyLimit, ...rest }) => ({
+          ...rest,
+          keyLimit: keyLimit && { ...keyLimit, concurrency: (keyLimit.concurrency ?? 0) + 1 },
+        })),
+      ),
+  }),
+
+  'a line in which who came first stands last': (store) => ({
+    enqueue: (requests) =>
+      store.enqueue(
+        requests.map(({ jobs }) => ({
+          jobs: jobs.some(({ limitKey }) => limitKey !== null) ? jobs.toReversed() : jobs,
+        })),
+      ),
+  }),
+
+  'a held job that is called ready': (store) => ({
+    jobs: async (query) => {
+      const page = await store.jobs(query)
+      return { ...page, jobs: page.jobs.map((job) => (job.state === 'held' ? { ...job, state: 'ready' } : job)) }
+    },
+  }),
+
   'a key-value entry that outlives its time': (store) => ({
     kvWrite: (writes) => store.kvWrite(writes.map((write) => ('ttlMs' in write ? { ...write, ttlMs: null } : write))),
   }),

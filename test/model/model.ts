@@ -558,6 +558,7 @@ export class Model {
       .filter((job) => !leaves(job))
       .slice(0, max)
     for (const { born } of lapsed) this.#rescue(born, oracle)
+    this.#letInAfter(null)
     for (const job of this.state.live) {
       // The clock was set back: no lease lasts longer than it was given for.
       if (job.hold) job.hold = { ...job.hold, expiresAt: Math.min(job.hold.expiresAt, now + job.leaseMs) }
@@ -570,6 +571,7 @@ export class Model {
       job.error = { name: 'Overdue', message: '' }
       this.#end(job, 'cancelled', null)
     }
+    this.#letInAfter(null)
     yield
     const due = this.due()
       .filter((job) => !leaves(job))

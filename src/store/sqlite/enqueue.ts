@@ -18,9 +18,11 @@ export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswe
 function readKeysAhead(tx: Transaction, jobs: readonly NewJob[]): void {
   const [first] = jobs
   if (!first || first.limitKey === null || jobs.length === 1) return
+  const known = tx.findQueue(first.queue)
+  if (!known) return // made with the first job, so that it goes with one that is refused
   const keys = jobs.filter(({ queue }) => queue === first.queue).map(({ limitKey }) => limitKey)
   tx.keys.readAhead(
-    tx.queue(first.queue),
+    known,
     keys.filter((key) => key !== null),
   )
 }

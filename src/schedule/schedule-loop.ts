@@ -4,7 +4,7 @@
 // second, and what is missed meanwhile is dealt with as each schedule says.
 
 import { Alarm } from '../alarm.ts'
-import type { Timers } from '../clock.ts'
+import type { Pace, Timers } from '../clock.ts'
 import type { Firing } from './firing.ts'
 
 const everyMs = 1_000
@@ -13,13 +13,15 @@ const pauseMs = 20
 export class ScheduleLoop {
   readonly #firing: Firing
   readonly #timers: Timers
+  readonly #random: () => number
   readonly #alarm: Alarm
   #members = 0
   #looking: Promise<void> | null = null
 
-  constructor(firing: Firing, timers: Timers) {
+  constructor(firing: Firing, { timers, random }: Pace) {
     this.#firing = firing
     this.#timers = timers
+    this.#random = random
     this.#alarm = new Alarm(timers, () => this.#look(), { keepsProcess: false })
   }
 
@@ -51,7 +53,7 @@ export class ScheduleLoop {
 
   async #lookOnce(): Promise<void> {
     const startedAt = this.#timers.now()
-    const inAnyCase = everyMs * (0.8 + Math.random() * 0.2) // no two processes in step
+    const inAnyCase = everyMs * (0.8 + this.#random() * 0.2)
     let waitMs = inAnyCase
     try {
       const { nextInMs } = await this.#firing.fireDue()

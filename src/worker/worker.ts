@@ -213,7 +213,7 @@ export class Worker {
     try {
       await this.#work()
     } catch (error) {
-      this.#fail(error)
+      if (!this.#halt.signal.aborted) this.#fail(error) // who was told to stop has nothing left to survive
     }
     await this.#windDown()
     deafen()

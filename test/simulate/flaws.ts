@@ -30,8 +30,6 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
       'effects of a settlement that failed',
       'a death that nobody is told of',
       'a count that is off by one',
-      'a dedup key that is given twice',
-      'an increment that is lost',
     ].map((name) => {
       const [promise, store] = crashFaults[name] as (typeof crashFaults)[string]
       return [name, [promise, { store }] as const]
@@ -70,7 +68,9 @@ function unpaused(store: Store): Partial<Store> {
 }
 
 function idleRenewals(): Partial<Store> {
-  return { renew: async (requests) => requests.map(() => ({ expiresAt: Number.MAX_SAFE_INTEGER, cancelRequested: false })) }
+  return {
+    renew: async (requests) => requests.map(() => ({ expiresAt: Number.MAX_SAFE_INTEGER, cancelRequested: false })),
+  }
 }
 
 function gladRenewals(store: Store): Partial<Store> {

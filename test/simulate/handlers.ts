@@ -18,6 +18,9 @@ export interface HandlerScene {
   readonly isCalm: () => boolean
   /** A handler begins. */
   readonly began: (run: Running) => void
+  /** This job kills whoever runs it. */
+  readonly isPoison: (job: Job) => boolean
+  readonly die: () => void
   /** Names what this run leaves behind. */
   readonly tag: () => string
 }
@@ -44,6 +47,7 @@ export async function handle(scene: HandlerScene, job: Job): Promise<unknown> {
   const { timers, random } = scene
   const run: Running = { id: job.id, startedAt: timers.now(), endedAt: null, abortedAt: null }
   scene.began(run)
+  if (scene.isPoison(job)) scene.die()
   try {
     if (!scene.isCalm() && job.queue === work.name) return await meetFate(scene, job, run)
     return await pause(timers, random.between(0, 5))

@@ -3,6 +3,7 @@
 
 import type { JobInfo } from '../../src/job-info.ts'
 import { type Findings, judge, type Promised } from '../crash/judge.ts'
+import type { Plan } from './plan.ts'
 
 export interface Violation {
   readonly promise: string
@@ -13,7 +14,7 @@ export interface RunFindings {
   readonly findings: Findings
   /** The jobs of the schedule, which has a slot every second. */
   readonly slots: readonly JobInfo[]
-  readonly missed: 'skip' | 'once' | 'all'
+  readonly missed: Plan['missed']
   readonly declaredAt: number
   readonly unscheduledAt: number
   /** How what watchers were told differs from what is. */
@@ -35,11 +36,13 @@ export function judgeRun(run: RunFindings): Violation[] {
 }
 
 function judgeSlots({ slots, missed, declaredAt, unscheduledAt }: RunFindings): Violation[] {
+  if (missed === null) return []
   const promise = 'a slot fires once'
   const fired = slots.map(({ headers }) => Date.parse(headers['holdfast-slot'] ?? ''))
   const twice = fired.filter((slot, n) => fired.indexOf(slot) < n).map((slot) => `${timeOf(slot)} fired twice`)
   const due: number[] = []
-  for (let slot = declaredAt - (declaredAt % 1_000) + 1_000; slot <= unscheduledAt - lateMaxMs; slot += 1_000) due.push(slot)
+  for (let slot = declaredAt - (declaredAt % 1_000) + 1_000; slot <= unscheduledAt - lateMaxMs; slot += 1_000)
+    due.push(slot)
   const forgotten = due.filter((slot) => !fired.includes(slot)).map((slot) => `${timeOf(slot)} did not fire`)
   const never = fired.length === 0 ? ['no slot ever fired'] : []
   return [...twice, ...(missed === 'all' ? forgotten : never)].map((what) => ({ promise, what }))

@@ -242,7 +242,10 @@ export class Network {
 
   #hasLanded(sent: Sent, landed: PromiseSettledResult<Landed>): void {
     const { caller, verb, fault } = sent
-    if (landed.status === 'rejected') return this.#fail(sent, landed.reason as HoldfastError)
+    if (landed.status === 'rejected') {
+      this.#fail(sent, landed.reason as HoldfastError)
+      return
+    }
     const { answer, isAgain } = landed.value
     this.#trace.add('store', `${verb} of ${caller.name}: ${this.#brief(verb, answer)}`)
     if (!isAgain) for (const observer of this.#observers) observer.landed(sent, answer)

@@ -12,7 +12,10 @@ export interface Plan {
   /** Wake-ups come; else nobody ever hears that there are jobs, or that one is to be cancelled. */
   readonly wakes: boolean
   readonly concurrency: number
-  readonly missed: 'skip' | 'once' | 'all'
+  /** What becomes of slots of a schedule that were missed; null where there is no schedule. */
+  readonly missed: 'skip' | 'once' | 'all' | null
+  /** Some jobs kill whoever runs them, every time. */
+  readonly poison: boolean
   /** When nothing goes wrong any more, and nothing new is done. */
   readonly calmAt: number
   readonly deeds: readonly Deed[]
@@ -92,14 +95,15 @@ const callsMax = 120
 export function planOf(seed: number): Plan {
   const random = new Random(seed)
   const places = 1 + random.below(3)
-  const calmAt = Math.round(random.between(1_500, 5_000))
+  const calmAt = Math.round(random.between(800, 3_500))
   const place = () => random.below(places)
   return {
     ...{ seed, places, calmAt },
     inOrder: random.chance(0.5),
     wakes: random.chance(0.85),
     concurrency: 1 + random.below(6),
-    missed: random.pick(['skip', 'once', 'all', 'all']),
+    missed: random.chance(0.5) ? null : random.pick(['skip', 'once', 'all', 'all']),
+    poison: random.chance(0.15),
     deeds: Array.from({ length: 4 + random.below(36) }, () => ({
       place: place(),
       at: Math.round(random.between(0, calmAt) * random.fraction()),

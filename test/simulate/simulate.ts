@@ -42,10 +42,14 @@ export interface Outcome {
 }
 
 const lookEveryMs = 250
+/** What is on its way when all becomes calm arrives within this time. */
+const arrivalMs = 500
 /** So long schedules go on when all is calm, and so long everything else may take to come to its end. */
 const scheduleMs = 2_500
-const drainMs = 15_000
+const drainMs = 30_000
 const closeMs = 20_000
+/** Who was refused for long asks again within this time. */
+const recoverMs = 7_000
 
 export async function simulate(plan: Plan, flaw: Flaw = {}): Promise<Outcome> {
   const run = new Run(plan, flaw)
@@ -102,18 +106,21 @@ class Run {
     const around = this.#surroundings(network)
     this.#around = around
     for (let place = 0; place < this.#plan.places; place++) this.#start(around, place, 0)
-    for (const { at, place, as } of this.#plan.deeds)
-      this.#stage.after(at, null, () => void this.#in(place)?.make(as))
+    for (const { at, place, as } of this.#plan.deeds) this.#stage.after(at, null, () => void this.#in(place)?.make(as))
     await this.#stage.run(this.#plan.calmAt)
 
     network.calm()
     this.#calm()
     const found = withoutTicks(await observe(host, null))
     if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
-    await this.#drain(world, this.#stage.now + scheduleMs, () => false)
-    await host.unschedule(scheduleName)
+    await this.#drain(world, this.#stage.now + arrivalMs, () => false)
+    if (this.#plan.missed !== null) {
+      await this.#drain(world, this.#stage.now + scheduleMs, () => false)
+      await host.unschedule(scheduleName)
+    }
     const unscheduledAt = this.#stage.clock
-    const isDrained = async () => (await host.queues()).every((queue) => queue.name === anchor.queue || isAtItsEnd(queue))
+    const isDrained = async () =>
+      (await host.queues()).every((queue) => queue.name === anchor.queue || isAtItsEnd(queue))
     await this.#drain(world, this.#stage.now + drainMs, isDrained)
     await journal.ask('cancel', { id: anchor.id as string, tag: null }, () => host.cancel(anchor.id as string))
     await this.#close()
@@ -189,9 +196,10 @@ class Run {
     this.#declare(process.holdfast).catch(() => undefined) // the host has
   }
 
-  #declare(holdfast: Holdfast): Promise<unknown> {
+  async #declare(holdfast: Holdfast): Promise<void> {
     const { missed } = this.#plan
-    return holdfast.schedule(scheduleName, { cron: '* * * * * *', queue: ticks, payload: { label: 'tick' }, missed })
+    if (missed === null) return
+    await holdfast.schedule(scheduleName, { cron: '* * * * * *', queue: ticks, payload: { label: 'tick' }, missed })
   }
 
   /** Somebody else takes its place after a while. */
@@ -226,13 +234,11 @@ class Run {
   }
 
   async #close(): Promise<void> {
-    await this.#stage.run(this.#stage.now + lookEveryMs)
+    await this.#stage.run(this.#stage.now + recoverMs, () => this.#alive.every(isWell))
     this.#isOver = true
     for (const process of this.#alive) {
-      const { ok, why, running, unsettled, abandoned } = process.worker.health()
-      const isWell = (ok || abandoned > 0) && running === 0 && unsettled === 0
-      if (!process.isEnding && !isWell)
-        this.#accuse('who survives is well', `${process.name}: ${why}, ${running} running, ${unsettled} unsettled`)
+      if (!isWell(process))
+        this.#accuse('who survives is well', `${process.name}: ${JSON.stringify(process.worker.health())}`)
       process.end(1_000)
     }
     await this.#stage.run(this.#stage.now + closeMs, () => this.#alive.length === 0)
@@ -253,6 +259,12 @@ class Run {
     this.#ticks += 1
     return this.#stage.now + this.#ticks * 1e-6
   }
+}
+
+/** Takes work and owes nothing, or has left. */
+function isWell({ worker, isEnding }: Process): boolean {
+  const { ok, running, unsettled, abandoned } = worker.health()
+  return isEnding || ((ok || abandoned > 0) && running === 0 && unsettled === 0)
 }
 
 /** Slots of the schedule are judged apart. */

@@ -95,7 +95,8 @@ export class Witness implements Observer {
       if (before) this.#accuse('a job has one holder at a time', `${id} is handed out, held by ${before.holder.name}`)
       if (this.#fences.has(fence)) this.#accuse('a fence names one hold', `the fence of ${id} was given out before`)
       if (this.#paused.has(queue)) this.#accuse('a paused queue hands out nothing', `${id} of ${queue}`)
-      if (attempt > maxAttempts) this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
+      if (attempt > maxAttempts)
+        this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
       this.#fences.add(fence)
       const isWorkers = worker.startsWith(`${holder.name}#`)
       this.#holds.set(id, { id, fence, holder, isWorkers, grantedAt: this.#stage.now, expiresAt })
@@ -108,7 +109,10 @@ export class Witness implements Observer {
       const hold = this.#current(id, fence)
       if (isRefused(answer)) return
       if ((answer === 'lost') === (hold !== null))
-        this.#accuse('only who holds a job renews it', `the renewal of ${id} is ${answer === 'lost' ? 'lost' : 'taken'}`)
+        this.#accuse(
+          'only who holds a job renews it',
+          `the renewal of ${id} is ${answer === 'lost' ? 'lost' : 'taken'}`,
+        )
       if (hold && answer !== 'lost') {
         hold.grantedAt = this.#stage.now
         hold.expiresAt = answer.expiresAt
@@ -140,7 +144,10 @@ export class Witness implements Observer {
         continue
       }
       if (hold.expiresAt > this.#stage.clock)
-        this.#accuse('only expired leases are taken back', `${id} is taken back ${hold.expiresAt - this.#stage.clock} ms early`)
+        this.#accuse(
+          'only expired leases are taken back',
+          `${id} is taken back ${hold.expiresAt - this.#stage.clock} ms early`,
+        )
       if (hold.isWorkers) this.#lost(hold)
     }
   }

@@ -33,7 +33,9 @@ const deeds = {
   enqueueOne: 26,
   enqueueMany: 12,
   enqueueLitter: 4,
-  meddle: 18,
+  meddle: 14,
+  cancelRunning: 7,
+  requeue: 4,
   increment: 4,
   putOwn: 3,
   turnValve: 3,
@@ -104,9 +106,9 @@ export function planOf(seed: number): Plan {
     concurrency: 1 + random.below(6),
     missed: random.chance(0.5) ? null : random.pick(['skip', 'once', 'all', 'all']),
     poison: random.chance(0.15),
-    deeds: Array.from({ length: 4 + random.below(36) }, () => ({
+    deeds: Array.from({ length: 6 + random.below(44) }, () => ({
       place: place(),
-      at: Math.round(random.between(0, calmAt) * random.fraction()),
+      at: Math.round(random.between(0, calmAt) * (random.chance(0.5) ? random.fraction() : 1)),
       as: random.weighted(deeds),
     })).sort((a, b) => a.at - b.at),
     faults: Array.from({ length: random.below(12) }, () => ({

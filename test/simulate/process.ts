@@ -185,6 +185,9 @@ export class Process implements Watched {
         return enqueueLitter(world, label)
       case 'meddle':
         return meddle(world, label)
+      case 'cancelRunning':
+      case 'requeue':
+        return meddle(world, label, as)
       case 'increment':
         return increment(world)
       case 'putOwn':

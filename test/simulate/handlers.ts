@@ -41,7 +41,7 @@ const fates = {
   ignores: 2,
 } as const
 
-const durations = { none: 40, short: 35, long: 15, leases: 10 } as const
+const durations = { none: 35, short: 30, long: 17, leases: 18 } as const
 
 export async function handle(scene: HandlerScene, job: Job): Promise<unknown> {
   const { timers, random } = scene

@@ -69,7 +69,7 @@ const faults = {
   /** The call lands, and its answer comes late. */
   slowBack: 4,
   /** The store is away, for this process. */
-  cutOff: 3,
+  cutOff: 4,
   /** The store is away, for everybody. */
   outage: 2,
   /** The process is killed as it makes the call; nobody knows whether that lands. */
@@ -77,7 +77,7 @@ const faults = {
   /** The process is killed when the call has landed, before it hears of it. */
   killedUnheard: 6,
   /** The process stands still. */
-  frozen: 4,
+  frozen: 6,
   /** The process is asked to end. */
   stopped: 3,
   /** The process hears of no jobs and no cancels. */
@@ -92,12 +92,14 @@ export const leaseMs = 900
 export const timeoutMs = 4_000
 export const unwindMs = 500
 
-const callsMax = 120
+/** So many calls a process makes before it works. */
+const beginning = 12
+const callsMax = 100
 
 export function planOf(seed: number): Plan {
   const random = new Random(seed)
   const places = 1 + random.below(3)
-  const calmAt = Math.round(random.between(800, 3_500))
+  const calmAt = Math.round(random.between(1_200, 4_000))
   const place = () => random.below(places)
   return {
     ...{ seed, places, calmAt },
@@ -113,9 +115,11 @@ export function planOf(seed: number): Plan {
     })).sort((a, b) => a.at - b.at),
     faults: Array.from({ length: random.below(12) }, () => ({
       place: place(),
-      call: Math.floor(callsMax * random.fraction() * random.fraction()),
+      call: random.chance(0.2)
+        ? random.below(beginning)
+        : beginning + Math.floor(callsMax * random.fraction() * random.fraction()),
       as: random.weighted(faults),
-      ms: Math.round(random.chance(0.5) ? random.between(1, 500) : random.between(500, 2.5 * leaseMs)),
+      ms: Math.round(random.chance(0.4) ? random.between(1, leaseMs) : random.between(leaseMs, 3 * leaseMs)),
     })),
   }
 }

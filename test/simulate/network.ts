@@ -79,6 +79,7 @@ export class Network {
   readonly #observers: readonly Observer[]
   readonly #random: Random
   readonly #faults: ReadonlyMap<string, Fault>
+  readonly #callers = new Set<Caller>()
   readonly #calls = new Map<number, number>()
   readonly #onTheirWay = new Set<Sent>()
   readonly #unheard = new Set<Sent>()
@@ -106,6 +107,7 @@ export class Network {
 
   /** The store as this process sees it. */
   storeOf(caller: Caller, onClose: () => void): Store {
+    this.#callers.add(caller)
     const { capabilities } = this.#store
     const calls = verbs.map((verb) => [verb, (...args: unknown[]) => this.#send(caller, verb, args)])
     return {
@@ -179,7 +181,14 @@ export class Network {
     else if (as === 'deaf') caller.deafUntil = Math.max(caller.deafUntil, until)
     else if (as === 'cutOff') caller.cutOffUntil = Math.max(caller.cutOffUntil, until)
     else if (as === 'outage') this.#awayUntil = Math.max(this.#awayUntil, until)
+    else if (as === 'clock') this.#setForward(ms)
     if (as === 'slowThere' || as === 'slowBack') caller.disturb(until + recoveryMs)
+  }
+
+  /** Leases run out all at once. */
+  #setForward(ms: number): void {
+    this.#stage.setForward(ms)
+    for (const caller of this.#callers) caller.disturb(this.#stage.now)
   }
 
   #isAway(caller: Caller): boolean {

@@ -82,6 +82,8 @@ const faults = {
   stopped: 3,
   /** The process hears of no jobs and no cancels. */
   deaf: 3,
+  /** The clock of the store is set forward. */
+  clock: 1,
 } as const
 
 export type FaultName = keyof typeof faults

@@ -25,6 +25,7 @@ export class Stage {
   readonly #events: Event[] = []
   #now = 0
   #count = 0
+  #jumpedMs = 0
 
   /** Milliseconds since the beginning. */
   get now(): number {
@@ -33,7 +34,12 @@ export class Stage {
 
   /** What a store or a person would read from a clock. */
   get clock(): number {
-    return epochMs + Math.floor(this.#now)
+    return epochMs + Math.floor(this.#now) + this.#jumpedMs
+  }
+
+  /** Somebody sets the clock forward; timers do not notice. */
+  setForward(ms: number): void {
+    this.#jumpedMs += Math.floor(ms)
   }
 
   /** How many events there were. */

@@ -1,13 +1,13 @@
 // One run: processes in trouble for a while, then calm, in which everything must come to its end; then the verdict.
 
 import type { Clock, Timers } from '../../src/clock.ts'
-import { Holdfast } from '../../src/holdfast.ts'
+import { Holdfast, type QueueInfo } from '../../src/holdfast.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { MakeLoop } from '../../src/worker/worker.ts'
 import { dropAnchor, isAtItsEnd } from '../crash/drain.ts'
 import { claim, settleAs } from '../crash/fates.ts'
-import { Journal, parseJournal } from '../crash/journal.ts'
+import { Journal, type Note, parseJournal } from '../crash/journal.ts'
 import { setPaused } from '../crash/meddling.ts'
 import { type Observation, observe } from '../crash/observe.ts'
 import { Random } from '../crash/random.ts'
@@ -30,6 +30,10 @@ export interface Flaw {
   /** The store as one process sees it. */
   readonly wire?: (store: Store) => Partial<Store>
   readonly makeLoop?: MakeLoop
+}
+
+interface Host extends World {
+  readonly notes: () => Note[]
 }
 
 export interface Outcome {
@@ -93,52 +97,70 @@ class Run {
 
   async live(): Promise<void> {
     const store = await this.#open()
-    const host = new Holdfast(this.#observed(store), { timers: this.#timers(), logger: false, random: () => 0.5 })
     const told = new Told(store)
     await told.begin([])
-    const lines: string[] = []
-    const journal = new Journal((line) => lines.push(line), { mayBeDown: false, now: () => this.#noteTime() })
-    const world = { ...{ holdfast: host, journal, random: this.#random, life: 'host' }, now: () => this.#stage.clock }
-    await dropAnchor(world)
-    await this.#declare(host)
+    const host = this.#host(store)
+    await dropAnchor(host)
+    await this.#declare(host.holdfast)
     const declaredAt = this.#stage.clock
     const network = new Network(this.#stage, store, this.#plan, this.#trace, [this.#witness, this.#ledger])
     const around = this.#surroundings(network)
     this.#around = around
-    for (let place = 0; place < this.#plan.places; place++) this.#start(around, place, 0)
-    for (const { at, place, as } of this.#plan.deeds) this.#stage.after(at, null, () => void this.#in(place)?.make(as))
-    await this.#stage.run(this.#plan.calmAt)
-
+    await this.#trouble(around)
     network.calm()
-    this.#calm()
-    const found = withoutTicks(await observe(host, null))
-    if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
-    await this.#drain(world, this.#stage.now + arrivalMs, () => false)
-    if (this.#plan.missed !== null) {
-      await this.#drain(world, this.#stage.now + scheduleMs, () => false)
-      await host.unschedule(scheduleName)
-    }
-    const unscheduledAt = this.#stage.clock
-    const isDrained = async () =>
-      (await host.queues()).every((queue) => queue.name === anchor.queue || isAtItsEnd(queue))
-    await this.#drain(world, this.#stage.now + drainMs, isDrained)
-    await journal.ask('cancel', { id: anchor.id as string, tag: null }, () => host.cancel(anchor.id as string))
+    const found = withoutTicks(await observe(host.holdfast, null))
+    const unscheduledAt = await this.#heal(around, host)
     await this.#close()
 
-    const left = await observe(host, null)
-    const notes = [
-      ...this.#ledger.notes,
-      ...this.#processes.flatMap((process) => process.notes),
-      ...parseJournal(lines.join('')),
-    ].sort((a, b) => a.at - b.at)
-    const untold = await told.differenceOf(await readRecords(store, { queue: null, state: null }))
+    const left = await observe(host.holdfast, null)
+    const ofProcesses = this.#processes.flatMap((process) => process.notes)
+    const notes = [...this.#ledger.notes, ...ofProcesses, ...host.notes()].sort((a, b) => a.at - b.at)
     const findings = { notes, found, left: withoutTicks(left), losesClaims: false }
     const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
+    const untold = await told.differenceOf(await readRecords(store, { queue: null, state: null }))
     const verdict = judgeRun({ findings, slots, untold, missed: this.#plan.missed, declaredAt, unscheduledAt })
     for (const { promise, what } of verdict) this.#accuse(promise, what)
     network.end()
     await rest()
-    await host.close()
+    await host.holdfast.close()
+  }
+
+  async #trouble(around: Surroundings): Promise<void> {
+    for (let place = 0; place < this.#plan.places; place++) this.#start(around, place, 0)
+    for (const { at, place, as } of this.#plan.deeds) this.#stage.after(at, null, () => void this.#in(place)?.make(as))
+    await this.#stage.run(this.#plan.calmAt)
+    this.#trace.add('', 'all is calm from here on')
+    this.#isCalm = true
+  }
+
+  /** All comes to its end. Answers until when the schedule was there. */
+  async #heal(around: Surroundings, host: Host): Promise<number> {
+    const { holdfast, journal } = host
+    if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
+    await this.#drain(host, this.#stage.now + arrivalMs, () => false)
+    if (this.#plan.missed !== null) {
+      await this.#drain(host, this.#stage.now + scheduleMs, () => false)
+      await holdfast.unschedule(scheduleName)
+    }
+    const unscheduledAt = this.#stage.clock
+    const isAtEnd = (queue: QueueInfo) => queue.name === anchor.queue || isAtItsEnd(queue)
+    await this.#drain(host, this.#stage.now + drainMs, async () => (await holdfast.queues()).every(isAtEnd))
+    const id = anchor.id as string
+    await journal.ask('cancel', { id, tag: null }, () => holdfast.cancel(id))
+    return unscheduledAt
+  }
+
+  /** Whoever looks after the run: sees to it that there is an end, and nothing ever befalls it. */
+  #host(store: Store): Host {
+    const timers: Timers = {
+      now: () => this.#stage.now,
+      after: (ms, call) => this.#stage.after(ms, null, () => void call()),
+    }
+    const holdfast = new Holdfast(this.#observed(store), { timers, logger: false, random: () => 0.5 })
+    const lines: string[] = []
+    const journal = new Journal((line) => lines.push(line), { mayBeDown: false, now: () => this.#noteTime() })
+    const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#stage.clock, waitMs: 0 }
+    return { ...world, notes: () => parseJournal(lines.join('')) }
   }
 
   async #open(): Promise<Store> {
@@ -149,7 +171,7 @@ class Run {
 
   /** What the host does is seen, too. */
   #observed(store: Store): Store {
-    const caller = this.#host()
+    const caller = this.#hostAsCaller()
     const see = (verb: 'claim' | 'settle' | 'sweep') => async (request: never) => {
       const answer = await store[verb](request)
       this.#witness.landed({ caller, verb, args: [request] }, answer)
@@ -158,7 +180,7 @@ class Run {
     return overlaid(store, { claim: see('claim'), settle: see('settle'), sweep: see('sweep') } as Partial<Store>)
   }
 
-  #host(): Watched {
+  #hostAsCaller(): Watched {
     const ease = { isDead: false, isEnding: false, frozenUntil: 0, cutOffUntil: 0, deafUntil: 0, calmSince: 0 }
     const nothing = () => {}
     const acts = { asks: nothing, disturb: nothing, die: nothing, freeze: nothing, end: nothing }
@@ -210,11 +232,6 @@ class Run {
     })
   }
 
-  #calm(): void {
-    this.#trace.add('', 'all is calm from here on')
-    this.#isCalm = true
-  }
-
   /** Looks every now and then, resumes what is paused, and empties the queues that no worker serves. */
   async #drain(world: World, untilMs: number, isDone: () => boolean | Promise<boolean>): Promise<void> {
     while (this.#stage.now < untilMs && !(await isDone())) {
@@ -229,7 +246,7 @@ class Run {
 
   async #empty(world: World, queue: string): Promise<void> {
     const worker = `host-${this.#noteTime()}`
-    for (const lease of await claim({ ...world, waitMs: 0 }, worker, { queues: [queue], max: 100, wait: 0 }))
+    for (const lease of await claim(world, worker, { queues: [queue], max: 100, wait: 0 }))
       await settleAs(world, lease, { worker, as: 'done' })
   }
 
@@ -248,10 +265,6 @@ class Run {
     const text = this.#trace.rename(what)
     this.#trace.add('JUDGE', `${promise}: ${text}`)
     this.#violations.push({ promise, what: text })
-  }
-
-  #timers(): Timers {
-    return { now: () => this.#stage.now, after: (ms, call) => this.#stage.after(ms, null, () => void call()) }
   }
 
   /** Later with every note. */

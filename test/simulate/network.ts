@@ -30,7 +30,6 @@ const partial: ReadonlySet<Verb> = new Set([
 export interface Caller extends Actor {
   readonly name: string
   readonly place: number
-  readonly random: Random
   cutOffUntil: number
   deafUntil: number
   /** It makes a call. */

@@ -184,7 +184,7 @@ class Run {
     const ease = { isDead: false, isEnding: false, frozenUntil: 0, cutOffUntil: 0, deafUntil: 0, calmSince: 0 }
     const nothing = () => {}
     const acts = { asks: nothing, disturb: nothing, die: nothing, freeze: nothing, end: nothing }
-    return { name: 'host', place: -1, random: this.#random, runs: [], ...ease, ...acts }
+    return { name: 'host', place: -1, runs: [], ...ease, ...acts }
   }
 
   #surroundings(network: Network): Surroundings {

@@ -117,6 +117,8 @@ export interface HoldfastParts {
   readonly events?: Events
   /** Where log lines go; stderr unless given, and nowhere when it is `false`. */
   readonly logger?: Logger | false | undefined
+  /** From 0 up to but not 1: what backoff and pauses are jittered by. */
+  readonly random?: () => number
 }
 
 /** What `holdfast/testing` needs of a client and nobody else is to have. */
@@ -134,6 +136,7 @@ export class Holdfast {
   readonly #events: Events
   readonly #stopLog: () => void
   readonly #timers: Timers
+  readonly #random: () => number
   readonly #sweeper: Sweeper
   readonly #sweeps: SweepLoop
   readonly #waiters: Waiters
@@ -159,13 +162,15 @@ export class Holdfast {
   readonly #scheduleLoop: ScheduleLoop
   #closing: Promise<void> | null = null
 
-  constructor(store: Store, { timers = systemTimers, events = new Events(), logger }: HoldfastParts = {}) {
+  constructor(store: Store, parts: HoldfastParts = {}) {
+    const { timers = systemTimers, events = new Events(), logger, random = Math.random } = parts
     this.#store = store
     this.#events = events
     this.#stopLog = logTo(events, logger)
     this.#timers = timers
+    this.#random = random
     this.#waiters = new Waiters(timers)
-    this.#sweeper = new Sweeper(store, events, timers)
+    this.#sweeper = new Sweeper(store, events, { timers, random })
     this.#sweeps = new SweepLoop(this.#sweeper, timers)
     this.#unsubscribe = store.subscribe({
       onReady: (queue, count) => {
@@ -196,7 +201,7 @@ export class Holdfast {
     }
     this.#schedules = new Schedules(schedulesDesk)
     this.#firing = new Firing(schedulesDesk, this.#schedules)
-    this.#scheduleLoop = new ScheduleLoop(this.#firing, events, timers)
+    this.#scheduleLoop = new ScheduleLoop(this.#firing, events, { timers, random })
     this.#batches = new Batches(this.#batchDesk())
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
@@ -215,9 +220,10 @@ export class Holdfast {
       renew: (request) => this.#renews.add(request),
       progress: (request) => this.#progress.add(request),
       settle: (request) => traceSettle(request, (traced) => this.#settleOne(traced)),
-      random: Math.random,
+      random,
     }
     this.#claims = new Claims({
+      timers,
       waiters: this.#waiters,
       sweeper: this.#sweeper,
       leaseDesk: this.#leaseDesk,
@@ -664,7 +670,7 @@ export class Holdfast {
         this.#cancelListeners.add(listener)
         return () => this.#cancelListeners.delete(listener)
       },
-      random: Math.random,
+      random: this.#random,
     }
   }
 }

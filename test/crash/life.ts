@@ -49,7 +49,7 @@ export class Life {
       settle2: settle,
       settle3: settle,
       late: (world, label) => Promise.all([settleLate(world, label, abandoned), sleep(pauseMs)]),
-      meddle,
+      meddle: (world, label) => meddle(world, label),
       increment,
       own: putOwn,
       valve: (world, label) => Promise.all([turnValve(world, label), sleep(pauseMs)]),

@@ -89,7 +89,10 @@ describe('a producer', () => {
     await client.query('set search_path = trap, pg_catalog')
     const [{ lane }] = (await client.query(`select lane from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)).rows
     const values = [[crypto.randomUUID()], [lane], [5], ['1']]
-    await client.query('select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, null)', values)
+    await client.query(
+      'select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, null)',
+      values,
+    )
     assert.deepEqual((await client.query('select who from trap.stolen')).rows, [])
     await client.end()
   })

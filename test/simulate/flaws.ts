@@ -118,7 +118,8 @@ function onlyOnce(store: Store): Partial<Store> {
 }
 
 function withoutSweeps(): Partial<Store> {
-  const nothing = { rescued: 0, lapsed: [], promoted: 0, overdue: 0, pruned: 0, more: false, nextDueAt: null, now: 0 }
+  const counts = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
+  const nothing = { ...counts, lapsed: [], more: false, nextDueAt: null, now: 0 }
   return { sweep: async () => nothing }
 }
 

@@ -20,25 +20,28 @@ export interface FleetOptions {
 
 /** How long a process may take to end once it is asked to. */
 const stopMaxMs = 30_000
+const drainMaxMs = 60_000
 
 export class Fleet implements AsyncDisposable {
   readonly failures: string[] = []
   settled = 0
   readonly #options: FleetOptions
-  readonly #posts: Post[]
+  readonly #posts: readonly Post[]
+  readonly #watchers: readonly Post[]
+  readonly #others: readonly Post[]
   readonly #offsets = new Map<string, number>()
 
   constructor(options: FleetOptions) {
     this.#options = options
     this.#posts = options.parts.map((part, n) => new Post(part, (life, seed) => this.#start(part.role, n, life, seed)))
+    this.#watchers = this.#posts.filter(({ part }) => part.role === 'watches')
+    this.#others = this.#posts.filter(({ part }) => part.role !== 'watches')
   }
 
   /** The watcher first: what comes after it has begun, it must be told of. */
   async start(): Promise<void> {
-    const isWatcher = ({ part }: Post) => part.role === 'watches'
-    for (const posts of [this.#posts.filter(isWatcher), this.#posts.filter((post) => !isWatcher(post))]) {
-      await Promise.all(posts.map((post) => post.fill(this.failures)))
-    }
+    await this.#fill(this.#watchers)
+    await this.#fill(this.#others)
   }
 
   at(who: number): Process | undefined {
@@ -53,24 +56,27 @@ export class Fleet implements AsyncDisposable {
     setClock(file, offset)
   }
 
-  /** Asks everybody but the watcher to end; afterwards it watches on alone. */
+  /** Asks everybody to end, but for the watcher, who dies once more. */
   async stop(): Promise<void> {
-    await Promise.all(this.#posts.filter(({ part }) => part.role !== 'watches').map((post) => this.#stop(post)))
+    await Promise.all([...this.#watchers.map((post) => post.clear()), ...this.#others.map((post) => this.#stop(post))])
   }
 
-  async stopWatcher(): Promise<void> {
-    await Promise.all(this.#posts.filter(({ part }) => part.role === 'watches').map((post) => this.#stop(post)))
+  /** Lets the watcher see what `work` does, to the end. */
+  async watched(work: () => Promise<void>): Promise<void> {
+    await this.#fill(this.#watchers)
+    await work()
+    await Promise.all(this.#watchers.map((post) => this.#stop(post)))
   }
 
   /** Somebody who comes when all others have ended, and ends by itself. */
   async run(program: string): Promise<void> {
     const process = this.#start(program, 0, program, 0)
-    const late = sleep(2 * stopMaxMs).then(() => {
+    const failure = await within(drainMaxMs, process.ended)
+    if (failure === 'late') {
       process.kill('SIGKILL')
-      return `${program} did not come to its end`
-    })
-    const failure = await Promise.race([process.ended, late])
-    if (failure !== null) this.failures.push(failure)
+      await process.ended
+    }
+    if (failure !== null) this.failures.push(failure === 'late' ? `${program} did not come to its end` : failure)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -92,18 +98,18 @@ export class Fleet implements AsyncDisposable {
     return new Process({ program, duty, clockFile, onSettled })
   }
 
+  async #fill(posts: readonly Post[]): Promise<void> {
+    await Promise.all(posts.map((post) => post.fill(this.failures)))
+  }
+
   async #stop(post: Post): Promise<void> {
     const { process } = post
     post.isOver = true
     process?.kill('SIGCONT')
     process?.tell({ do: 'stop' })
-    const timer = new AbortController()
-    const late = sleep(stopMaxMs, 'late', { signal: timer.signal }).catch(() => null)
-    if ((await Promise.race([post.over, late])) === 'late') {
-      this.failures.push(`${process?.life} did not end when it was asked to`)
-      await post.clear()
-    }
-    timer.abort()
+    if ((await within(stopMaxMs, post.over)) !== 'late') return
+    this.failures.push(`${process?.life} did not end when it was asked to`)
+    await post.clear()
   }
 
   #clockFile(who: number): string {
@@ -117,6 +123,7 @@ class Post {
   process: Process | undefined
   over: Promise<void> = Promise.resolve()
   isOver = false
+  #lives = 0
   readonly #start: (life: string, seed: number) => Process
 
   constructor(part: Part, start: (life: string, seed: number) => Process) {
@@ -126,11 +133,12 @@ class Post {
 
   /** Resolves when somebody is there for the first time. */
   async fill(failures: string[]): Promise<void> {
+    this.isOver = false
     const random = new Random(this.part.seed)
     const first = Promise.withResolvers<void>()
     const stay = async () => {
-      for (let generation = 0; !this.isOver; generation++) {
-        const process = this.#start(`${this.part.role}${this.part.seed}x${generation}`, random.below(2 ** 32))
+      while (!this.isOver) {
+        const process = this.#start(`${this.part.role}${this.part.seed}x${this.#lives++}`, random.below(2 ** 32))
         this.process = process
         await process.opened
         first.resolve()
@@ -149,5 +157,15 @@ class Post {
     this.isOver = true
     this.process?.kill('SIGKILL')
     await this.over
+  }
+}
+
+async function within<T>(ms: number, event: Promise<T>): Promise<T | 'late'> {
+  const timer = new AbortController()
+  const late = sleep(ms, 'late' as const, { signal: timer.signal }).catch(() => 'late' as const)
+  try {
+    return await Promise.race([event, late])
+  } finally {
+    timer.abort()
   }
 }

@@ -113,8 +113,7 @@ class Round {
     await this.#fleet.stop()
     const found = await this.#ground.observe()
     await this.#inspect('after the last fault')
-    await this.#fleet.run('drains')
-    await this.#fleet.stopWatcher()
+    await this.#fleet.watched(() => this.#fleet.run('drains'))
     const left = await this.#ground.observe()
     await this.#inspect('in the end')
     return { found, left }

@@ -191,7 +191,12 @@ async function furnish(url: string, directory: string): Promise<void> {
   await using application = applicationAt(url)
   await application.make(tables)
   for (const queue of queues) await holdfast.queue(queue as (typeof queues)[0]).claim()
-  await holdfast.schedule(tick.name, { cron: tick.cron, queue: tick.queue, missed: tick.missed, payload: { kind: 'tick' } })
+  await holdfast.schedule(tick.name, {
+    cron: tick.cron,
+    queue: tick.queue,
+    missed: tick.missed,
+    payload: { kind: 'tick' },
+  })
   await dropAnchor({ holdfast, journal: Journal.at(join(directory, 'setup.log'), { mayBeDown: false }) })
 }
 

@@ -26,7 +26,7 @@ export function judgeOrder(evidence: Evidence): Ruling {
 function placesOf(evidence: Evidence): Place[] {
   const claims = new Map(evidence.of('claim').map((note) => [note.asked.worker, note]))
   const moved = new Set(
-    (['reprioritise', 'reschedule', 'wake', 'requeue', 'cancel'] as const)
+    (['reprioritise', 'reschedule', 'wake'] as const)
       .flatMap((verb) => evidence.of(verb).filter(isPossible))
       .map(({ asked }) => asked.id),
   )
@@ -34,7 +34,7 @@ function placesOf(evidence: Evidence): Place[] {
     if (!entry.atOnce || answer?.status !== 'created' || moved.has(answer.id)) return []
     const [job] = evidence.jobs.get(answer.id) ?? []
     const claim = claims.get(job?.history[0]?.worker ?? '')
-    if (!job || !claim || job.history.length >= 50 || evidence.mayBeRequeued(job)) return []
+    if (!job || !claim || job.history.length >= 50) return []
     return [
       {
         ...{ id: job.id, lane: `${entry.queue} ${entry.priority}`, call },

@@ -7,7 +7,7 @@ import { check, type Ruling, together } from './ruling.ts'
 
 /** Promise: a counter equals the increments that were answered, give or take those that nobody knows of. */
 export function judgeCounters(evidence: Evidence): Ruling {
-  return check(counters, (key) => {
+  const perKey = counters.map((key) => {
     const tried = evidence.of('increment').filter(({ asked }) => asked.key === key)
     const applied = tried.filter(({ answer }) => answer?.applied)
     const unknown = tried.filter(isUnknown).length
@@ -15,9 +15,11 @@ export function judgeCounters(evidence: Evidence): Ruling {
     const values = new Set(applied.map(({ asked }) => asked.value))
     const overwritten =
       values.size === applied.length ? [] : [`${key} went to ${applied.length - values.size} values more than once`]
-    if (value >= applied.length && value <= applied.length + unknown) return overwritten
-    return [...overwritten, `${key} is ${value} after ${applied.length} increments and ${unknown} unknown ones`]
+    const isRight = value >= applied.length && value <= applied.length + unknown
+    const sum = `${key} is ${value} after ${applied.length} increments and ${unknown} unknown ones`
+    return { checks: tried.length, faults: isRight ? overwritten : [...overwritten, sum] }
   })
+  return together(...perKey)
 }
 
 /** Promise: what was written last stands. */

@@ -1,0 +1,28 @@
+// The torture tortured: a tree that breaks a promise ends red, by that promise. A judge that cannot fail proves nothing.
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { scratchDirectory } from '../support/scratch.ts'
+import { run } from '../support/shell.ts'
+import { onlyLong } from '../support/system.ts'
+import { plant, variants } from './variants.ts'
+
+const seed = '20300101'
+const minutesMax = '2'
+/** The others take minutes. */
+const always = ['sqlite: counts updated beside the settlement']
+
+for (const [name, variant] of Object.entries(variants)) {
+  const skip = always.includes(name) ? false : onlyLong('tortures a broken tree')
+  test(`the torture catches ${name}`, { skip }, async () => {
+    await using tree = await scratchDirectory()
+    plant(tree.path, variant)
+    const { store, breaks } = variant
+    const args = ['--store', store, '--minutes', minutesMax, '--seconds', '8', '--seed', seed]
+    const { code, stdout, stderr } = await run(process.execPath, [join(tree.path, 'test/torture/run.ts'), ...args], {
+      timeoutMs: 280_000,
+    })
+    assert.equal(code, 1, stdout + stderr)
+    assert.ok(stdout.includes(`broken: ${breaks}`), stdout)
+  })
+}

@@ -14,7 +14,8 @@ export interface Part {
 }
 
 export type Fault =
-  | { readonly kind: 'kill'; readonly who: number }
+  /** Killed, or asked to end; replaced either way. */
+  | { readonly kind: 'kill' | 'retire'; readonly who: number }
   /** Stopped, past its leases, and let go on. */
   | { readonly kind: 'freeze' | 'block'; readonly who: number; readonly ms: number }
   /** The clock of the machine, or of one process where the store has its own. */
@@ -48,7 +49,7 @@ const parts: readonly Role[] = ['watches', 'produces', 'claims', 'works', 'works
 /** The mean time between two faults. */
 const everyMs = 600
 
-const everywhere = { kill: 30, freeze: 8, block: 8, clock: 5, poison: 2, snapshot: 4, transaction: 4 }
+const everywhere = { kill: 30, retire: 8, freeze: 8, block: 8, clock: 5, poison: 2, snapshot: 4, transaction: 4 }
 const weights: Readonly<Record<StoreName, Readonly<Record<string, number>>>> = {
   sqlite: everywhere,
   postgres: { ...everywhere, cut: 15, drop: 5, hold: 5, restart: 2, crash: 3, deafen: 4 },
@@ -74,6 +75,7 @@ function draw(random: Random, kind: FaultKind): Fault {
   const ms = (from: number, to: number) => Math.round(random.between(from, to))
   switch (kind) {
     case 'kill':
+    case 'retire':
       return { kind, who }
     case 'poison':
       return { kind, who: parts.indexOf('produces') }
@@ -99,9 +101,4 @@ function draw(random: Random, kind: FaultKind): Fault {
     case 'cut':
       return { kind, moment: random.pick(['before', 'during', 'after'] as const) }
   }
-}
-
-export function told(fault: Fault): string {
-  const { kind, ...rest } = fault
-  return [kind, ...Object.entries(rest).map(([name, value]) => `${name} ${value}`)].join(' ')
 }

@@ -133,6 +133,8 @@ class Round {
     switch (fault.kind) {
       case 'kill':
         return process?.kill('SIGKILL')
+      case 'retire':
+        return process?.tell({ do: 'stop' })
       case 'freeze':
         process?.kill('SIGSTOP')
         await sleep(fault.ms)

@@ -8,7 +8,7 @@ import { duty, openWorld, say, serve } from './member.ts'
 
 const path = `${duty.log}.told`
 /** How long nothing must be told until all is. */
-const quietMs = 2_500
+const quietMs = 1_500
 
 const write = (line: WatchLine) => appendFileSync(path, `${JSON.stringify(line)}\n`)
 const world = await openWorld()

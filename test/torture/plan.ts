@@ -45,9 +45,9 @@ export interface PlanOptions {
   readonly hasSmallDisk: boolean
 }
 
-const parts: readonly Role[] = ['watches', 'produces', 'claims', 'works', 'works']
+const parts: readonly Role[] = ['watches', 'produces', 'produces', 'claims', 'works', 'works']
 /** The mean time between two faults. */
-const everyMs = 600
+const everyMs = 800
 
 const everywhere = { kill: 30, retire: 8, freeze: 8, block: 8, clock: 5, poison: 2, snapshot: 4, transaction: 4 }
 const weights: Readonly<Record<StoreName, Readonly<Record<string, number>>>> = {

@@ -18,7 +18,7 @@ for (const [name, variant] of Object.entries(variants)) {
     await using tree = await scratchDirectory()
     plant(tree.path, variant)
     const { store, breaks } = variant
-    const args = ['--store', store, '--minutes', minutesMax, '--seconds', '8', '--seed', seed]
+    const args = ['--store', store, '--minutes', minutesMax, '--seconds', '15', '--seed', seed]
     const { code, stdout, stderr } = await run(process.execPath, [join(tree.path, 'test/torture/run.ts'), ...args], {
       timeoutMs: 280_000,
     })

@@ -95,8 +95,9 @@ export const variants: Readonly<Record<string, Variant>> = {
         from: `      tx.finish()
       this.#pagesInLog += pagesACommit`,
         to: `      tx.finish()
-      if (calls.every(({ verb }) => verb === 'enqueue')) {
-        this.early?.(replies, noNews)
+      const enqueues = replies.filter(({ verb }) => verb === 'enqueue')
+      if (enqueues.length > 0) {
+        this.early?.(enqueues, noNews)
         Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20)
       }
       this.#pagesInLog += pagesACommit`,
@@ -111,8 +112,7 @@ export const variants: Readonly<Record<string, Variant>> = {
       {
         file: 'src/store/sqlite/engine.ts',
         from: 'deliver(committed.replies, committed.news) //',
-        to: `if (calls.every(({ verb }) => verb === 'enqueue')) return deliver([], committed.news)
-    deliver(committed.replies, committed.news) //`,
+        to: `deliver(committed.replies.filter(({ verb }) => verb !== 'enqueue'), committed.news) //`,
       },
     ],
   },

@@ -55,6 +55,7 @@ say({ said: 'open' })
 await serve(world, {
   over: goOn(),
   stop: async () => {
+    toldAt = machineMs() // it may look but once a second
     while (machineMs() - toldAt < quietMs) await sleep(100)
     isOver = true
   },

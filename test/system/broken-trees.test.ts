@@ -5,12 +5,12 @@ import { test } from 'node:test'
 import { scratchDirectory } from '../support/scratch.ts'
 import { run } from '../support/shell.ts'
 import { onlyLong } from '../support/system.ts'
-import { plant, variants } from './variants.ts'
+import { plant, variants } from '../torture/variants.ts'
 
 const seed = '20300101'
 const minutesMax = '2'
 /** The others take minutes. */
-const always = ['sqlite: counts updated beside the settlement']
+const always = ['sqlite: effects applied outside the settlement']
 
 for (const [name, variant] of Object.entries(variants)) {
   const skip = always.includes(name) ? false : onlyLong('tortures a broken tree')

@@ -2,7 +2,7 @@
 
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { setClock } from './machine-clock.ts'
+import { setClock } from './machine.ts'
 import type { Part } from './plan.ts'
 import { Process } from './process.ts'
 import { Random } from './random.ts'

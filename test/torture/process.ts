@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers'
 import { cleanEnvironment } from '../support/shell.ts'
 import type { Duty, Order, Word } from './programs/member.ts'
 
-const clock = join(import.meta.dirname, 'machine-clock.ts')
+const machine = join(import.meta.dirname, 'machine.ts')
 const stderrShown = 3_000
 
 export interface ProcessOptions {
@@ -29,12 +29,13 @@ export class Process {
   constructor({ program, duty, clockFile, onSettled }: ProcessOptions) {
     this.life = duty.life
     const file = join(import.meta.dirname, 'programs', `${program}.ts`)
-    const child = spawn(process.execPath, ['--import', clock, file, JSON.stringify(duty)], {
+    const child = spawn(process.execPath, ['--import', machine, file, JSON.stringify(duty)], {
       stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
       env: {
         ...cleanEnvironment(),
         NODE_COMPILE_CACHE: join(tmpdir(), 'node-compile-cache'),
         HOLDFAST_TORTURE_CLOCK: clockFile,
+        HOLDFAST_TORTURE_DEAF: duty.listens ? '0' : '1',
       },
     })
     this.#child = child
@@ -48,7 +49,7 @@ export class Process {
     child.on('error', () => {}) // a channel that closes with its process
     this.ended = once(child, 'close').then(async ([code, signal]) => {
       opened.resolve()
-      if (code === 0 || signal === 'SIGKILL') return null
+      if (code === 0 || signal === 'SIGKILL' || signal === 'SIGINT') return null // ^C is for whoever started it
       return `${this.life} ended with ${signal ?? `exit code ${code}`}:\n${(await stderr).slice(-stderrShown)}`
     })
   }

@@ -30,11 +30,6 @@ export class Tally {
     return [...this.#rulings.values()].reduce((sum, { violations }) => sum + violations, 0)
   }
 
-  /** Checks made of a promise. */
-  checks(promised: Promised): number {
-    return this.#rulings.get(promised)?.checks ?? 0
-  }
-
   toString(): string {
     const width = Math.max(...[...this.#rulings.keys()].map(({ length }) => length))
     const row = (name: string, checks: string, violations: string) =>

@@ -29,6 +29,8 @@ export type Order =
 
 export type Word = { readonly said: 'open' } | { readonly said: 'settled'; readonly count: number }
 
+process.on('SIGINT', () => {}) // is for whoever started it
+
 export const duty: Duty = JSON.parse(process.argv[2] ?? '{}')
 
 export function say(word: Word): void {
@@ -67,7 +69,6 @@ async function patiently<T>(call: () => Promise<T>): Promise<T> {
 export async function serve({ holdfast, application, journal, life }: AppWorld, member: Member): Promise<void> {
   const stopped = Promise.withResolvers<void>()
   process.on('disconnect', () => process.exit(0))
-  process.on('SIGINT', () => {}) // is for whoever started it
   process.on('message', (order: Order) => {
     if (order.do === 'stop') stopped.resolve()
     if (order.do === 'block') block(order.ms)

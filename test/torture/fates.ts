@@ -14,11 +14,11 @@ const fates = {
   renewed: 6,
   twice: 6,
   doomed: 3,
-  abandoned: 6,
+  abandoned: 15,
 } as const
 
-/** Leases that nobody has settled: their time runs out, and somebody may try late. */
-export type Abandoned = { readonly lease: Lease; readonly worker: string }[]
+/** Leases that somebody comes back to at this time: while they hold, once their time is over, or when others have the job. */
+export type Abandoned = { readonly lease: Lease; readonly worker: string; readonly at: number }[]
 
 /** Answers how many it had. */
 export async function claimAndSettle(world: World, label: string, abandoned: Abandoned): Promise<number> {
@@ -59,7 +59,7 @@ async function meetFate(world: World, lease: Lease, worker: string, tag: string,
   const fate = random.weighted(fates)
   switch (fate) {
     case 'abandoned':
-      abandoned.push({ lease, worker })
+      abandoned.push({ lease, worker, at: world.now() + random.between(0, 3 * leaseMaxMs) })
       return
     case 'renewed':
       await renew(world, lease, worker)
@@ -87,9 +87,9 @@ async function meetFate(world: World, lease: Lease, worker: string, tag: string,
   }
 }
 
-/** Somebody comes back to a lease whose time is over, and tries. */
+/** Somebody comes back to a lease, and tries. */
 export async function settleLate(world: World, label: string, abandoned: Abandoned): Promise<void> {
-  const late = abandoned.findIndex(({ lease }) => lease.expiresAt.getTime() < world.now())
+  const late = abandoned.findIndex(({ at }) => at < world.now())
   const [found] = late < 0 ? [] : abandoned.splice(late, 1)
   if (found) await settleAs(world, found.lease, { worker: found.worker, as: 'done', tag: label })
 }

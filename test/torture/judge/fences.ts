@@ -5,6 +5,7 @@ import type { Note, Way } from '../journal.ts'
 import { capOf } from '../world.ts'
 import { type Evidence, isUnknown } from './evidence.ts'
 import { check, type Ruling, together } from './ruling.ts'
+import { judgeLostRuns } from './workers.ts'
 
 const endings: Readonly<Record<Way, AttemptInfo['ending']>> = {
   done: 'done',
@@ -18,7 +19,13 @@ const endings: Readonly<Record<Way, AttemptInfo['ending']>> = {
 const historyMax = 50
 
 export function judgeFences(evidence: Evidence): Ruling {
-  return together(honouredTwice(evidence), untold(evidence), invented(evidence), otherState(evidence))
+  return together(
+    honouredTwice(evidence),
+    untold(evidence),
+    invented(evidence),
+    otherState(evidence),
+    judgeLostRuns(evidence),
+  )
 }
 
 function honouredTwice(evidence: Evidence): Ruling {

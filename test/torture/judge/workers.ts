@@ -1,37 +1,62 @@
 // Promises about workers: whoever is asked to end has settled what its handlers brought; whatever a handler does fails its
 // own job only.
 
-import type { JobInfo } from '../../../src/job-info.ts'
+import type { AttemptInfo, JobInfo } from '../../../src/job-info.ts'
+import type { Note } from '../journal.ts'
 import { tasks } from '../world.ts'
 import type { Evidence, Payload } from './evidence.ts'
 import { check, type Ruling, together } from './ruling.ts'
 
 /** Promise: a drain flushes everything. */
 export function judgeDrains(evidence: Evidence): Ruling {
-  const stopped = new Set(
-    evidence
-      .of('stop')
-      .filter(({ answer }) => answer !== null)
-      .map(({ asked }) => asked.worker),
-  )
-  const lost = new Set(evidence.of('lost').map(({ asked }) => `${asked.id} ${asked.worker} ${asked.attempt}`))
-  const ended = evidence.of('run').filter(({ asked, answer }) => {
-    return answer !== null && stopped.has(asked.worker) && !lost.has(`${asked.id} ${asked.worker} ${asked.attempt}`)
-  })
+  const stopped = stoppedWorkers(evidence)
   return together(
-    check(ended, ({ asked: { id, worker, attempt }, answer, at, answeredAt }) => {
-      const told = evidence.attemptsOf(id, worker).filter((each) => each.attempt.attempt === attempt)
-      const isTold = told.some((each) => each.attempt.ending === answer || each.attempt.ending === 'cancelled')
-      // A claim that a crash took along took the run with it.
-      if (isTold || evidence.crashedBetween(at - 2_000, (answeredAt ?? at) + 2_000)) return []
-      const endings = told.map((each) => each.attempt.ending)
-      return [`${worker} ended attempt ${attempt} of ${id} as ${answer}, and its history says [${endings.join(', ')}]`]
-    }),
+    check(endedRuns(evidence), (run) => (isToldAs(run, [run.answer, 'cancelled', 'expired']) ? [] : [fault(run)])),
     check(
       evidence.found.jobs.filter(({ state, worker }) => state === 'running' && stopped.has(worker ?? '')),
       ({ id, worker }) => [`${worker} has ended and still holds ${id}`],
     ),
   )
+}
+
+/** Promise: who has lost a lease is told so, and settles nothing. */
+export function judgeLostRuns(evidence: Evidence): Ruling {
+  return check(endedRuns(evidence), (run) => (isToldAs(run, ['expired']) ? [fault(run)] : []))
+}
+
+interface EndedRun {
+  readonly asked: Note<'run'>['asked']
+  readonly answer: AttemptInfo['ending']
+  readonly told: readonly AttemptInfo[]
+}
+
+/** Runs of workers that have ended as they were asked to, and that they were not told to have lost. */
+function endedRuns(evidence: Evidence): EndedRun[] {
+  const stopped = stoppedWorkers(evidence)
+  const lost = new Set(evidence.of('lost').map(({ asked }) => nameOf(asked)))
+  return evidence.of('run').flatMap(({ asked, answer, at, answeredAt }) => {
+    if (answer === null || !stopped.has(asked.worker) || lost.has(nameOf(asked))) return []
+    // A claim that a crash took along took the run with it.
+    if (evidence.crashedBetween(at - 2_000, (answeredAt ?? at) + 2_000)) return []
+    const told = evidence.attemptsOf(asked.id, asked.worker).map(({ attempt }) => attempt)
+    return [{ asked, answer, told: told.filter(({ attempt }) => attempt === asked.attempt) }]
+  })
+}
+
+function isToldAs({ told }: EndedRun, endings: readonly AttemptInfo['ending'][]): boolean {
+  return told.some(({ ending }) => endings.includes(ending))
+}
+
+function fault({ asked: { id, worker, attempt }, answer, told }: EndedRun): string {
+  const endings = told.map(({ ending }) => ending).join(', ')
+  return `${worker} ended attempt ${attempt} of ${id} as ${answer}, and its history says [${endings}]`
+}
+
+const nameOf = ({ id, worker, attempt }: Note<'run'>['asked']) => `${id} ${worker} ${attempt}`
+
+function stoppedWorkers(evidence: Evidence): ReadonlySet<string> {
+  const stops = evidence.of('stop').filter(({ answer }) => answer !== null)
+  return new Set(stops.map(({ asked }) => asked.worker))
 }
 
 /** Promise: bad input is a typed error or one dead job. */

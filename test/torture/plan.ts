@@ -42,30 +42,34 @@ export interface PlanOptions {
   readonly seed: number
   readonly store: StoreName
   readonly seconds: number
-  readonly hasSmallDisk: boolean
 }
 
 const parts: readonly Role[] = ['watches', 'produces', 'produces', 'claims', 'works', 'works']
 /** The mean time between two faults. */
 const everyMs = 800
 
-const everywhere = { kill: 30, retire: 8, freeze: 8, block: 8, clock: 5, poison: 2, snapshot: 4, transaction: 4 }
+const everywhere = {
+  kill: 30,
+  retire: 8,
+  freeze: 8,
+  block: 8,
+  clock: 5,
+  poison: 2,
+  snapshot: 4,
+  transaction: 4,
+  fullDisk: 2,
+}
 const weights: Readonly<Record<StoreName, Readonly<Record<string, number>>>> = {
   sqlite: everywhere,
   postgres: { ...everywhere, cut: 15, drop: 5, hold: 5, restart: 2, crash: 3, deafen: 4 },
 }
-const fullDiskWeight = 2
 
-export function planOf({ seed, store, seconds, hasSmallDisk }: PlanOptions): Plan {
+export function planOf({ seed, store, seconds }: PlanOptions): Plan {
   const random = new Random(seed)
   const cast = parts.map((role): Part => ({ role, seed: random.below(2 ** 32), listens: random.chance(0.8) }))
-  const chances: Readonly<Record<string, number>> = {
-    ...weights[store],
-    ...(hasSmallDisk && { fullDisk: fullDiskWeight }),
-  }
   const faults: Timed[] = []
   for (let atMs = random.between(0, 2 * everyMs); atMs < seconds * 1_000; atMs += random.between(0, 2 * everyMs)) {
-    faults.push({ atMs: Math.round(atMs), fault: draw(random, random.weighted(chances) as FaultKind) })
+    faults.push({ atMs: Math.round(atMs), fault: draw(random, random.weighted(weights[store]) as FaultKind) })
   }
   return { parts: cast, faults }
 }

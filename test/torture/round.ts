@@ -39,8 +39,8 @@ const newsEveryMs = 500
 
 export async function runRound(site: Site, options: RoundOptions): Promise<RoundReport> {
   const { seed, seconds, directory } = options
-  const { store, hasSmallDisk } = site
-  const plan = planOf({ seed, store, seconds, hasSmallDisk })
+  const { store } = site
+  const plan = planOf({ seed, store, seconds })
   const mayBeDown = store === 'postgres' || plan.faults.some(({ fault }) => fault.kind === 'fullDisk')
   await using ground = await site.ground(directory)
   await using receiver = await startReceiver(new Random(seed))

@@ -24,8 +24,6 @@ export interface Site extends AsyncDisposable {
   readonly store: StoreName
   /** What cannot be done here, and why. */
   readonly missing: readonly string[]
-  /** Whether its disk can be filled. */
-  readonly hasSmallDisk: boolean
   ground(directory: string): Promise<Ground>
 }
 
@@ -70,7 +68,6 @@ export async function sqliteSite(): Promise<Site> {
   return {
     store: 'sqlite',
     missing: isRoot ? [] : [noSmallDisk],
-    hasSmallDisk: isRoot,
     async ground(directory) {
       const home = join(scratch.path, String(rounds++))
       mkdirSync(home)
@@ -113,7 +110,7 @@ async function sqliteGround(path: string, directory: string): Promise<Ground> {
     blows: {
       holdSnapshot: (ms) => holding('begin; select count(*) from holdfast_job', ms),
       holdTransaction: (ms) => holding('begin immediate', ms),
-      fillDisk: (ms) => filling(join(path, '..', 'ballast'), ms),
+      ...(isRoot && { fillDisk: (ms: number) => filling(join(path, '..', 'ballast'), ms) }),
     },
     [Symbol.asyncDispose]: async () => rmSync(join(path, '..'), { recursive: true }),
   }
@@ -126,7 +123,6 @@ export async function postgresSite(): Promise<Site> {
   return {
     store: 'postgres',
     missing: ['no other time on the server: only processes have wrong clocks', ...(isRoot ? [] : [noSmallDisk])],
-    hasSmallDisk: isRoot,
     async ground(directory) {
       const name = `round${rounds++}`
       await querying(server.url(), (client) => client.query(`create database ${name} template template0`))
@@ -167,10 +163,12 @@ function postgresBlows(server: Server, url: string, proxy: CuttingProxy): Blows 
   return {
     holdSnapshot: (ms) => holding('begin isolation level repeatable read; select count(*) from effect', ms),
     holdTransaction: (ms) => holding(`begin; select pg_current_xact_id()`, ms),
-    async fillDisk(ms) {
-      await filling(join(server.dataDirectory, 'ballast'), ms)
-      if (!server.isRunning) await server.start() // as whoever looks after servers does
-    },
+    ...(isRoot && {
+      async fillDisk(ms: number) {
+        await filling(join(server.dataDirectory, 'ballast'), ms)
+        if (!server.isRunning) await server.start() // as whoever looks after servers does
+      },
+    }),
     async stopServer(mode, ms) {
       await server.stop(mode)
       await sleep(ms)

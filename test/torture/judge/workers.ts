@@ -21,7 +21,9 @@ export function judgeDrains(evidence: Evidence): Ruling {
 
 /** Promise: who has lost a lease is told so, and settles nothing. */
 export function judgeLostRuns(evidence: Evidence): Ruling {
-  return check(endedRuns(evidence), (run) => (isToldAs(run, ['expired']) ? [fault(run)] : []))
+  return check(endedRuns(evidence), (run) =>
+    isToldAs(run, ['expired']) && !isToldAs(run, [run.answer, 'cancelled']) ? [fault(run)] : [],
+  )
 }
 
 interface EndedRun {

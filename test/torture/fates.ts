@@ -56,7 +56,9 @@ async function meetFate(world: World, lease: Lease, worker: string, tag: string,
     await settle(random.weighted({ done: 8, release: 1, snooze: 1 }))
     return
   }
-  const fate = random.weighted(fates)
+  // Whoever has it again shall have it for a while: the first may come back meanwhile.
+  const isLeftAgain = lease.job.attempt > 1 && random.chance(0.4)
+  const fate = isLeftAgain ? 'abandoned' : random.weighted(fates)
   switch (fate) {
     case 'abandoned':
       abandoned.push({ lease, worker, at: world.now() + random.between(0, 3 * leaseMaxMs) })

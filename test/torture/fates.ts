@@ -1,5 +1,6 @@
 // What becomes of claimed jobs: every way to settle, with effects and without, once, twice, late, or never.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Lease } from '../../src/lease.ts'
 import type { Way } from './journal.ts'
 import { beforeKey, byHand, effectsOf, leaseMaxMs, type World, work } from './world.ts'
@@ -29,13 +30,19 @@ export async function claimAndSettle(world: World, label: string, abandoned: Aba
   return leases.length
 }
 
+interface Claiming {
+  readonly queues: readonly string[] | '*'
+  readonly max: number
+  readonly wait: number
+  readonly leaseMs?: number
+}
+
 /** By the definitions, so that their backoff counts. */
 export async function claim(
   { holdfast, journal, random }: World,
   worker: string,
-  { queues, max, wait }: { queues: readonly string[] | '*'; max: number; wait: number },
+  { queues, max, wait, leaseMs = Math.round(random.between(leaseMaxMs / 2, leaseMaxMs)) }: Claiming,
 ): Promise<Lease[]> {
-  const leaseMs = Math.round(random.between(leaseMaxMs / 2, leaseMaxMs))
   let leases: Lease[] = []
   await journal.ask('claim', { worker, queues, leaseMs }, async () => {
     const defined = queues === '*' ? queues : queues.map((name) => definitions.get(name) ?? name)
@@ -94,6 +101,22 @@ export async function settleLate(world: World, label: string, abandoned: Abandon
   const late = abandoned.findIndex(({ at }) => at < world.now())
   const [found] = late < 0 ? [] : abandoned.splice(late, 1)
   if (found) await settleAs(world, found.lease, { worker: found.worker, as: 'done', tag: label })
+}
+
+const shortMs = 30
+
+/** Somebody comes back to a lease just when another, mostly this very process, has the job. */
+export async function haunt(world: World, label: string): Promise<void> {
+  const { holdfast, journal } = world
+  const settle = (leases: readonly Lease[], worker: string) =>
+    Promise.all(leases.map((lease, n) => settleAs(world, lease, { worker, as: 'done', tag: `${worker}-${n}` })))
+  const queues = [work.name]
+  const first = await claim(world, `${label}-first`, { queues, max: 1, wait: 0, leaseMs: shortMs })
+  await sleep(2 * shortMs)
+  await journal.ask('sweep', {}, () => holdfast.sweep().then(() => true as const))
+  const next = await claim(world, `${label}-next`, { queues, max: 3, wait: 0 })
+  await settle(first, `${label}-first`)
+  await settle(next, `${label}-next`)
 }
 
 async function renew({ journal }: World, lease: Lease, worker: string): Promise<void> {

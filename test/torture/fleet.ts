@@ -19,8 +19,8 @@ export interface FleetOptions {
 }
 
 /** How long a process may take to end once it is asked to. */
-const stopMaxMs = 30_000
-const drainMaxMs = 60_000
+const stopMaxMs = 60_000
+const drainMaxMs = 150_000
 
 export class Fleet implements AsyncDisposable {
   readonly failures: string[] = []

@@ -3,7 +3,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../src/errors.ts'
 import { enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
-import { type Abandoned, claimAndSettle, settleLate } from './fates.ts'
+import { type Abandoned, claimAndSettle, haunt, settleLate } from './fates.ts'
 import { abandonRow, increment, meddle, misuse, putOwn, turnValve } from './meddling.ts'
 import { enqueueTask } from './tasks.ts'
 import { type AppWorld, queues, type World } from './world.ts'
@@ -39,7 +39,7 @@ export class Life {
 
   /** Claims and settles by hand. */
   static claimer(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => life.#claiming())
+    return new Life(world, options, (life) => ({ ...life.#claiming(), haunt: (label) => haunt(world, label) }))
   }
 
   /** Both. */

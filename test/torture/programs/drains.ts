@@ -6,6 +6,7 @@ import { duty, openWorld, serve } from './member.ts'
 
 const world = await openWorld()
 startWorkers(world, { receiver: duty.receiver, isLast: true })
+// PostgreSQL looks once a minute for what came late with an old time.
 const isAwaited = async () => (await world.application.abandoned(1)).length > 0
-await drain(world, { pass: sleep, maxMs: 30_000, isAwaited })
+await drain(world, { pass: sleep, maxMs: 90_000, isAwaited })
 await serve(world, { stop: async () => {}, over: Promise.resolve() })

@@ -11,7 +11,7 @@ import { rehearse } from './rehearsal.ts'
 import { sqliteSite } from './site.ts'
 
 const seed = 20_300_101
-const rounds = 30
+const rounds = 20
 /** How lanes interleave is not the seed's alone, so a rare deed may be missing in one run. */
 const runsMax = 10
 

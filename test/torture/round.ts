@@ -16,6 +16,8 @@ import { readTold } from './told.ts'
 export interface RoundOptions {
   readonly seed: number
   readonly seconds: number
+  /** It goes on, for a minute at the most, until so many jobs were settled: machines may be slow. */
+  readonly jobsMin?: number
   /** Where logs are written, and left. */
   readonly directory: string
   /** Ends the round early; what was done by then is judged. */
@@ -36,6 +38,7 @@ export interface RoundReport {
 }
 
 const newsEveryMs = 500
+const longestMs = 60_000
 
 export async function runRound(site: Site, options: RoundOptions): Promise<RoundReport> {
   const { seed, seconds, directory } = options
@@ -89,7 +92,7 @@ class Round {
     return { jobs: this.#fleet.settled, faults, stage: this.#stage }
   }
 
-  async suffer({ faults }: Plan, { seconds, signal }: RoundOptions): Promise<void> {
+  async suffer({ faults }: Plan, { seconds, signal, jobsMin = 0 }: RoundOptions): Promise<void> {
     const began = machineMs()
     const until = async (ms: number) => {
       await sleep(Math.max(0, began + ms - machineMs()), undefined, signal && { signal }).catch(() => {})
@@ -104,7 +107,8 @@ class Round {
       // A store that is down suffers nothing else.
       if (['restart', 'crash', 'fullDisk'].includes(fault.kind)) await pending
     }
-    await until(seconds * 1_000)
+    let ms = seconds * 1_000
+    while ((await until(ms)) && this.#fleet.settled < jobsMin && ms < longestMs) ms += newsEveryMs
     await Promise.all(this.#pending)
   }
 

@@ -125,7 +125,7 @@ export const variants: Readonly<Record<string, Variant>> = {
         file: 'src/store/postgres/enqueue.ts',
         from: '  if (requests.every(isPlain)) return enqueuePlain(desk, requests)\n',
         to: `  if (requests.every(isPlain)) {
-    setTimeout(() => enqueuePlain(desk, requests).catch(() => undefined), 50)
+    setTimeout(() => enqueuePlain(desk, requests).catch(() => undefined), 1_000)
     return requests.map(({ jobs }) => jobs.map(({ id }) => ({ id, status: 'created' })))
   }
 `,

@@ -1,4 +1,4 @@
-// `npm run bench -- <name>`: speed beside the raw database. Nothing here passes or fails; it prints figures, and refuses to
+// `npm run bench -- <name>`: speed beside the raw database, and beside other queues. Nothing here passes or fails; it prints figures, and refuses to
 // print one where the store does not hold what it should afterwards.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { describeMachine, machineText } from './machine.ts'
+import { peersBench } from './peers/bench.ts'
 import { postgresBench } from './postgres.ts'
 import { clearProgress } from './progress.ts'
 import { type Section, sectionData, sectionText } from './report.ts'
@@ -19,15 +20,25 @@ export interface BenchOptions {
   readonly jobs: number | null
   readonly rounds: number | null
   readonly isQuick: boolean
-  /** Only sections whose title contains this. */
+  /** Only sections whose title contains this; for the peers, a list of workloads. */
   readonly only: string
+  /** For the peers: only these, a list. */
+  readonly contenders: string
+  /** For the peers: measures nothing and makes the page again. */
+  readonly isPageOnly: boolean
 }
 
 export type Bench = (options: BenchOptions) => AsyncIterable<Section>
 
-const benches: Readonly<Record<string, Bench>> = { sqlite: sqliteBench, postgres: postgresBench, worker: workerBench }
+const benches: Readonly<Record<string, Bench>> = {
+  sqlite: sqliteBench,
+  postgres: postgresBench,
+  worker: workerBench,
+  peers: peersBench,
+}
 
 const usage = `npm run bench -- <name> [--quick] [--only text] [--jobs n] [--rounds n] [--json file] [--dir path]
+npm run bench -- peers [--quick] [--only workload,…] [--contenders name,…] [--jobs n] [--rounds n] [--page]
 Names: ${Object.keys(benches).join(', ')}`
 
 await main()
@@ -52,7 +63,8 @@ async function main(): Promise<void> {
   const startedAt = performance.now()
   console.log(`${machineText(machine)}\n`)
   const sections: Section[] = []
-  for await (const section of bench({ directory, jobs, rounds, isQuick: values.quick, only: values.only })) {
+  const { quick: isQuick, page: isPageOnly, only, contenders } = values
+  for await (const section of bench({ directory, jobs, rounds, isQuick, only, contenders, isPageOnly })) {
     clearProgress()
     console.log(`${sectionText(section)}\n`)
     sections.push(section)
@@ -72,6 +84,8 @@ function readArgs() {
         rounds: { type: 'string' },
         quick: { type: 'boolean', default: false },
         only: { type: 'string', default: '' },
+        contenders: { type: 'string', default: '' },
+        page: { type: 'boolean', default: false },
         json: { type: 'string' },
         dir: { type: 'string', default: tmpdir() },
         help: { type: 'boolean', default: false },

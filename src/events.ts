@@ -19,6 +19,16 @@ export interface RunFacts extends JobFacts {
   readonly durationMs: number
 }
 
+/** One call of a webhook. */
+export interface DeliveryFacts {
+  readonly host: string
+  /** Null where nobody answered, or with a redirect that is not followed. */
+  readonly status: number | null
+  /** What comes of it: `retry` may still be the job's death, where its attempts are spent. */
+  readonly outcome: 'done' | 'retry' | 'dead' | 'aborted'
+  readonly durationMs: number
+}
+
 export interface HoldfastEvents {
   'job.enqueued': { readonly id: string; readonly queue: string; readonly status: 'created' | 'duplicate' }
   /** A worker calls the handler. */
@@ -73,6 +83,9 @@ export interface HoldfastEvents {
   /** The code of this process says something else than what was stored; that counts from now on. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }
+  /** The schedules could not be looked at, so none of them fires from here. Told once, until they can be again. */
+  'firing.failed': { readonly error: Error }
+  'delivery.ended': JobFacts & DeliveryFacts
   /** It was this process's turn to look for rows that were left behind. */
   'reaper.ran': {
     readonly reaper: string

@@ -173,7 +173,7 @@ export class Holdfast {
     }
     this.#schedules = new Schedules(schedulesDesk)
     this.#firing = new Firing(schedulesDesk, this.#schedules)
-    this.#scheduleLoop = new ScheduleLoop(this.#firing, timers)
+    this.#scheduleLoop = new ScheduleLoop(this.#firing, events, timers)
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),

@@ -1,4 +1,5 @@
 import { type Clock, systemClock } from './clock.ts'
+import { checkDisabled } from './disabled.ts'
 import { show } from './duration.ts'
 import { HoldfastError, isHoldfastError } from './errors.ts'
 import { Holdfast } from './holdfast.ts'
@@ -28,6 +29,7 @@ export type StoreOpener = (options: { readonly clock: Clock; readonly readOnly: 
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
   const opener = typeof target === 'function' ? target : openerOf(target)
   checkLogger(options.logger)
+  checkDisabled()
   try {
     const { clock = systemClock, readOnly = false, logger } = options
     const store = await opener({ clock, readOnly })

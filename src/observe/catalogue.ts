@@ -24,6 +24,13 @@ export const catalogue = {
     fromStore: true,
   },
 
+  schedule_overdue_seconds: {
+    type: 'gauge',
+    labels: ['schedule'],
+    help: 'How long a slot has been due that nobody has fired; 0 where none is.',
+    fromStore: true,
+  },
+
   enqueued_total: { type: 'counter', labels: ['queue', 'status'], help: 'Enqueues, created or duplicate.' },
   jobs_total: { type: 'counter', labels: ['queue', 'outcome'], help: 'Runs that ended, by how.' },
   outcomes_total: {
@@ -61,6 +68,34 @@ export const catalogue = {
   pruned_total: { type: 'counter', labels: [], help: 'Finished jobs removed by sweeps when their retention was over.' },
   running: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs now.' },
   capacity: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs at most at a time.' },
+
+  schedule_fired_total: { type: 'counter', labels: ['schedule'], help: 'Slots that were fired here.' },
+  schedule_skipped_total: {
+    type: 'counter',
+    labels: ['schedule', 'reason'],
+    help: 'Slots that made no job: missed, or the job of an earlier one held their key.',
+  },
+  schedule_lag_seconds: { type: 'histogram', labels: ['schedule'], help: 'From a slot to the firing of it.' },
+  schedule_failures_total: { type: 'counter', labels: ['schedule'], help: 'Schedules that could not be fired.' },
+  firing_failures_total: { type: 'counter', labels: [], help: 'Times when schedules could no longer be looked at.' },
+  webhook_deliveries_total: {
+    type: 'counter',
+    labels: ['queue', 'outcome', 'status'],
+    help: 'Calls of webhooks, by what came of them and how they were answered.',
+  },
+  webhook_duration_seconds: { type: 'histogram', labels: ['queue'], help: 'Calls of webhooks, redirects included.' },
+  reaper_runs_total: { type: 'counter', labels: ['reaper'], help: 'Searches for rows left behind that succeeded.' },
+  reaper_revived_total: { type: 'counter', labels: ['reaper'], help: 'Rows left behind that got a job.' },
+  reaper_failures_total: {
+    type: 'counter',
+    labels: ['reaper'],
+    help: 'Searches that failed, and rows that could not be enqueued.',
+  },
+  reaper_duration_seconds: {
+    type: 'histogram',
+    labels: ['reaper'],
+    help: 'Searches that succeeded, with their enqueues.',
+  },
 } as const satisfies Readonly<Record<string, MetricEntry>>
 
 export type MetricName = keyof typeof catalogue

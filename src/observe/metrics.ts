@@ -5,13 +5,11 @@ import { Registry } from 'prom-client'
 import type { EventName, Events, HoldfastEvents, RunFacts } from '../events.ts'
 import { Bounded, other } from './bounded.ts'
 import { type AnyRegistry, defaultBuckets, type Instruments, instrumentsIn, removeFrom } from './instruments.ts'
-import { type QueueCounts, QueueGauges } from './queue-gauges.ts'
+import { type AskedStore, StoreGauges } from './store-gauges.ts'
 import { WorkerGauges } from './worker-gauges.ts'
 
 /** What is needed of a Holdfast. */
-export interface Measured extends Pick<Events, 'on'> {
-  queues(): Promise<readonly QueueCounts[]>
-}
+export interface Measured extends Pick<Events, 'on'>, AskedStore {}
 
 export interface MetricsOptions {
   /** Where the metrics are registered, such as prom-client's own `register`; a registry of their own unless given. */
@@ -34,15 +32,20 @@ export interface Metrics {
 
 const queuesMax = 1_000
 const workersMax = 1_000
+const schedulesMax = 1_000
+const reapersMax = 1_000
 /** Pairs of outcome and warning, for each queue. */
 const outcomesMax = 100
 
 export function metrics(holdfast: Measured, options: MetricsOptions = {}): Metrics {
   const { registry = new Registry(), prefix = 'holdfast_', buckets = defaultBuckets } = options
   const instruments = instrumentsIn({ registry, prefix, buckets, refresh: () => fromStore.refresh() })
-  const queueNames = new Bounded(queuesMax)
-  const fromStore = new QueueGauges(instruments, () => holdfast.queues(), queueNames)
-  const stops = listen(holdfast, listenersOf(instruments, queueNames))
+  const names = { queues: new Bounded(queuesMax), schedules: new Bounded(schedulesMax) }
+  const fromStore = new StoreGauges(instruments, holdfast, names)
+  const stops = [
+    ...listen(holdfast, listenersOf(instruments, names.queues)),
+    ...listen(holdfast, sideListenersOf(instruments, names)),
+  ]
   return {
     registry,
     contentType: registry.contentType,
@@ -125,5 +128,38 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
     'worker.started': ({ worker, concurrency }) => workers.started(worker, concurrency),
     'worker.stopped': ({ worker }) => workers.stopped(worker),
     'worker.failed': ({ worker }) => workers.stopped(worker),
+  }
+}
+
+/** What runs beside the workers, and what webhooks do. */
+function sideListenersOf(
+  instruments: Instruments,
+  names: { readonly queues: Bounded; readonly schedules: Bounded },
+): Listeners {
+  const reaperNames = new Bounded(reapersMax)
+  return {
+    'schedule.fired': (event) => {
+      const schedule = names.schedules.of(event.schedule)
+      instruments.schedule_fired_total.inc({ schedule })
+      instruments.schedule_lag_seconds.observe({ schedule }, event.lateMs / 1_000)
+    },
+    'schedule.skipped': ({ schedule, slots, reason }) =>
+      instruments.schedule_skipped_total.inc({ schedule: names.schedules.of(schedule), reason }, slots),
+    'schedule.failed': ({ schedule }) =>
+      instruments.schedule_failures_total.inc({ schedule: names.schedules.of(schedule) }),
+    'firing.failed': () => instruments.firing_failures_total.inc(),
+    'delivery.ended': (event) => {
+      const queue = names.queues.of(event.queue)
+      const status = event.status === null ? 'none' : `${Math.floor(event.status / 100)}xx`
+      instruments.webhook_deliveries_total.inc({ queue, outcome: event.outcome, status })
+      instruments.webhook_duration_seconds.observe({ queue }, event.durationMs / 1_000)
+    },
+    'reaper.ran': (event) => {
+      const reaper = reaperNames.of(event.reaper)
+      instruments.reaper_runs_total.inc({ reaper })
+      instruments.reaper_revived_total.inc({ reaper }, event.revived)
+      instruments.reaper_duration_seconds.observe({ reaper }, event.durationMs / 1_000)
+    },
+    'reaper.failed': (event) => instruments.reaper_failures_total.inc({ reaper: reaperNames.of(event.reaper) }),
   }
 }

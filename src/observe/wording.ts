@@ -223,6 +223,22 @@ export const wording: Wording = {
       kind: `failures of schedule ${schedule}`,
     }),
   },
+  'firing.failed': {
+    level: 'error',
+    say: ({ error }) => ({
+      message: `Schedules cannot be looked at, and none is fired from here until they can: ${saying(error)}`,
+      facts: { error: errorFacts(error) },
+      kind: 'looks at schedules that failed',
+    }),
+  },
+  'delivery.ended': {
+    level: 'debug',
+    say: (event) => {
+      const { host, status, outcome, durationMs } = event
+      const message = `${host} answered webhook ${event.id} with ${status ?? 'nothing'} after ${time(durationMs)}: ${outcome}.`
+      return ofJob(event, message, 'deliveries', { host, status, outcome, durationMs })
+    },
+  },
   // Work was lost somewhere, so whoever is not asked for more should hear of it.
   'reaper.ran': {
     level: 'warn',

@@ -1,10 +1,12 @@
 // Fires schedules in the background while somebody works here: one loop for all workers of a process. It looks at the next
 // slot it knows of, and about once a second in any case, because schedules are declared and clocks are set elsewhere, too.
 // So a slot is fired within a second, whatever happened in between. It never gives up: while the store is away it asks once a
-// second, and what is missed meanwhile is dealt with as each schedule says.
+// second, and what is missed meanwhile is dealt with as each schedule says. A look that fails is told once, until one succeeds.
 
 import { Alarm } from '../alarm.ts'
 import type { Timers } from '../clock.ts'
+import { isHoldfastError } from '../errors.ts'
+import type { Events } from '../events.ts'
 import type { Firing } from './firing.ts'
 
 const everyMs = 1_000
@@ -12,13 +14,16 @@ const pauseMs = 20
 
 export class ScheduleLoop {
   readonly #firing: Firing
+  readonly #events: Events
   readonly #timers: Timers
   readonly #alarm: Alarm
   #members = 0
   #looking: Promise<void> | null = null
+  #isFailing = false
 
-  constructor(firing: Firing, timers: Timers) {
+  constructor(firing: Firing, events: Events, timers: Timers) {
     this.#firing = firing
+    this.#events = events
     this.#timers = timers
     this.#alarm = new Alarm(timers, () => this.#look(), { keepsProcess: false })
   }
@@ -56,9 +61,16 @@ export class ScheduleLoop {
     try {
       const { nextInMs } = await this.#firing.fireDue()
       if (nextInMs !== null) waitMs = Math.max(pauseMs, nextInMs)
-    } catch {
-      // The store is away, which workers tell of, or it is closed, and everybody leaves.
+      this.#isFailing = false
+    } catch (error) {
+      this.#tellFailed(error)
     }
     if (this.#members > 0) this.#alarm.by(Math.min(startedAt + inAnyCase, this.#timers.now() + waitMs))
+  }
+
+  #tellFailed(error: unknown): void {
+    if (this.#isFailing || isHoldfastError(error, 'CLOSED')) return
+    this.#isFailing = true
+    this.#events.emit('firing.failed', { error: error as Error })
   }
 }

@@ -7,10 +7,10 @@
 import type { AnyDefinition } from '../definition.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
-import { bounds } from '../job/bounds.ts'
 import { checkScheduleName } from '../job/names.ts'
 import type { NewJob } from '../job/record.ts'
-import type { Enqueued, KvPage, Store } from '../store/store.ts'
+import { entriesIn } from '../kv/entries.ts'
+import type { Enqueued, Store } from '../store/store.ts'
 import { changedOptions, movesSlots } from './changes.ts'
 import { type ScheduleInfo, toScheduleInfo } from './info.ts'
 import { toSlotJob } from './job.ts'
@@ -106,15 +106,8 @@ export class Schedules {
   }
 
   async readAll(): Promise<ReadSchedule[]> {
-    const all: ReadSchedule[] = []
-    let after: string | null = null
-    do {
-      const query = { prefix: scheduleKeyPrefix, limit: bounds.pageMax, after }
-      const page: KvPage = await this.#desk.store.kvScan(query)
-      all.push(...page.entries.map((entry) => readSchedule(entry.key, entry)))
-      after = page.next
-    } while (after !== null)
-    return all
+    const entries = await entriesIn(this.#desk.store, scheduleKeyPrefix)
+    return entries.map((entry) => readSchedule(entry.key, entry))
   }
 
   /** The code of this process declares just this. */

@@ -7,7 +7,7 @@
 // A process that dies in its turn is not waited for: the next turn is somebody else's.
 //
 // Nothing stops it: a search that fails or hangs, a row that cannot be enqueued and a store that is away are told, and it
-// looks again at the next turn.
+// looks again at the next turn. That it failed lies beside the time of the last turn, for a doctor, until it succeeds.
 
 import { Alarm } from '../alarm.ts'
 import type { Timers } from '../clock.ts'
@@ -17,6 +17,7 @@ import { checkReaperName } from '../job/names.ts'
 import type { Kv } from '../kv/kv.ts'
 import type { Enqueued } from '../store/store.ts'
 import type { ReaperPlan, Revival } from './reaper-options.ts'
+import { type ReaperTurn, reaperKeyPrefix, toTurn } from './reaper-turn.ts'
 
 /** What this needs of the client it came from. */
 export interface ReaperDesk {
@@ -39,9 +40,12 @@ export interface ReaperReport {
   readonly failed: number
 }
 
-const keyPrefix = 'holdfast.reaper.'
 /** How many rows are enqueued at a time. */
 const togetherMax = 100
+/** How much of what went wrong is kept. */
+const errorLength = 500
+/** How often it is tried to write down what went wrong, where others take turns meanwhile. */
+const triesMax = 5
 
 export class Reaper {
   readonly name: string
@@ -66,10 +70,16 @@ export class Reaper {
   /** Looks now, whoever's turn it is. Rejects where the search fails. */
   async run(): Promise<ReaperReport> {
     const startedAt = this.#desk.timers.now()
-    const report = await this.#revive(await this.#find())
-    const durationMs = this.#desk.timers.now() - startedAt
-    this.#desk.events.emit('reaper.ran', { reaper: this.name, ...report, durationMs })
-    return report
+    try {
+      const { report, error } = await this.#revive(await this.#find())
+      await this.#remember(error)
+      const durationMs = this.#desk.timers.now() - startedAt
+      this.#desk.events.emit('reaper.ran', { reaper: this.name, ...report, durationMs })
+      return report
+    } catch (error) {
+      if (!this.#halt.signal.aborted) await this.#remember(toError(error))
+      throw error
+    }
   }
 
   /** Looks no more. Resolves when what it was about has ended. */
@@ -108,14 +118,36 @@ export class Reaper {
   async #takeTurn(): Promise<number> {
     const { kv } = this.#desk
     const { everyMs } = this.#plan
-    const key = keyPrefix + this.name
-    const entry = await kv.get<{ readonly turnAt?: unknown }>(key)
+    const entry = await kv.get(this.#key)
     const now = await this.#desk.time()
-    const turnAt = Number(Object(entry?.value).turnAt ?? Number.NaN)
-    const leftMs = turnAt + everyMs - now
-    if (leftMs > 0 && turnAt <= now) return leftMs
-    const { applied } = await kv.compareAndSet(key, entry?.version ?? null, { turnAt: now })
+    const turn = toTurn(entry?.value)
+    const leftMs = turn === null ? 0 : turn.turnAt + everyMs - now
+    if (turn !== null && leftMs > 0 && turn.turnAt <= now) return leftMs
+    const next: ReaperTurn = { turnAt: now, everyMs, failure: turn?.failure ?? null }
+    const { applied } = await kv.compareAndSet(this.#key, entry?.version ?? null, next)
     return applied ? 0 : everyMs
+  }
+
+  /** Writes down that it failed, or that it does no longer. Where that cannot be written, whoever looks next does. */
+  async #remember(error: Error | null): Promise<void> {
+    const { kv } = this.#desk
+    try {
+      for (let tries = 0; tries < triesMax; tries++) {
+        const entry = await kv.get(this.#key)
+        const turn = toTurn(entry?.value)
+        if (turn === null || (turn.failure === null && error === null)) return
+        const since = turn.failure?.since ?? (await this.#desk.time())
+        const failure = error && { since, error: String(error.message).slice(0, errorLength) }
+        const { applied } = await kv.compareAndSet(this.#key, entry?.version ?? null, { ...turn, failure })
+        if (applied) return
+      }
+    } catch {
+      // The store is away, which is told by whatever else fails for it.
+    }
+  }
+
+  get #key(): string {
+    return reaperKeyPrefix + this.name
   }
 
   async #find(): Promise<unknown[]> {
@@ -132,19 +164,21 @@ export class Reaper {
     return Promise.race([search(), whenAborted(signal)]).finally(callOff)
   }
 
-  async #revive(rows: readonly unknown[]): Promise<ReaperReport> {
+  /** With the last error of a row that could not be enqueued. */
+  async #revive(rows: readonly unknown[]): Promise<{ readonly report: ReaperReport; readonly error: Error | null }> {
     const report = { found: rows.length, revived: 0, duplicates: 0, failed: 0 }
+    let error: Error | null = null
     for (let at = 0; at < rows.length && !this.#halt.signal.aborted; at += togetherMax) {
       const answers = await Promise.allSettled(rows.slice(at, at + togetherMax).map((row) => this.#enqueue(row)))
       for (const answer of answers) {
         if (answer.status === 'rejected') {
           report.failed += 1
-          this.#tellFailed(answer.reason)
+          error = this.#tellFailed(answer.reason)
         } else if (answer.value?.status === 'created') report.revived += 1
         else if (answer.value?.status === 'duplicate') report.duplicates += 1
       }
     }
-    return report
+    return { report, error }
   }
 
   async #enqueue(row: unknown): Promise<Enqueued | null> {
@@ -155,10 +189,15 @@ export class Reaper {
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'dedup' })
   }
 
-  #tellFailed(thrown: unknown): void {
-    const error = thrown instanceof Error ? thrown : new Error(String(thrown))
+  #tellFailed(thrown: unknown): Error {
+    const error = toError(thrown)
     this.#desk.events.emit('reaper.failed', { reaper: this.name, error })
+    return error
   }
+}
+
+function toError(thrown: unknown): Error {
+  return thrown instanceof Error ? thrown : new Error(String(thrown))
 }
 
 function whenAborted(signal: AbortSignal): Promise<never> {

@@ -150,6 +150,8 @@ class RecordingDesk implements JobDesk {
     this.logs.push({ message, facts })
   }
 
+  delivered(): void {}
+
   async extend(duration: Duration): Promise<void> {
     this.extensions.push(toMs(duration, 'extend', extendRule))
   }

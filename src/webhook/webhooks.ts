@@ -11,11 +11,13 @@
 import { defineQueue, type QueueDefinition } from '../definition.ts'
 import type { FollowUp } from '../effects.ts'
 import { isHoldfastError } from '../errors.ts'
+import type { DeliveryFacts } from '../events.ts'
 import { Permanent } from '../permanent.ts'
 import type { EnqueueOptions } from '../prepare.ts'
 import type { Queue } from '../queue.ts'
 import { RetryLater } from '../retry-later.ts'
 import type { Enqueued } from '../store/store.ts'
+import { Job } from '../worker/job.ts'
 import type { Handler, WorkOptions } from '../worker/options.ts'
 import type { Worker } from '../worker/worker.ts'
 import { type Answered, deliver } from './deliver.ts'
@@ -102,11 +104,18 @@ export class Webhooks {
     const url = new URL(call.url)
     const leave = await this.#hosts.enter(url.host, placeMs, job.signal)
     if (!leave) return job.snooze(putOffMs * (0.5 + Math.random()))
+    const startedAt = performance.now()
+    let [status, outcome]: [number | null, DeliveryFacts['outcome']] = [null, 'done']
     try {
       const answer = await this.#deliver(job.id, call, url, job.signal)
+      status = answer.status
       return this.#judge(answer)
+    } catch (error) {
+      outcome = job.signal.aborted ? 'aborted' : error instanceof Permanent ? 'dead' : 'retry'
+      throw error
     } finally {
       leave()
+      Job.delivered(job as Job, { host: url.host, status, outcome, durationMs: performance.now() - startedAt })
     }
   }
 

@@ -1,6 +1,7 @@
 // A job as its handler sees it.
 
 import type { Duration, DurationRule } from '../duration.ts'
+import type { DeliveryFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkNumber, checkText } from '../job/names.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
@@ -26,6 +27,7 @@ export interface JobDesk {
   progress(value: number, message: string | null): void
   log(message: string, facts: Readonly<Record<string, unknown>>): void
   extend(duration: Duration): Promise<void>
+  delivered(facts: DeliveryFacts): void
 }
 
 /** How long a job may ask for at a time. */
@@ -145,6 +147,11 @@ export class Job<Payload = unknown, Result = unknown> {
 
   static claimedOf(job: Job): ClaimedJob {
     return job.#desk.claimed
+  }
+
+  /** Tells of a webhook's call, whose job this is. */
+  static delivered(job: Job, facts: DeliveryFacts): void {
+    job.#desk.delivered(facts)
   }
 
   /** The effects that were staged, if any were. */

@@ -17,7 +17,7 @@
 import type { AnyDefinition } from '../definition.ts'
 import { type Duration, toMs } from '../duration.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
-import type { Events, RunFacts } from '../events.ts'
+import type { DeliveryFacts, Events, RunFacts } from '../events.ts'
 import { jobError } from '../job/error.ts'
 import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
@@ -190,6 +190,11 @@ export class Run implements JobDesk, Ground {
     const { events, worker } = this.#desk
     if (events.hears('job.log'))
       events.emit('job.log', { ...factsOf(this.claimed, worker), message: String(message), facts })
+  }
+
+  delivered(facts: DeliveryFacts): void {
+    const { events, worker } = this.#desk
+    if (events.hears('delivery.ended')) events.emit('delivery.ended', { ...factsOf(this.claimed, worker), ...facts })
   }
 
   async extend(duration: Duration): Promise<void> {

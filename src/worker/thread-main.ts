@@ -5,6 +5,7 @@ import { parentPort, workerData } from 'node:worker_threads'
 import { type Duration, show } from '../duration.ts'
 import { prepareEffects } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
+import type { DeliveryFacts } from '../events.ts'
 import { jobError } from '../job/error.ts'
 import { isPermanent } from '../permanent.ts'
 import { delayAskedBy } from '../retry-later.ts'
@@ -80,6 +81,10 @@ class ThreadDesk implements JobDesk {
 
   log(message: string, facts: Readonly<Record<string, unknown>>): void {
     send({ log: message, facts })
+  }
+
+  delivered(delivered: DeliveryFacts): void {
+    send({ delivered })
   }
 
   extend(duration: Duration): Promise<void> {

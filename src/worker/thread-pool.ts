@@ -140,6 +140,7 @@ class Thread {
     if (!job) return
     if ('progress' in message) job.progress(message.progress, message.message ?? undefined).catch(() => undefined)
     else if ('log' in message) job.log(message.log, message.facts)
+    else if ('delivered' in message) Job.delivered(job, message.delivered)
     else if ('extend' in message)
       job.extend(message.extend).then(
         () => this.#send({ extended: message.no, error: null }),

@@ -1,6 +1,7 @@
 // What goes to and fro between a handler in a thread and the worker that owns its job.
 
 import type { Duration } from '../duration.ts'
+import type { DeliveryFacts } from '../events.ts'
 import type { EffectSet } from '../job/record.ts'
 import type { ClaimedJob } from '../store/store.ts'
 
@@ -26,6 +27,7 @@ export type HandlerEnd =
 export type FromHandler =
   | { readonly progress: number; readonly message: string | null }
   | { readonly log: string; readonly facts: Readonly<Record<string, unknown>> }
+  | { readonly delivered: DeliveryFacts }
   | { readonly extend: Duration; readonly no: number }
   | HandlerEnd
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { DoctorOptions, Finding, Holdfast } from '../../src/index.ts'
-import { claimOne, hour, minute, rejects, stateOf } from './expect.ts'
+import { claimOne, heard, hour, minute, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function doctorTests(inWorld: InWorld): void {
@@ -84,6 +84,68 @@ export function doctorTests(inWorld: InWorld): void {
           (await holdfast.doctor()).filter(({ id }) => id.startsWith('queue-')),
           [],
         )
+      }),
+    )
+
+    test(
+      'tells of schedules that nobody fires, of those whose code is gone, and of what is none',
+      inWorld(async ({ holdfast, another, clock }) => {
+        const named = async (client: Holdfast) =>
+          (await client.doctor())
+            .filter(({ id }) => id.startsWith('schedule'))
+            .map(({ id, severity, facts }) => [id, severity, facts['schedule']])
+        assert.deepEqual(await named(holdfast), [], 'there are none')
+        await holdfast.schedule('hourly', { cron: '0 * * * *', queue: 'reports' })
+        await holdfast.schedule('yearly', { cron: '@yearly', queue: 'reports' })
+        assert.deepEqual(await named(holdfast), [['schedules', 'fine', undefined]])
+        await clock.advance(hour + 10 * minute)
+        assert.deepEqual(await named(holdfast), [['schedule-overdue', 'wrong', 'hourly']])
+        await holdfast.sweep()
+        assert.deepEqual(await named(holdfast), [['schedules', 'fine', undefined]])
+        const other = await another() // knows nothing of the code that declared them
+        await clock.advance(4 * hour)
+        await other.sweep()
+        await holdfast.kv.put('holdfast.schedule.odd', { cron: 7 })
+        assert.deepEqual(await named(holdfast), [
+          ['schedule-unreadable', 'wrong', 'odd'],
+          ['schedule-undeclared', 'warning', 'hourly'],
+          ['schedule-undeclared', 'warning', 'yearly'],
+        ])
+        const found = await finding(holdfast, 'schedule-undeclared')
+        assert.match(found?.sentence ?? '', /^No program has declared schedule hourly for 4 h/)
+        await holdfast.unschedule('odd')
+        await holdfast.sweep() // fires beside the code that declares them, which is told, too
+        assert.deepEqual(await named(holdfast), [['schedules', 'fine', undefined]])
+      }),
+    )
+
+    test(
+      'tells of a reaper that fails until it does no longer, and of one that nobody runs',
+      inWorld(async ({ holdfast, clock }) => {
+        let error: Error | null = new Error('no such table: orders')
+        const find = () => (error ? Promise.reject(error) : [{ id: 1 }])
+        const toJob = ({ id }: { id: number }) => ({ queue: 'orders', payload: id, dedup: { key: `order ${id}` } })
+        assert.equal(await finding(holdfast, 'reaper-failing'), undefined)
+        const failed = heard(holdfast, 'reaper.failed')
+        const reaper = holdfast.reaper('orders', { every: '1h', find, enqueue: toJob })
+        await failed
+        await assert.rejects(reaper.run())
+        const at = await finding(holdfast, 'reaper-failing')
+        assert.deepEqual([at?.severity, at?.facts['reaper']], ['warning', 'orders'])
+        assert.match(at?.sentence ?? '', /no such table: orders$/)
+        await clock.advance(10 * minute)
+        await assert.rejects(reaper.run())
+        assert.equal((await finding(holdfast, 'reaper-failing'))?.severity, 'wrong', 'since the first time')
+        error = null
+        await reaper.run()
+        assert.equal(await finding(holdfast, 'reaper-failing'), undefined)
+        assert.ok((await holdfast.doctor()).some(({ id, severity }) => id === 'reapers' && severity === 'fine'))
+        await reaper.stop()
+        await clock.advance(2 * hour)
+        const silent = await finding(holdfast, 'reaper-silent')
+        assert.match(silent?.sentence ?? '', /^Reaper orders is to look every 1 h, and nobody has for 2\.2 h\.$/)
+        await holdfast.kv.delete('holdfast.reaper.orders')
+        assert.equal(await finding(holdfast, 'reaper-silent'), undefined)
       }),
     )
 

@@ -100,7 +100,7 @@ test('a connection that is ended with its very first words does not end the proc
   await once(server.listen(0, '127.0.0.1'), 'listening')
   const pool = new Pool({ host: '127.0.0.1', port: (server.address() as AddressInfo).port, user: 'u', database: 'd' })
   pool.on('error', () => undefined)
-  const database = new Database(pool, { schema: new Schema('s'), clock: systemClock, connections: 1 })
+  const database = new Database(pool, { schema: new Schema('s'), clock: systemClock, connections: 1, answerMs: 5_000 })
   await rejects(database.query('select 1', []), 'STORE_UNAVAILABLE')
   await pool.end()
   server.close()

@@ -28,14 +28,21 @@ test('the judge of strangers knows them', () => {
   ])
 })
 
-test('the lock file says what to install, not from where', () => {
-  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'))
+for (const file of ['package-lock.json', 'bench/peers/package-lock.json']) {
+  test(`${file} says what to install, not from where`, () => assertPlaceless(file))
+}
+
+test('the lock file is of this version', () => {
+  assert.equal(JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')).version, manifest.version)
+})
+
+function assertPlaceless(file: string): void {
+  const lock = JSON.parse(readFileSync(join(root, file), 'utf8'))
   const entries = Object.entries<{ resolved?: string; link?: boolean; integrity?: string }>(lock.packages)
   const located = entries.filter(([, entry]) => entry.resolved !== undefined).map(([name]) => name)
   const unverified = entries.filter(([name, { integrity, link }]) => name && !link && !integrity).map(([name]) => name)
   assert.deepEqual({ located, unverified }, { located: [], unverified: [] })
-  assert.equal(lock.version, manifest.version)
-})
+}
 
 function strangersIn(file: string): string[] {
   const text = readFileSync(join(root, file), 'utf8')

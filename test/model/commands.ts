@@ -20,7 +20,17 @@ import type {
 } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { compare, isWaiting, type Lane, type Model, type ModelJob, type Oracle } from './model.ts'
-import type { AlterSpec, EffectsSpec, HoldPick, JobPick, JobSpec, KvSpec, Move, SettleSpec } from './steps.ts'
+import type {
+  AlterSpec,
+  EffectsSpec,
+  ExpectSpec,
+  HoldPick,
+  JobPick,
+  JobSpec,
+  KvSpec,
+  Move,
+  SettleSpec,
+} from './steps.ts'
 
 /** What a move is resolved against. */
 export interface Scene {
@@ -183,6 +193,25 @@ export function toCall(move: Move, scene: Scene): Call {
             const [answer, real] = [expected[i], answers[i]]
             return answer !== undefined && real !== undefined && model.kv.acceptsAnswer(key, answer, real)
           }),
+      })
+    }
+    case 'advance': {
+      const { key, value } = move
+      const jobs = move.jobs.map((job) => toNewJob(job, scene))
+      const request = { key, value, version: expectedVersion(move, scene.model.kv), jobs }
+      return call({
+        ...{ name: 'advance', request, ask: (store) => store.advance(request) },
+        expect: (model) => model.advance(request),
+        agrees: (expected, answer, model) => {
+          if (typeof expected !== 'object' || !('write' in expected))
+            return isDeepStrictEqual(plain(expected), plain(answer))
+          return (
+            typeof answer === 'object' &&
+            'version' in answer &&
+            model.kv.accepts(key, expected.write, answer.version) &&
+            isDeepStrictEqual(plain(expected.enqueued), plain(answer.enqueued))
+          )
+        },
       })
     }
     case 'read': {
@@ -389,7 +418,10 @@ function toKvWrite(spec: KvSpec, { kv }: Model): KvWrite {
   return { ...put, version: expectedVersion(spec, kv) }
 }
 
-function expectedVersion({ key, expect }: Extract<KvSpec, { as: 'compareAndSet' }>, kv: Model['kv']): number | null {
+function expectedVersion(
+  { key, expect }: { readonly key: string; readonly expect: ExpectSpec },
+  kv: Model['kv'],
+): number | null {
   if (expect === 'absent') return null
   const current = kv.versionOf(kv.get(key))
   if (expect === 'current') return Number.isNaN(current) ? neverVersion : current

@@ -52,7 +52,7 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
   deaths: fc.constantFrom(1, 8),
   factors: fc.record({
     ...{
-      advance: factor,
+      pass: factor,
       sweep: factor,
       race: factor,
       renew: factor,
@@ -63,7 +63,7 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       alter: factor,
       purge: factor,
     },
-    ...{ define: factor, pause: factor, kv: factor, read: factor },
+    ...{ define: factor, pause: factor, kv: factor, advance: factor, read: factor },
   }),
 })
 
@@ -79,7 +79,7 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 10, arbitrary: moves.enqueue(3) },
     { weight: 10, arbitrary: moves.claim },
     { weight: 10, arbitrary: moves.settle(3) },
-    { weight: 8 * factors.advance, arbitrary: advance },
+    { weight: 8 * factors.pass, arbitrary: pass },
     { weight: 6 * factors.sweep, arbitrary: moves.sweep },
     { weight: 6 * factors.race, arbitrary: moves.race },
     { weight: 3 * factors.renew, arbitrary: moves.renew(3) },
@@ -92,6 +92,7 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 2 * factors.define, arbitrary: moves.define },
     { weight: 2 * factors.pause, arbitrary: moves.pause },
     { weight: 3 * factors.kv, arbitrary: moves.kv(3) },
+    { weight: 3 * factors.advance, arbitrary: moves.advance(3) },
     { weight: 1 * factors.read, arbitrary: moves.read },
   )
 }
@@ -115,8 +116,8 @@ const hold: fc.Arbitrary<HoldPick> = fc.record({ among: mostly('current', 'gone'
 const jobOf = (usual: JobPick['among'], ...others: JobPick['among'][]): fc.Arbitrary<JobPick> =>
   fc.record({ among: mostly(usual, ...others), nth })
 
-const advance: fc.Arbitrary<Step> = fc.record({
-  do: fc.constant('advance' as const),
+const pass: fc.Arbitrary<Step> = fc.record({
+  do: fc.constant('pass' as const),
   ms: fc.oneof(
     { weight: 6, arbitrary: fc.constantFrom(1_000, 1, 999, 5_000, 2_000) },
     { weight: 2, arbitrary: fc.constantFrom(31_000, 12_000) },
@@ -186,12 +187,11 @@ function movesOf(swarm: Swarm) {
     fc.record({ hold, as: fc.constant('cancelled' as const), effects }),
   )
 
+  const expected = fc.constantFrom('current' as const, 'stale' as const, 'absent' as const, 'never' as const)
   const kvWrite: fc.Arbitrary<KvSpec> = fc.oneof(
     put.map((spec) => ({ as: 'put' as const, ...spec })),
     fc.record({ as: fc.constant('delete' as const), key: fc.constantFrom(...kvKeys) }),
-    fc
-      .tuple(put, fc.constantFrom('current' as const, 'stale' as const, 'absent' as const, 'never' as const))
-      .map(([spec, expect]) => ({ as: 'compareAndSet' as const, expect, ...spec })),
+    fc.tuple(put, expected).map(([spec, expect]) => ({ as: 'compareAndSet' as const, expect, ...spec })),
   )
 
   const enqueue = (max: number): fc.Arbitrary<Move> =>
@@ -249,6 +249,15 @@ function movesOf(swarm: Swarm) {
   const kv = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('kv' as const), writes: few(kvWrite, max) })
 
+  const advance = (max: number): fc.Arbitrary<Move> =>
+    fc.record({
+      do: fc.constant('advance' as const),
+      key: fc.constantFrom(...kvKeys),
+      value: fc.constantFrom('1', '{"v":2}'),
+      expect: fc.oneof({ weight: 2, arbitrary: fc.constant('current' as const) }, { weight: 1, arbitrary: expected }),
+      jobs: few(job, max, 0),
+    })
+
   const define: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('define' as const),
     queue,
@@ -294,6 +303,7 @@ function movesOf(swarm: Swarm) {
         { weight: 1, arbitrary: requeue(1) },
         { weight: 2, arbitrary: alter(1) },
         { weight: 1, arbitrary: kv(1) },
+        { weight: 2, arbitrary: advance(2) },
       ),
       3,
       2,
@@ -315,6 +325,7 @@ function movesOf(swarm: Swarm) {
     define,
     pause,
     kv,
+    advance,
     read,
     race,
   }

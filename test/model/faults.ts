@@ -172,6 +172,38 @@ export const faults: Readonly<Record<string, Break>> = {
     requeueAll: ({ filter }) => store.requeueAll({ filter, dryRun: false }),
   }),
 
+  'an advance that moves the cursor and loses its jobs': (store) => ({
+    advance: async (request) => {
+      const answer = await store.advance({ ...request, jobs: [] })
+      if (answer === 'stale' || 'refused' in answer) return answer
+      return { ...answer, enqueued: request.jobs.map(({ id }) => ({ id, status: 'created' })) }
+    },
+  }),
+
+  'an advance that lands whoever was first': (store) => ({
+    advance: async (request) => {
+      const standing = await store.kvGet(request.key)
+      return store.advance({ ...request, version: standing?.version ?? null })
+    },
+  }),
+
+  'an advance that enqueues although it is stale': (store) => ({
+    advance: async (request) => {
+      const answer = await store.advance(request)
+      if (answer === 'stale') await store.enqueue([{ jobs: request.jobs }])
+      return answer
+    },
+  }),
+
+  'an advance that is refused and moves the cursor all the same': (store) => ({
+    advance: async ({ jobs, ...move }) => {
+      const answer = await store.advance({ jobs, ...move })
+      if (answer !== 'stale' && 'refused' in answer)
+        await store.kvWrite([{ as: 'compareAndSet', ...move, ttlMs: null }])
+      return answer
+    },
+  }),
+
   'a key-value entry that outlives its time': (store) => ({
     kvWrite: (writes) => store.kvWrite(writes.map((write) => ('ttlMs' in write ? { ...write, ttlMs: null } : write))),
   }),

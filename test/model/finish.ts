@@ -16,11 +16,11 @@ export async function finish(world: World, store: Store): Promise<void> {
   await world.make({ do: 'requeueAll', queue: null, sinceIn: null, beforeIn: null, error: null, dryRun: true })
   for (const queue of queueNames) await probe(world, queue)
   await world.compare()
-  await world.make({ do: 'advance', ms: 45_000 })
+  await world.make({ do: 'pass', ms: 45_000 })
   await world.make({ do: 'sweep', max: 1_000 })
   await world.compare()
   await drain(world)
-  await world.make({ do: 'advance', ms: 30 * 86_400_000 })
+  await world.make({ do: 'pass', ms: 30 * 86_400_000 })
   await sweepInSmallSteps(world, store)
 }
 

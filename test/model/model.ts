@@ -22,6 +22,7 @@ import {
   type Verdict,
 } from '../../src/job/transition.ts'
 import type {
+  AdvanceRequest,
   AlterAnswer,
   AlterRequest,
   CancelAnswer,
@@ -74,6 +75,9 @@ export interface ModelJob extends Mutable<JobRecord> {
   /** When retention is over. */
   keepUntil: number
 }
+
+/** As for a key-value write, the version is named by the model's own. */
+type ModelAdvanceAnswer = { readonly write: number | null; readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
 
 type Landed = Exclude<SettleAnswer, 'lost' | Refused | { failed: unknown }>
 
@@ -137,7 +141,8 @@ export class Model {
     return new KvModel(this.state.kv, this.state.now)
   }
 
-  advance(ms: number): void {
+  /** Time passes, or is set back. */
+  pass(ms: number): void {
     this.state.now += ms
     if (ms < 0) this.state.wasSetBack = true
   }
@@ -245,6 +250,16 @@ export class Model {
   #free(job: ModelJob, scopes: readonly (string | null)[]): void {
     if (!scopes.includes(job.scope)) return
     this.state.slots = this.state.slots.filter((slot) => slot.holder !== job.born)
+  }
+
+  /** A cursor and what its step brings: both, or neither. */
+  advance({ key, version, value, jobs }: AdvanceRequest): ModelAdvanceAnswer {
+    return this.#wholeOrNot((): ModelAdvanceAnswer => {
+      const moved = this.kv.write({ as: 'compareAndSet', key, version, value, ttlMs: null })
+      if (!moved.applied) return 'stale'
+      const enqueued = this.#enqueueAll(jobs)
+      return isRefused(enqueued) ? enqueued : { write: moved.write, enqueued }
+    })
   }
 
   // Claim, renew, settle

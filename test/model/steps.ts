@@ -62,10 +62,13 @@ export type SettleSpec = { readonly hold: HoldPick } & (
   | { readonly as: 'cancelled'; readonly effects: EffectsSpec | null }
 )
 
+/** Which version of an entry is expected to stand there. */
+export type ExpectSpec = 'current' | 'stale' | 'absent' | 'never'
+
 export type KvSpec =
   | ({ readonly as: 'put' } & PutSpec)
   | { readonly as: 'delete'; readonly key: string }
-  | ({ readonly as: 'compareAndSet'; readonly expect: 'current' | 'stale' | 'absent' | 'never' } & PutSpec)
+  | ({ readonly as: 'compareAndSet'; readonly expect: ExpectSpec } & PutSpec)
 
 export type AlterSpec = { readonly job: JobPick } & (
   | { readonly as: 'wake'; readonly data: string | null }
@@ -112,6 +115,13 @@ export type Move =
   | { readonly do: 'pause'; readonly queue: string; readonly paused: boolean }
   | { readonly do: 'kv'; readonly writes: readonly KvSpec[] }
   | {
+      readonly do: 'advance'
+      readonly key: string
+      readonly value: string
+      readonly expect: ExpectSpec
+      readonly jobs: readonly JobSpec[]
+    }
+  | {
       readonly do: 'define'
       readonly queue: string
       readonly retainDoneMs: number
@@ -122,6 +132,6 @@ export type Move =
 
 export type Step =
   | Move
-  | { readonly do: 'advance'; readonly ms: number }
+  | { readonly do: 'pass'; readonly ms: number }
   /** Calls that start together; any order of them may be the one that happened. */
   | { readonly do: 'race'; readonly moves: readonly Move[] }

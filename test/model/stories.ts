@@ -47,7 +47,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     define(Number.POSITIVE_INFINITY),
     enqueue({ dedup: { key: 'k1', scope: 'live', replace: false } }),
     ...die,
-    { do: 'advance', ms: 1_000 },
+    { do: 'pass', ms: 1_000 },
     define(20_000),
     enqueue({ dedup: { key: 'k1', scope: 'live', replace: false } }),
     ...die,

@@ -55,14 +55,15 @@ export class World {
   }
 
   async make(step: Step): Promise<void> {
-    if (step.do === 'advance') {
-      this.#trace.push(() => `advance(${step.ms})`)
+    if (step.do === 'pass') {
+      this.#trace.push(() => `pass(${step.ms})`)
       this.#clock.advance(step.ms)
-      for (const model of this.#models) model.advance(step.ms)
+      for (const model of this.#models) model.pass(step.ms)
       return
     }
     if (step.do === 'race') return this.call(...step.moves.map((move) => toCall(move, this.#scene())))
     if (step.do === 'kv') for (const { key } of step.writes) await this.call(kvGetCall(key))
+    if (step.do === 'advance') await this.call(kvGetCall(step.key))
     if (step.do === 'read') await this.call(kvGetCall(step.key))
     return this.call(toCall(step, this.#scene()))
   }

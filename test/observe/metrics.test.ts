@@ -8,6 +8,7 @@ import { Events, type HoldfastEvents } from '../../src/events.ts'
 import { open } from '../../src/index.ts'
 import { catalogue, type MetricEntry } from '../../src/observe/catalogue.ts'
 import { type MetricsOptions, metrics } from '../../src/observe/metrics.ts'
+import { VirtualClock } from '../../src/testing/index.ts'
 import { root } from '../support/checkout.ts'
 
 const job = { id: 'j1', queue: 'mail', attempt: 1, maxAttempts: 3, worker: 'w1' }
@@ -97,6 +98,64 @@ test('durations are in seconds, and the other events have their counters', async
     wanted.filter((line) => !lines.includes(line)),
     [],
   )
+})
+
+test('schedules, webhooks and reapers are counted', async () => {
+  await using world = await setup()
+  const { events } = world
+  const slot = { schedule: 'nightly', queue: 'reports', id: 'j1', slot: new Date(0) }
+  events.emit('schedule.fired', { ...slot, lateMs: 300 })
+  events.emit('schedule.fired', { ...slot, lateMs: 700 })
+  events.emit('schedule.skipped', { schedule: 'nightly', slots: 3, reason: 'missed' })
+  events.emit('schedule.skipped', { schedule: 'nightly', slots: 1, reason: 'held' })
+  events.emit('schedule.failed', { schedule: 'nightly', error: new Error('x') })
+  events.emit('firing.failed', { error: new Error('x') })
+  const delivery = { ...job, queue: 'hooks', host: 'example.org', durationMs: 250 }
+  events.emit('delivery.ended', { ...delivery, status: 204, outcome: 'done' })
+  events.emit('delivery.ended', { ...delivery, status: 503, outcome: 'retry' })
+  events.emit('delivery.ended', { ...delivery, status: null, outcome: 'retry' })
+  events.emit('reaper.ran', { reaper: 'orders', found: 5, revived: 2, duplicates: 2, failed: 1, durationMs: 40 })
+  events.emit('reaper.failed', { reaper: 'orders', error: new Error('x') })
+  const wanted = [
+    'holdfast_schedule_fired_total{schedule="nightly"} 2',
+    'holdfast_schedule_lag_seconds_sum{schedule="nightly"} 1',
+    'holdfast_schedule_skipped_total{schedule="nightly",reason="missed"} 3',
+    'holdfast_schedule_skipped_total{schedule="nightly",reason="held"} 1',
+    'holdfast_schedule_failures_total{schedule="nightly"} 1',
+    'holdfast_firing_failures_total 1',
+    'holdfast_webhook_deliveries_total{queue="hooks",outcome="done",status="2xx"} 1',
+    'holdfast_webhook_deliveries_total{queue="hooks",outcome="retry",status="5xx"} 1',
+    'holdfast_webhook_deliveries_total{queue="hooks",outcome="retry",status="none"} 1',
+    'holdfast_webhook_duration_seconds_sum{queue="hooks"} 0.75',
+    'holdfast_reaper_runs_total{reaper="orders"} 1',
+    'holdfast_reaper_revived_total{reaper="orders"} 2',
+    'holdfast_reaper_failures_total{reaper="orders"} 1',
+    'holdfast_reaper_duration_seconds_sum{reaper="orders"} 0.04',
+  ]
+  const lines = (await world.observed.text()).split('\n')
+  assert.deepEqual(
+    wanted.filter((line) => !lines.includes(line)),
+    [],
+  )
+})
+
+test('a slot that nobody fires shows in the metrics of every process, until somebody does', async (t) => {
+  let now = 1_000
+  t.mock.method(performance, 'now', () => now)
+  const clock = new VirtualClock(Date.now() - 7_200_000)
+  await using holdfast = await open('sqlite::memory:', { clock })
+  const { text } = metrics(holdfast)
+  const overdue = async () => {
+    now += 1_001
+    const line = (await text()).split('\n').find((each) => each.startsWith('holdfast_schedule_overdue'))
+    return Number(line?.split(' ')[1])
+  }
+  await holdfast.schedule('hourly', { cron: '0 * * * *', queue: 'reports' })
+  assert.equal(await overdue(), 0)
+  clock.advance('90m')
+  assert.ok((await overdue()) > 3_000)
+  await holdfast.sweep()
+  assert.equal(await overdue(), 0)
 })
 
 test('a worker has gauges while it works, and an end that is told twice counts once', async () => {

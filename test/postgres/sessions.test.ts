@@ -68,7 +68,12 @@ test(
   'a process that stops in the middle of a transaction holds its locks for two seconds, and makes its call again',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'a')
-    const database = new Database(hand.pool, { schema: hand.schema, clock: systemClock, connections: 3 })
+    const database = new Database(hand.pool, {
+      schema: hand.schema,
+      clock: systemClock,
+      connections: 3,
+      answerMs: 5_000,
+    })
     const stopped = Promise.withResolvers<void>()
     const goesOn = Promise.withResolvers<void>()
     let tries = 0

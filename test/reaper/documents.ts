@@ -1,6 +1,6 @@
-// An application with a table of its own, written as many are: the row is one thing, the job another, and whoever dies in
-// between leaves the row behind.
+// An application with a table of its own in the database that its jobs are in, on either store.
 import { DatabaseSync } from 'node:sqlite'
+import pg from 'pg'
 import { defineQueue } from '../../src/index.ts'
 
 export type DocumentState = 'submitted' | 'extracting' | 'extracted' | 'refining' | 'done'
@@ -10,32 +10,78 @@ export interface DocumentRow {
   readonly state: DocumentState
 }
 
-// One attempt: the queue itself brings nothing back, so that what is brought back was brought by the reaper.
-export const extract = defineQueue<{ id: number }>('extract', { attempts: 1 })
-export const refine = defineQueue<{ id: number }>('refine', { attempts: 1 })
+// Queues of their own for each document, so that processes which die at the same time die with their own. One attempt: the
+// queue itself brings nothing back, so that what is brought back was brought by the reaper.
+export const extract = (id: number) => defineQueue<{ id: number }>(`extract-${id}`, { attempts: 1 })
+export const refine = (id: number) => defineQueue<{ id: number }>(`refine-${id}`, { attempts: 1 })
 
-export function openDocuments(path: string): DatabaseSync {
-  const db = new DatabaseSync(path, { timeout: 10_000 })
-  db.exec('create table if not exists document (id integer primary key, state text not null, touched_at real not null)')
-  return db
-}
+export class Documents implements AsyncDisposable {
+  /** Takes statements, and enqueues of ours: one connection. */
+  readonly tx: DatabaseSync | pg.Client
+  readonly #query: (text: string) => Promise<unknown[]>
 
-export function submit(db: DatabaseSync, id: number): void {
-  db.prepare(`insert into document values (?, 'submitted', unixepoch('subsec'))`).run(id)
-}
+  static async open(store: string): Promise<Documents> {
+    const documents = store.startsWith('sqlite:') ? onSqlite(store) : await onPostgres(store)
+    await documents.run('create table if not exists document (id integer primary key, state text, touched_at float8)')
+    return documents
+  }
 
-export function setState(db: DatabaseSync, id: number, state: DocumentState): void {
-  db.prepare(`update document set state = ?, touched_at = unixepoch('subsec') where id = ?`).run(state, id)
-}
+  constructor(tx: DatabaseSync | pg.Client, query: (text: string) => Promise<unknown[]>) {
+    this.tx = tx
+    this.#query = query
+  }
 
-/** Those that nobody has touched for a while, and that are not done. */
-export function leftBehind(db: DatabaseSync, limit: number): DocumentRow[] {
-  const text = `select id, state from document where state <> 'done' and touched_at < unixepoch('subsec') - 2 limit ?`
-  return db.prepare(text).all(limit) as unknown as DocumentRow[]
+  async run(text: string): Promise<void> {
+    await this.#query(text)
+  }
+
+  async submit(id: number): Promise<void> {
+    await this.run(`insert into document values (${id}, 'submitted', ${this.#now})`)
+  }
+
+  async setState(id: number, state: DocumentState): Promise<void> {
+    await this.run(this.moves(id, state))
+  }
+
+  /** The statement, for a transaction of whoever runs it. */
+  moves(id: number, state: DocumentState): string {
+    return `update document set state = '${state}', touched_at = ${this.#now} where id = ${id}`
+  }
+
+  /** Those that nobody has touched for a while, and that are not done. */
+  async leftBehind(limit: number): Promise<DocumentRow[]> {
+    const left = `state <> 'done' and touched_at < ${this.#now} - 2`
+    return (await this.#query(`select id, state from document where ${left} limit ${limit}`)) as DocumentRow[]
+  }
+
+  async states(): Promise<DocumentState[]> {
+    const rows = (await this.#query('select id, state from document order by id')) as DocumentRow[]
+    return rows.map(({ state }) => state)
+  }
+
+  get #now(): string {
+    return this.tx instanceof DatabaseSync ? `unixepoch('subsec')` : `extract(epoch from clock_timestamp())`
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.tx instanceof DatabaseSync) this.tx.close()
+    else await this.tx.end()
+  }
 }
 
 /** The job that takes a row further from where it stands. */
 export function revival({ id, state }: DocumentRow) {
   const queue = state === 'submitted' || state === 'extracting' ? extract : refine
-  return { queue, payload: { id }, dedup: { key: `document ${id}` } }
+  return { queue: queue(id), payload: { id }, dedup: { key: `document ${id}` } }
+}
+
+function onSqlite(store: string): Documents {
+  const db = new DatabaseSync(store.slice('sqlite:'.length), { timeout: 10_000 })
+  return new Documents(db, async (text) => db.prepare(text).all())
+}
+
+async function onPostgres(store: string): Promise<Documents> {
+  const client = new pg.Client(store)
+  await client.connect()
+  return new Documents(client, async (text) => (await client.query(text)).rows)
 }

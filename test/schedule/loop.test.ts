@@ -1,11 +1,18 @@
 // Schedules fired beside workers: soon, without being asked, and not where they are switched off.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { closedError } from '../../src/calls.ts'
+import { Events } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import type { Logger } from '../../src/observe/logger.ts'
 import { open } from '../../src/open.ts'
+import type { Firing } from '../../src/schedule/firing.ts'
+import { ScheduleLoop } from '../../src/schedule/schedule-loop.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
+import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
 const everySecond = { cron: '* * * * * *', queue: 'ticks', missed: 'all' } as const
@@ -83,11 +90,47 @@ test('a clock that is set back while slots fire makes none of them fire again', 
   )
 })
 
+test('a look at the schedules that fails is told once, goes on, and is told again when it fails anew', async () => {
+  const answers = [new Error('no such table'), new Error('no such table'), null, new Error('disk'), closedError()]
+  const told: string[] = []
+  const timers = new VirtualTimers()
+  const events = new Events()
+  events.on('firing.failed', ({ error }) => told.push(error.message))
+  let looks = 0
+  const fireDue = async () => {
+    const error = answers[looks++] ?? null
+    if (error) throw error
+    return { fired: 0, skipped: 0, nextInMs: null }
+  }
+  const loop = new ScheduleLoop({ fireDue } as unknown as Firing, events, timers)
+  const leave = loop.join()
+  while (looks < 6) {
+    timers.advance(1_000, () => undefined)
+    await sleep(0)
+  }
+  leave()
+  assert.deepEqual(told, ['no such table', 'disk'])
+})
+
+test('a table that is gone is told by a worker that fires schedules, and its log says so', async () => {
+  await using world = await setup()
+  const lines: string[] = []
+  const holdfast = await world.another({ info() {}, warn() {}, error: (line) => void lines.push(line) })
+  await holdfast.schedule('tick', everySecond)
+  using db = new DatabaseSync(world.path)
+  db.exec('alter table holdfast_kv rename to elsewhere')
+  const failed = new Promise((resolve) => holdfast.on('firing.failed', resolve))
+  holdfast.work('ticks', async () => null)
+  await failed
+  assert.match(lines.join(), /Schedules cannot be looked at/)
+})
+
 async function setup() {
   const scratch = await scratchDirectory()
   const clients: Holdfast[] = []
-  const another = async () => {
-    const client = await open(`sqlite:${join(scratch.path, 'jobs.db')}`, { logger: false })
+  const path = join(scratch.path, 'jobs.db')
+  const another = async (logger: Logger | false = false) => {
+    const client = await open(`sqlite:${path}`, { logger })
     clients.push(client)
     return client
   }
@@ -96,7 +139,7 @@ async function setup() {
     await Promise.all(clients.map((client) => client.close()))
     await scratch[Symbol.asyncDispose]()
   }
-  return { holdfast, another, [Symbol.asyncDispose]: dispose }
+  return { holdfast, another, path, [Symbol.asyncDispose]: dispose }
 }
 
 function listen(holdfast: Holdfast) {

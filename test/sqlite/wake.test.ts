@@ -2,10 +2,11 @@
 // The backstop poll comes after a second, so a median far below that shows that the wake-up did it.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { describe, test } from 'node:test'
+import { describe, type TestContext, test } from 'node:test'
 import { systemClock } from '../../src/clock.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
+import { Looks } from '../../src/store/sqlite/wake.ts'
 import type { ClaimRequest, Store } from '../../src/store/store.ts'
 import { type JobsFile, jobsFile } from './jobs-file.ts'
 import { machineMs, Program } from './process.ts'
@@ -60,6 +61,35 @@ describe('a claim that waits is woken from another process within 50 ms', () => 
       tookMs.push(await world.pickUpMs('promote'))
     }
     assert.ok(median(tookMs) < promisedMs, `picked up after ${told(tookMs)}`)
+  })
+})
+
+describe('a write is followed by looks', () => {
+  /** When it was looked, in ms, where writes came at these times. */
+  const looksAt = (t: TestContext, { writesAt, untilMs }: { writesAt: readonly number[]; untilMs: number }) => {
+    t.mock.timers.enable({ apis: ['setTimeout'] })
+    const taken: number[] = []
+    let now = 0
+    const looks = new Looks(() => taken.push(now))
+    for (; now <= untilMs; now++) {
+      if (now > 0) t.mock.timers.tick(1)
+      if (writesAt.includes(now)) looks.begin()
+    }
+    looks.end()
+    return taken
+  }
+
+  test('further and further apart, and then no more', (t) => {
+    assert.deepEqual(looksAt(t, { writesAt: [0], untilMs: 500 }), [1, 3, 7, 15, 31, 63, 127])
+  })
+
+  test('that begin anew with the next write, whatever was due', (t) => {
+    assert.deepEqual(looksAt(t, { writesAt: [0, 40], untilMs: 60 }), [1, 3, 7, 15, 31, 41, 43, 47, 55])
+  })
+
+  test('that writes without end do not put off', (t) => {
+    const taken = looksAt(t, { writesAt: Array.from({ length: 100 }, (_, i) => i), untilMs: 100 })
+    assert.ok(taken.length >= 50, `looked ${taken.length} times in 100 ms`)
   })
 })
 

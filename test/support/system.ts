@@ -23,9 +23,12 @@ export function needs(name: keyof typeof systemNeeds): string | false {
   return false
 }
 
+/** Time is no matter. */
+export const isLong = process.env['HOLDFAST_TEST_LONG'] === '1'
+
 /** For tests that take many minutes. */
 export function onlyLong(why: string): string | false {
-  return process.env['HOLDFAST_TEST_LONG'] === '1' ? false : `${why}; npm run test:long runs it`
+  return isLong ? false : `${why}; npm run test:long runs it`
 }
 
 export function isInstalled({ command }: SystemNeed): boolean {

@@ -106,6 +106,29 @@ describe('PgBouncer in transaction mode', { skip }, () => {
     }
   })
 
+  test('a doctor says that wake-ups are not heard through it, and finds nothing wrong besides', async () => {
+    const direct = await freshDatabase()
+    await using pooler = await startPooler(direct)
+    await using through = await open(postgres({ url: pooler.url }))
+    const bad = (await through.doctor()).filter(({ severity }) => severity !== 'fine')
+    assert.deepEqual(
+      bad.map(({ id }) => id),
+      ['notifications'],
+    )
+    await using past = await open(postgres({ url: pooler.url, listen: direct }))
+    assert.ok((await past.doctor()).every(({ severity }) => severity === 'fine'))
+  })
+
+  test('a call that is only slow is waited for: the driver does not know who works on it', async () => {
+    await using pooler = await startPooler(await freshDatabase())
+    await using holdfast = await open(postgres({ url: pooler.url, listen: false, answerTimeout: '200ms' }))
+    await holdfast.queue('mail').enqueue(1)
+    const [lease] = await holdfast.claim(['mail'])
+    const from = machineMs()
+    await lease?.done(null, { sql: [{ text: 'select pg_sleep(2)' }] })
+    assert.ok(machineMs() - from >= 2_000)
+  })
+
   test('a server that restarts behind it is away and back like any other', async (t) => {
     const direct = await freshDatabase()
     await using pooler = await startPooler(direct, { poolSize: 4 })

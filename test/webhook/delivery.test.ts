@@ -65,6 +65,32 @@ test('5xx, 408, 429 and no answer are tried again; Retry-After says when', async
   assert.ok(world.calls.every(({ headers }) => headers['holdfast-id'] === id))
 })
 
+test('every delivery is told, with what came of it', async () => {
+  const answers = [
+    (response: ServerResponse) => response.writeHead(503).end('busy'),
+    (response: ServerResponse) => response.destroy(),
+    (response: ServerResponse) => response.writeHead(204).end(),
+    (response: ServerResponse) => response.writeHead(404).end(),
+  ]
+  await using world = await setup((_, response) => answers.shift()?.(response))
+  const told: unknown[] = []
+  world.holdfast.on('delivery.ended', ({ id, host, status, outcome, attempt, durationMs }) => {
+    assert.ok(durationMs > 0 && durationMs < 10_000)
+    told.push([id, host, attempt, status, outcome])
+  })
+  const delivered = await world.hooks.enqueue(world.holdfast, world.url, 'plain')
+  await world.holdfast.result(delivered.id)
+  const refused = await world.hooks.enqueue(world.holdfast, world.url, 'plain')
+  await assert.rejects(world.holdfast.result(refused.id))
+  const { host } = new URL(world.url)
+  assert.deepEqual(told, [
+    [delivered.id, host, 1, 503, 'retry'],
+    [delivered.id, host, 2, null, 'retry'],
+    [delivered.id, host, 3, 204, 'done'],
+    [refused.id, host, 1, 404, 'dead'],
+  ])
+})
+
 test('Retry-After is capped', async () => {
   let answered = 0
   await using world = await setup(

@@ -26,6 +26,15 @@ test('nothing is switched off by nothing', () => {
   assert.deepEqual([isDisabled('sweep'), isDisabled('work'), isDisabled('schedule')], [false, false, false])
 })
 
+test('a name that is none is refused by open, whatever else is named', async () => {
+  for (const loops of ['sweeps', 'sweep,shedule', 'all', 'Work']) {
+    using _ = disable(loops)
+    await assert.rejects(openInMemory(), { code: 'INVALID_OPTION', message: /HOLDFAST_DISABLE takes sweep, schedule/ })
+  }
+  using _ = disable('reap,, schedule,')
+  await (await openInMemory()).holdfast.close()
+})
+
 test('a worker that is switched off says so, takes nothing, and stops when it is told to', async () => {
   using _ = disable('work')
   const { holdfast } = await openInMemory()

@@ -6,6 +6,8 @@ import { checkBoolean, checkOptions } from '../../job/names.ts'
 import { type Check, runChecks } from '../../store/findings.ts'
 import type { ExamineRequest, Finding, Severity, Store } from '../../store/store.ts'
 import { unattendedQueues } from './queues.ts'
+import { neglectedReapers } from './reapers.ts'
+import { neglectedSchedules } from './schedules.ts'
 
 export interface DoctorOptions {
   /** Repair what can be repaired: counts, jobs that no claim would find, what nobody swept, the schema's own functions. */
@@ -24,6 +26,8 @@ export interface Patient {
 const checks: Readonly<Record<string, Check<Patient>>> = {
   store: ({ store, request }) => store.examine(request),
   queues: unattendedQueues,
+  schedules: neglectedSchedules,
+  reapers: neglectedReapers,
 }
 
 const order: readonly Severity[] = ['wrong', 'warning', 'fine']

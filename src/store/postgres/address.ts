@@ -5,7 +5,7 @@ export function isPostgresUrl(url: unknown): url is string {
 }
 
 /** How long to wait for a connection. */
-export const connectMs = 10_000
+export const connectMs = 5_000
 /** A connection that is silent for so long asks whether its server is still there: it may have gone without a word. */
 export const silentMs = 10_000
 

@@ -11,12 +11,13 @@
 // Statements of the application, in a settlement, run with the timeouts that the session came with.
 
 import { createHash, randomUUID } from 'node:crypto'
-import type { Pool, PoolClient, QueryResult } from 'pg'
+import type { Pool, PoolClient } from 'pg'
 import { type Clock, systemClock } from '../../clock.ts'
 import type { Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
 import { beforeSending, hasLanded, isBroken, isCancelled, isUnprepared, patiently } from './failures.ts'
 import type { Schema } from './schema.ts'
+import { Silence } from './silence.ts'
 import { Turnstile } from './turnstile.ts'
 
 /** A row as text, column by column, whatever types the application has registered with the driver. */
@@ -41,6 +42,8 @@ export interface DatabaseOptions {
   readonly clock: Clock
   /** How many connections of the pool may be in use at once. */
   readonly connections: number
+  /** How long a call may go unanswered before it is looked whether the server is still there. */
+  readonly answerMs: number
 }
 
 const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
@@ -51,6 +54,7 @@ export class Database {
   readonly #pool: Pool
   readonly #clock: Clock
   readonly #places: Turnstile
+  readonly #silence: Silence
   /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
   #wraps = false
   /** Sessions start with timeouts. */
@@ -59,11 +63,12 @@ export class Database {
   #prepares = true
   readonly #names = new Map<string, string>()
 
-  constructor(pool: Pool, { schema, clock, connections }: DatabaseOptions) {
+  constructor(pool: Pool, { schema, clock, connections, answerMs }: DatabaseOptions) {
     this.schema = schema
     this.#pool = pool
     this.#clock = clock
     this.#places = new Turnstile(connections)
+    this.#silence = new Silence(pool, answerMs)
   }
 
   /** For the `p_now` of every function: null lets the database's own clock decide. */
@@ -99,7 +104,7 @@ export class Database {
 
   async #rows(sql: string, values: readonly Value[], name?: string): Promise<Row[]> {
     try {
-      return await this.lend((client) => rowsOf(client, sql, values, name))
+      return await this.lend((client) => rowsOf(this.#lineOf(client), sql, values, name))
     } catch (error) {
       if (isCancelled(error) && sql !== sessionSettings) await this.learnSession({ struck: true })
       throw error
@@ -173,10 +178,11 @@ export class Database {
 
   #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     const run = async (client: PoolClient) => {
-      await client.query(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
+      const line = this.#lineOf(client)
+      await line(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
       const { schema, now } = this
-      const answer = await work(new Transaction(client, { schema, now, hasTimeouts: this.#hasTimeouts }))
-      await client.query('commit')
+      const answer = await work(new Transaction(line, { schema, now, hasTimeouts: this.#hasTimeouts }))
+      await line('commit')
       return answer
     }
     return this.lend(run, { rollsBack: true })
@@ -194,10 +200,14 @@ export class Database {
         client.release(ends)
         return answer
       } catch (error) {
-        client.release(ends || isBroken(error) || (rollsBack && !(await rolledBack(client))))
+        client.release(ends || isBroken(error) || (rollsBack && !(await rolledBack(this.#lineOf(client)))))
         throw error
       }
     })
+  }
+
+  #lineOf(client: PoolClient): Line {
+    return (statement) => this.#silence.over(client, client.query(statement as string))
   }
 
   async #answerOf(flush: string): Promise<string | null> {
@@ -205,6 +215,9 @@ export class Database {
     return row?.[0] ?? null
   }
 }
+
+/** Takes a statement, and does not wait for ever. */
+type Line = (statement: string | object) => Promise<{ readonly rows: unknown[] }>
 
 interface LendOptions {
   /** What fails is rolled back. */
@@ -220,27 +233,27 @@ interface TransactionOptions {
 }
 
 export class Transaction {
-  readonly #client: PoolClient
+  readonly #line: Line
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
   #now: number | null
 
-  constructor(client: PoolClient, { schema, now, hasTimeouts }: TransactionOptions) {
-    this.#client = client
+  constructor(line: Line, { schema, now, hasTimeouts }: TransactionOptions) {
+    this.#line = line
     this.#schema = schema
     this.#now = now
     this.#hasTimeouts = hasTimeouts
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return rowsOf(this.#client, this.#schema.sql(text), values)
+    return rowsOf(this.#line, this.#schema.sql(text), values)
   }
 
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
-    if (this.#hasTimeouts) await this.#client.query(restoreTimeouts)
-    await this.#client.query({ text, values: [...values], queryMode: 'extended' } as never)
-    if (this.#hasTimeouts) await this.#client.query(liftTimeouts)
+    if (this.#hasTimeouts) await this.#line(restoreTimeouts)
+    await this.#line({ text, values: [...values], queryMode: 'extended' })
+    if (this.#hasTimeouts) await this.#line(liftTimeouts)
   }
 
   /** The time of everything this transaction does; read it after the locks were taken. */
@@ -257,14 +270,14 @@ export class Transaction {
 
   /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.#client.query('savepoint attempt')
+    await this.#line('savepoint attempt')
     try {
       const answer = await work()
-      await this.#client.query('release savepoint attempt')
+      await this.#line('release savepoint attempt')
       return answer
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      await this.#client.query('rollback to savepoint attempt; release savepoint attempt')
+      await this.#line('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
   }
@@ -286,19 +299,13 @@ function checkOut(pool: Pool): Promise<PoolClient> {
 
 function ignore(): void {}
 
-async function rowsOf(on: PoolClient, text: string, values: readonly Value[], name?: string): Promise<Row[]> {
-  const result: QueryResult = await on.query({
-    name,
-    text,
-    values: values as Value[],
-    rowMode: 'array',
-    types: asText,
-  } as never)
-  return result.rows as unknown as Row[]
+async function rowsOf(line: Line, text: string, values: readonly Value[], name?: string): Promise<Row[]> {
+  const { rows } = await line({ name, text, values, rowMode: 'array', types: asText })
+  return rows as Row[]
 }
 
-async function rolledBack(client: PoolClient): Promise<boolean> {
-  return client.query('rollback').then(
+async function rolledBack(line: Line): Promise<boolean> {
+  return line('rollback').then(
     () => true,
     () => false,
   )

@@ -9,6 +9,8 @@ import { isDenied, lacksGrant } from './roles.ts'
 
 const triesMax = 9
 const firstPauseMs = 20
+/** How long a call goes on trying while connections break, or cannot be made. */
+const brokenMaxMs = 10_000
 
 /** Failures to get a connection: nothing was sent. */
 const unsent = new WeakSet<object>()
@@ -29,6 +31,7 @@ export async function patiently<T>(
   { isHasty = false }: { readonly isHasty?: boolean } = {},
 ): Promise<T> {
   let mayHaveLanded = false
+  let brokenAt: number | null = null
   for (let tries = 1; ; tries++) {
     try {
       return await action()
@@ -36,7 +39,10 @@ export async function patiently<T>(
       if (isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
       mayHaveLanded ||= isBroken(error) && !unsent.has(error as object)
       if (isHasty && isCollision(error) && !mayHaveLanded) throw error
-      if (tries >= triesMax || !(isBroken(error) || isCollision(error))) throw unavailable(error, mayHaveLanded)
+      if (isBroken(error)) brokenAt ??= performance.now()
+      const isTooLong = brokenAt !== null && performance.now() - brokenAt > brokenMaxMs
+      const isWorthATry = tries < triesMax && !isTooLong && (isBroken(error) || isCollision(error))
+      if (!isWorthATry) throw unavailable(error, mayHaveLanded)
       await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
     }
   }

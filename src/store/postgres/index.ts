@@ -3,7 +3,7 @@
 import { Pool, type PoolClient } from 'pg'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import type { Clock } from '../../clock.ts'
-import { show } from '../../duration.ts'
+import { type Duration, show, toMs } from '../../duration.ts'
 import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
@@ -71,6 +71,11 @@ export interface PostgresOptions {
    * pool unless given, so that your own statements never wait for all of ours.
    */
   readonly connections?: number
+  /**
+   * How long a call may go unanswered before it is looked whether the server is still there and at work on it; 10 s unless
+   * given. Where it is not, the call is made again or fails; where it is, the call may take as long as it takes.
+   */
+  readonly answerTimeout?: Duration
 }
 
 export function postgres(options: PostgresOptions) {
@@ -83,6 +88,7 @@ export function postgres(options: PostgresOptions) {
   }): Promise<Store> => {
     const schema = new Schema(options.schema ?? 'holdfast')
     const connections = connectionsOf(options)
+    const answerMs = toMs(options.answerTimeout ?? '10s', 'answerTimeout', { min: 100 })
     const pool =
       options.pool ??
       new Pool({
@@ -97,7 +103,7 @@ export function postgres(options: PostgresOptions) {
     const ignore = () => undefined
     if (!options.pool) pool.on('error', ignore)
     try {
-      const store = new PostgresStore(pool, { ...options, schema, clock, connections })
+      const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
       await (readOnly ? store.look() : store.start())
       return store
     } catch (error) {
@@ -141,6 +147,7 @@ interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
   readonly schema: Schema
   readonly clock: Clock
   readonly connections: number
+  readonly answerMs: number
 }
 
 class PostgresStore implements Store {
@@ -161,11 +168,11 @@ class PostgresStore implements Store {
   readonly #desk: Desk
   #closing: Promise<void> | null = null
 
-  constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections }: StoreOptions) {
+  constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections, answerMs }: StoreOptions) {
     this.#pool = pool
     this.#ownsPool = given === undefined
     this.#listen = listen
-    this.#db = new Database(pool, { schema, clock, connections })
+    this.#db = new Database(pool, { schema, clock, connections, answerMs })
     const lanes = new Lanes(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
     this.#wakes = new Wakes(

@@ -27,6 +27,9 @@ const pollMaxMs = 800
 const askEveryMs = 400
 const probeMs = 2_000
 const deafMs = 60_000
+/** A connection that only listens would never notice that its server is gone. */
+const askMs = 10_000
+const answerMs = 5_000
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
 /** Claims and renewals stop coming when nobody waits for work or holds any; then nobody has to be told. */
 const idleMs = 5_000
@@ -189,17 +192,31 @@ export class Wakes {
     client.on('end', () => end())
     this.#ended.signal.addEventListener('abort', () => end(), { once: true })
     const hearing = async () => {
-      await client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
+      const listening = client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
+      if (!(await Promise.race([listening, this.#pause(answerMs)]))) return
       const heard = await this.#hearsProbe()
       if (isOver) return // broken meanwhile, which says nothing about what it hears
       this.#isListening = heard
       this.#tell(await readReady(this.#db))
       this.#tellToAsk()
-      if (heard) await ended
+      if (heard) await Promise.race([ended, this.#untilSilent(client)])
       else this.#deafUntil = performance.now() + deafMs
     }
     await Promise.race([ended, hearing()])
     isOver = true
+  }
+
+  /** Until the server does not answer any more. */
+  async #untilSilent(client: ClientBase): Promise<void> {
+    for (let isThere = true; isThere; ) {
+      await this.#pause(askMs)
+      if (this.#ended.signal.aborted) return
+      const answers = client.query('select 1').then(
+        () => true,
+        () => false,
+      )
+      isThere = await Promise.race([answers, this.#pause(answerMs).then(() => false)])
+    }
   }
 
   async #hearsProbe(): Promise<boolean> {

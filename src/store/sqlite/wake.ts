@@ -17,9 +17,9 @@ const pollMs = 20
 export class ForeignCommits {
   readonly #db: Database
   readonly #onNews: (news: News) => void
+  readonly #looks = new Looks(() => this.#check())
   #watcher: FSWatcher | undefined
-  #timer: NodeJS.Timeout | undefined
-  #look = 0
+  #poller: NodeJS.Timeout | undefined
   #seen: number
   #cancels: number
 
@@ -29,7 +29,7 @@ export class ForeignCommits {
     this.#seen = db.dataVersion()
     this.#cancels = db.snapshot(() => this.#countCancels())
     try {
-      this.#watcher = watch(`${db.path}-wal`, { persistent: false }, () => this.#lookSoon())
+      this.#watcher = watch(`${db.path}-wal`, { persistent: false }, () => this.#looks.begin())
       this.#watcher.on('error', () => this.#poll())
     } catch {
       this.#poll()
@@ -38,27 +38,13 @@ export class ForeignCommits {
 
   close(): void {
     this.#watcher?.close()
-    clearTimeout(this.#timer)
-    this.#timer = undefined
+    this.#looks.end()
+    clearInterval(this.#poller)
   }
 
   #poll(): void {
     this.close()
-    this.#timer = setInterval(() => this.#check(), pollMs).unref()
-  }
-
-  #lookSoon(): void {
-    this.#look = 0
-    if (this.#timer === undefined) this.#nextLook()
-  }
-
-  #nextLook(): void {
-    this.#timer = setTimeout(() => {
-      this.#check()
-      this.#look += 1
-      this.#timer = undefined
-      if (this.#look < looksAfterMs.length) this.#nextLook()
-    }, looksAfterMs[this.#look]).unref()
+    this.#poller = setInterval(() => this.#check(), pollMs).unref()
   }
 
   /** Only a hint: what cannot be read now is read after the next commit, and whoever calls meanwhile is told why. */
@@ -82,5 +68,39 @@ export class ForeignCommits {
 
   #countCancels(): number {
     return this.#db.get<{ cancels: number }>('select cancels from holdfast_meta')?.cancels ?? 0
+  }
+}
+
+/** A few looks, further and further apart. What begins while a late one is due brings the first one forward again. */
+export class Looks {
+  readonly #look: () => void
+  #timer: NodeJS.Timeout | undefined
+  /** Which of them is due next. */
+  #next = 0
+
+  constructor(look: () => void) {
+    this.#look = look
+  }
+
+  /** The first is never put off, however often this is called. */
+  begin(): void {
+    if (this.#timer !== undefined && this.#next === 0) return
+    this.end()
+    this.#next = 0
+    this.#arm()
+  }
+
+  end(): void {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+  }
+
+  #arm(): void {
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined
+      this.#next += 1
+      if (this.#next < looksAfterMs.length) this.#arm()
+      this.#look()
+    }, looksAfterMs[this.#next]).unref()
   }
 }

@@ -79,17 +79,22 @@ export async function preparedTransactions({ db, request }: Patient): Promise<Fi
 /** Transactions that a standby or a slot may be behind before it is told of. */
 const behindMax = 1_000_000
 
-const selectSlots = `
+const selectSlots = (behind: number) => `
   select slot_name, active, coalesce(greatest(age(xmin), age(catalog_xmin)), 0),
          coalesce(pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_receive_lsn() else pg_current_wal_lsn() end,
                                   restart_lsn), 0)::bigint
-    from pg_replication_slots where not active or greatest(age(xmin), age(catalog_xmin)) > ${behindMax}`
+    from pg_replication_slots where not active or greatest(age(xmin), age(catalog_xmin)) > ${behind}`
 
-const selectStandbys = `
-  select application_name, age(backend_xmin) from pg_stat_replication where age(backend_xmin) > ${behindMax}`
+const selectStandbys = (behind: number) => `
+  select application_name, age(backend_xmin) from pg_stat_replication where age(backend_xmin) > ${behind}`
 
-export async function replication({ db }: Patient): Promise<Finding[]> {
-  const slots = (await db.query(selectSlots, [])).map(([name, active, behind, bytes]) => {
+export function replication(patient: Patient): Promise<Finding[]> {
+  return replicationBehind(patient, behindMax)
+}
+
+/** More than so many transactions. */
+export async function replicationBehind({ db }: Pick<Patient, 'db'>, most: number): Promise<Finding[]> {
+  const slots = (await db.query(selectSlots(most), [])).map(([name, active, behind, bytes]) => {
     const mib = Math.round(Number(bytes) / 2 ** 20)
     const how = active === 't' ? `is ${counted(Number(behind), 'transaction')} behind` : 'is used by nobody'
     return warning(
@@ -99,7 +104,7 @@ export async function replication({ db }: Patient): Promise<Finding[]> {
       { slot: name, active: active === 't', behind: Number(behind), bytes: Number(bytes) },
     )
   })
-  const standbys = (await db.query(selectStandbys, [])).map(([name, behind]) =>
+  const standbys = (await db.query(selectStandbys(most), [])).map(([name, behind]) =>
     warning(
       'standby-feedback',
       `Standby ${name} has told by hot_standby_feedback that it still reads what is ${counted(Number(behind), 'transaction')} old: dead rows stay.`,

@@ -95,7 +95,6 @@ $holdfast$;
 create function holdfast.checked_payload(p_payload jsonb) returns text language plpgsql as $holdfast$
 declare
   v_text text := coalesce(p_payload, 'null')::text;
-  v_number numeric;
 begin
   if octet_length(v_text) > 1048576 then
     perform holdfast.refuse('HF105', format('PAYLOAD_TOO_LARGE: the payload is %s bytes of JSON; at most 1048576 are '
@@ -105,12 +104,10 @@ begin
     perform holdfast.refuse('HF104', 'INVALID_PAYLOAD: the payload is nested more than 500 levels deep.');
   end if;
   if v_text ~ '[0-9.]{16}' then -- no shorter one can be inexact
-    select n.number::numeric into v_number
-      from jsonb_path_query(p_payload, '$.** ? (@.type() == "number")') n(number)
-     where not holdfast.is_exact(n.number::numeric) limit 1;
-    if v_number is not null then
-      perform holdfast.refuse('HF104', format('INVALID_PAYLOAD: the number %s would be read as another. Pass it as text.',
-        left(v_number::text, 80)));
+    if exists (select from jsonb_path_query(p_payload, '$.** ? (@.type() == "number")') n(number)
+                where not holdfast.is_exact(n.number::numeric)) then
+      perform holdfast.refuse('HF104', 'INVALID_PAYLOAD: a number in the payload has more digits than a double holds, and '
+        'would be read as another. Pass it as text.');
     end if;
   end if;
   return v_text;

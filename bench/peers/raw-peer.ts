@@ -1,0 +1,22 @@
+// The raw queues of raw-postgres.ts, worked by two loops that claim and settle by 500: what a server gives at best to hand-
+// written statements that do nothing else.
+
+import { type ContenderName, openContender } from '../postgres-contenders.ts'
+import { byHand } from './by-hand.ts'
+import { numbered, type Peer, type Place } from './peer.ts'
+
+export async function openRawPeer({ postgres: url }: Place, name: ContenderName): Promise<Peer> {
+  const contender = await openContender(url, name)
+  const claim = async (max: number, loop: number) => {
+    const { ids, settle } = await contender.claim(loop, max)
+    const jobs = ids.map((id) => numbered(Number.parseInt(id.slice(-12), 16))) // as `makeIds` makes them
+    return { jobs, settle }
+  }
+  return {
+    enqueue: () => contender.enqueue(1),
+    enqueueMany: (jobs) => contender.enqueue(jobs.length),
+    work: async (handler) => byHand(claim, handler),
+    contents: () => contender.contents(),
+    [Symbol.asyncDispose]: () => contender[Symbol.asyncDispose](),
+  }
+}

@@ -1,0 +1,268 @@
+// The workloads as a whole: who takes part in which, in how many rounds, and what is measured. Each measurement is made by
+// processes of its own (process.ts), on a store that was empty before, and contenders take turns.
+
+import { type ChildProcess, fork } from 'node:child_process'
+import { once } from 'node:events'
+import { rmSync } from 'node:fs'
+import { loadavg } from 'node:os'
+import { pause } from '../load.ts'
+import { dropSchema } from '../postgres-contenders.ts'
+import { showProgress } from '../progress.ts'
+import { type Rounds, takeTurns } from '../rounds.ts'
+import { quantile } from '../statistics.ts'
+import type { ContenderName } from './contenders.ts'
+import type { Place, Purpose } from './peer.ts'
+import type { Order } from './process.ts'
+import type { Servers } from './servers.ts'
+import type { Figures, Task } from './tasks.ts'
+
+export interface Sizes {
+  readonly rounds: number
+  readonly jobs: number
+  readonly singleMs: number
+  readonly cycleMs: number
+  readonly samples: number
+  readonly backlog: number
+  readonly heldMs: number
+  readonly recoveries: number
+  readonly recoveryMaxMs: number
+}
+
+export interface Workload {
+  readonly contenders: readonly ContenderName[]
+  run(servers: Servers, names: readonly ContenderName[], sizes: Sizes): Promise<Taken>
+}
+
+export interface Taken {
+  readonly rounds: Rounds
+  /** Jobs a second, second by second, where time itself is what is looked at. */
+  readonly series?: Readonly<Record<string, readonly number[]>>
+}
+
+const own = ['sqlite', 'postgres'] as const
+const bare = ['sqlite-bare', 'postgres-bare'] as const
+const bulls = ['bullmq-everysec', 'bullmq-always'] as const
+const taskMaxMs = 600_000
+
+export const workloads = {
+  single: {
+    contenders: [...own, 'pg-boss', 'pg-boss-polling', 'graphile', ...bulls],
+    run: async (servers, names, { rounds, singleMs }) =>
+      inTurns('single enqueue', servers, names, rounds, { kind: 'single', jobs: 0, ms: singleMs }),
+  },
+  drain: {
+    contenders: [
+      ...own,
+      ...bare,
+      'postgres-by-hand',
+      'pg-boss',
+      'pg-boss-by-hand',
+      'graphile',
+      ...bulls,
+      'bullmq-kept',
+      'raw-textbook',
+      'raw-reference',
+      'raw-bare',
+    ],
+    run: async (servers, names, { rounds, jobs }) =>
+      inTurns('bulk enqueue and drain', servers, names, rounds, { kind: 'drain', jobs, ms: 0 }),
+  },
+  cycle: {
+    contenders: [...own, ...bare, 'pg-boss', 'graphile', ...bulls, 'bullmq-kept'],
+    run: async (servers, names, { rounds, cycleMs }) =>
+      inTurns('full cycle', servers, names, rounds, { kind: 'cycle', jobs: 0, ms: cycleMs }),
+  },
+  'pick-up': {
+    contenders: [...own, 'pg-boss', 'graphile', ...bulls],
+    run: async (servers, names, { rounds, samples }) => {
+      const sides = names.map((name) => [name, () => pickUps(servers, name, samples)] as const)
+      return { rounds: await takeTurns('idle pick-up', rounds, Object.fromEntries(sides)) }
+    },
+  },
+  backlog: {
+    contenders: [...own, 'pg-boss', 'graphile', 'bullmq-everysec'],
+    run: async (servers, names, { backlog }) =>
+      inTurns('backlog', servers, names, 1, { kind: 'backlog', jobs: backlog, ms: 0 }),
+  },
+  snapshot: {
+    contenders: [...own, 'pg-boss', 'graphile'],
+    run: async (servers, names, { heldMs }) => {
+      const series: Record<string, readonly number[]> = {}
+      for (const name of names) {
+        showProgress(`a snapshot held open for ${heldMs / 1_000} s: ${name}`)
+        const figures = await measure(servers, { contender: name, kind: 'snapshot', jobs: 0, ms: heldMs })
+        series[name] = figures['series'] as number[]
+      }
+      return { rounds: snapshotRounds(series), series }
+    },
+  },
+  recovery: {
+    contenders: [...own, 'pg-boss', 'graphile', 'bullmq-everysec'],
+    run: recoveries,
+  },
+} as const satisfies Record<string, Workload>
+
+export type WorkloadName = keyof typeof workloads
+
+async function inTurns(
+  title: string,
+  servers: Servers,
+  names: readonly ContenderName[],
+  rounds: number,
+  task: Pick<Task, 'kind' | 'jobs' | 'ms'>,
+): Promise<Taken> {
+  const sides = names.map(
+    (contender) =>
+      [contender, async () => (await measure(servers, { ...task, contender })) as Record<string, number>] as const,
+  )
+  return { rounds: await takeTurns(title, rounds, Object.fromEntries(sides)) }
+}
+
+async function measure(servers: Servers, task: Omit<Task, 'place'>): Promise<Figures> {
+  const place = await servers.fresh()
+  const child = start({ role: 'task', ...task, place })
+  const timer = setTimeout(() => child.kill('SIGKILL'), taskMaxMs + task.ms)
+  try {
+    return (await answer(child)) as Figures
+  } finally {
+    clearTimeout(timer)
+    await end(child)
+  }
+}
+
+/** The first and the last tenth of the time that a snapshot was held, and one to the other. */
+function snapshotRounds(series: Readonly<Record<string, readonly number[]>>): Rounds {
+  const rounds: Rounds = { first: {}, last: {}, ratio: {} }
+  for (const [name, counts] of Object.entries(series)) {
+    const size = Math.max(1, Math.floor(counts.length / 9))
+    const mean = (part: readonly number[]) => part.reduce((sum, count) => sum + count, 0) / part.length
+    const first = mean(counts.slice(0, size))
+    const last = mean(counts.slice(-size))
+    Object.assign(rounds['first'] ?? {}, { [name]: [first] })
+    Object.assign(rounds['last'] ?? {}, { [name]: [last] })
+    Object.assign(rounds['ratio'] ?? {}, { [name]: [last / first] })
+  }
+  return rounds
+}
+
+const samplesSkipped = 10
+
+/** One job every 20 to 50 ms, enqueued by one process and handled by another that has nothing else to do. */
+async function pickUps(servers: Servers, contender: ContenderName, samples: number): Promise<Record<string, number>> {
+  const place = await servers.fresh()
+  const producer = start({ role: 'produce', contender, place, purpose: 'throughput' })
+  await answer(producer)
+  const worker = start({ role: 'work', contender, place, purpose: 'throughput' })
+  await answer(worker)
+  const taken: number[] = []
+  for (let i = 0; i < samples + samplesSkipped; i++) {
+    await pause(20 + Math.random() * 30) // never in step with anybody's timer
+    const arrived = answer(worker) as Promise<{ ms: number }>
+    const enqueued = answer(producer)
+    producer.send('enqueue')
+    taken.push((await arrived).ms)
+    await enqueued
+  }
+  await Promise.all([end(producer), end(worker)])
+  const counted = taken.slice(samplesSkipped)
+  return { p50: quantile(counted, 0.5), p99: quantile(counted, 0.99), load: loadavg()[0] ?? 0 }
+}
+
+/**
+ * A worker is killed while it has a job; how long until another, which is there already, has it. All contenders wait at the
+ * same time, each on a place of its own: nothing is to be measured but timers.
+ */
+async function recoveries(
+  servers: Servers,
+  names: readonly ContenderName[],
+  { recoveries: count, recoveryMaxMs }: Sizes,
+): Promise<Taken> {
+  const rounds: Rounds = {}
+  const put = (measure: string, name: string, ms: number) => {
+    rounds[measure] ??= {}
+    rounds[measure][name] = [...(rounds[measure][name] ?? []), ms]
+  }
+  for (const purpose of ['defaults', 'soonest'] as const) {
+    for (let round = 0; round < count; round++) {
+      showProgress(`recovery after kill -9, ${purpose}, round ${round + 1} of ${count}`)
+      const base = await servers.fresh()
+      const isOver = new AbortController()
+      const waited = names.map(async (name) => {
+        const place = { ...base, schema: `${base.schema}_${name.replaceAll('-', '_')}` }
+        put(purpose, name, await recovery(name, place, purpose, isOver.signal))
+        return place
+      })
+      const timer = setTimeout(() => isOver.abort(), recoveryMaxMs)
+      await Promise.all(waited.filter((_, i) => !isHopeless(names[i] as ContenderName, purpose)))
+      clearTimeout(timer)
+      isOver.abort()
+      for (const place of await Promise.all(waited)) await dropAll(place)
+    }
+  }
+  return { rounds }
+}
+
+/** Nobody waits a quarter of an hour, or four: when all others have their job, these are asked no more. */
+function isHopeless(name: ContenderName, purpose: Purpose): boolean {
+  return name === 'graphile' || (name === 'pg-boss' && purpose === 'defaults')
+}
+
+/** Milliseconds; not a number where it took longer than anybody waited. */
+async function recovery(contender: ContenderName, place: Place, purpose: Purpose, isOver: AbortSignal) {
+  const producer = start({ role: 'produce', contender, place, purpose })
+  await answer(producer)
+  const victim = start({ role: 'hang', contender, place, purpose })
+  await answer(victim)
+  const held = answer(victim)
+  producer.send('enqueue')
+  await held
+  const heir = start({ role: 'work', contender, place, purpose })
+  await answer(heir)
+  await pause(Math.random() * 10_000) // anywhere between two renewals
+  const died = once(victim, 'exit')
+  const taken = answer(heir)
+  victim.kill('SIGKILL')
+  await died
+  const startedAt = performance.now()
+  const ms = await Promise.race([
+    taken.then(() => performance.now() - startedAt),
+    isOver.aborted ? Number.NaN : once(isOver, 'abort').then(() => Number.NaN),
+  ])
+  taken.catch(() => {})
+  await Promise.all([end(producer), end(heir)])
+  return ms
+}
+
+async function dropAll(place: Place): Promise<void> {
+  await dropSchema(place.postgres, place.schema)
+  for (const suffix of ['', '-wal', '-shm']) rmSync(place.file + suffix, { force: true })
+}
+
+function start(order: Order): ChildProcess {
+  return fork(new URL('./process.ts', import.meta.url), [JSON.stringify(order)])
+}
+
+/** The next message; a process that ends without one fails. */
+async function answer(child: ChildProcess): Promise<unknown> {
+  const stop = new AbortController()
+  const told = once(child, 'message', { signal: stop.signal }).then(([message]) => message as unknown)
+  const ended = once(child, 'exit', { signal: stop.signal }).then(([code, signal]) => {
+    throw new Error(`A process of the comparison ended early (${signal ?? code}): this run means nothing.`)
+  })
+  try {
+    return await Promise.race([told, ended])
+  } finally {
+    stop.abort()
+    told.catch(() => {})
+    ended.catch(() => {})
+  }
+}
+
+async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  const exited = once(child, 'exit')
+  if (child.connected) child.disconnect()
+  const timer = setTimeout(() => child.kill('SIGKILL'), 5_000)
+  await exited
+  clearTimeout(timer)
+}

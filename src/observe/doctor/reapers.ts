@@ -1,0 +1,43 @@
+// Reapers that fail, and those that nobody runs any more: what is left behind stays there meanwhile.
+
+import { span } from '../../duration.ts'
+import { entriesIn } from '../../kv/entries.ts'
+import { counted, fine, warning, wrong } from '../../store/findings.ts'
+import type { Finding } from '../../store/store.ts'
+import { type ReaperTurn, readTurn, reaperKeyPrefix } from '../../sweep/reaper-turn.ts'
+import type { Patient } from './doctor.ts'
+
+export async function neglectedReapers({ store, request }: Patient): Promise<Finding[]> {
+  const entries = await entriesIn(store, reaperKeyPrefix)
+  if (entries.length === 0) return []
+  const now = await store.time()
+  const found = entries.flatMap(({ key, value }) => {
+    const name = key.slice(reaperKeyPrefix.length)
+    return findingOf(name, readTurn(value), now, request.patienceMs) ?? []
+  })
+  if (found.length > 0) return found
+  return [fine('reapers', `${counted(entries.length, 'reaper')} looked when it was time, and none failed.`)]
+}
+
+function findingOf(name: string, turn: ReaperTurn | null, now: number, patienceMs: number): Finding | null {
+  if (turn === null) return null // whoever looks next writes it anew
+  const { turnAt, everyMs, failure } = turn
+  if (failure !== null) {
+    const failingMs = now - failure.since
+    const find = failingMs > patienceMs ? wrong : warning
+    return find(
+      'reaper-failing',
+      `Reaper ${name} has failed for ${span(failingMs)}: ${failure.error}`,
+      'See to what it says: rows that were left behind are not revived meanwhile.',
+      { reaper: name, failingMs, error: failure.error },
+    )
+  }
+  const silentMs = now - turnAt
+  if (silentMs <= everyMs + patienceMs) return null
+  return warning(
+    'reaper-silent',
+    `Reaper ${name} is to look every ${span(everyMs)}, and nobody has for ${span(silentMs)}.`,
+    `Start a process that runs it, without HOLDFAST_DISABLE=reap; if it is gone for good, holdfast kv delete ${reaperKeyPrefix}${name}.`,
+    { reaper: name, everyMs, silentMs },
+  )
+}

@@ -1,0 +1,39 @@
+// Takes a document some way as Holdfast would have it: the row and its job in one transaction, the end of a job together
+// with what follows from it. It is killed at the same points, and nothing is left behind.
+//   dies-held.ts <store> <id> <where> <webhook>
+import { open } from '../../../src/open.ts'
+import { Documents } from '../documents.ts'
+import { extraction, hooks, refinement } from '../held.ts'
+import { die } from './die.ts'
+
+const [store = '', given = '', where = '', webhook = ''] = process.argv.slice(2)
+const id = Number(given)
+const documents = await Documents.open(store)
+const holdfast = await open(store)
+const lease = '300ms'
+
+await documents.run('begin')
+await documents.submit(id)
+if (where === 'lost submit publish') die() // then there is no row either, and whoever submitted was told nothing
+await holdfast.queue(extraction(id)).enqueue({ id }, { tx: documents.tx })
+await documents.run('commit')
+if (where === 'lost notification') die()
+const [extracting] = await holdfast.queue(extraction(id)).claim({ lease })
+if (where === 'crashed run') die()
+if (where === 'lost retry publish') {
+  await extracting?.retry(new Error('the first try failed'), { delay: '100ms' })
+  die()
+}
+const sql = [{ text: documents.moves(id, 'extracted') }]
+if (where === 'lost webhook') {
+  await extracting?.done(null, {
+    sql,
+    enqueue: [hooks.effect(webhook, { id }), { queue: refinement(id), payload: { id } }],
+  })
+  die()
+}
+await extracting?.done(null, { sql, enqueue: [{ queue: refinement(id), payload: { id } }] })
+if (where === 'lost follow-up publish') die()
+await holdfast.queue(refinement(id)).claim({ lease })
+if (where === 'crashed follow-up') die()
+throw new Error(`nobody dies at ${where}`)

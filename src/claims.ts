@@ -1,5 +1,6 @@
 // Claims by hand: sweep if it is time to, look, wait to be woken, look again.
 
+import type { Timers } from './clock.ts'
 import { type AnyDefinition, defineQueue } from './definition.ts'
 import { jobError } from './job/error.ts'
 import { Lease, type LeaseDesk } from './lease.ts'
@@ -10,6 +11,7 @@ import type { Waiters } from './waiters.ts'
 
 /** What this needs of the client. */
 export interface ClaimsDesk {
+  readonly timers: Timers
   readonly waiters: Waiters
   readonly sweeper: Sweeper
   readonly leaseDesk: LeaseDesk
@@ -35,8 +37,8 @@ export class Claims {
   }
 
   async claim({ request, definitions, waitMs, signal }: Wanted): Promise<Lease[]> {
-    const { waiters, sweeper, leaseDesk } = this.#desk
-    const deadline = performance.now() + waitMs
+    const { timers, waiters, sweeper, leaseDesk } = this.#desk
+    const deadline = timers.now() + waitMs
     let wokenFor: string | null = null
     while (!signal?.aborted) {
       const waiter = waiters.join(request.queues)
@@ -55,7 +57,7 @@ export class Claims {
           continue
         }
         if (waiter.woken) continue
-        const left = deadline - performance.now()
+        const left = deadline - timers.now()
         if (left <= 0) break
         await waiter.wait(Math.min(left, backstopMs, sweeper.dueInMs), signal)
       } catch (error) {

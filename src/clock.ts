@@ -15,6 +15,13 @@ export interface Timers {
   after(ms: number, call: () => void, options?: { readonly keepsProcess?: boolean }): () => void
 }
 
+/** What somebody who looks again and again waits by. */
+export interface Pace {
+  readonly timers: Timers
+  /** From 0 up to but not 1: keeps processes out of step. */
+  random(): number
+}
+
 export const systemClock: Clock = { now: () => Date.now() }
 
 /** The longest a timer of Node's can wait. */

@@ -96,6 +96,8 @@ export interface HoldfastParts {
   readonly events?: Events
   /** Where log lines go; stderr unless given, and nowhere when it is `false`. */
   readonly logger?: Logger | false | undefined
+  /** From 0 up to but not 1: what backoff and pauses are jittered by. */
+  readonly random?: () => number
 }
 
 /** What `holdfast/testing` needs of a client and nobody else is to have. */
@@ -113,6 +115,7 @@ export class Holdfast {
   readonly #events: Events
   readonly #stopLog: () => void
   readonly #timers: Timers
+  readonly #random: () => number
   readonly #sweeper: Sweeper
   readonly #sweeps: SweepLoop
   readonly #waiters: Waiters
@@ -137,13 +140,15 @@ export class Holdfast {
   readonly #scheduleLoop: ScheduleLoop
   #closing: Promise<void> | null = null
 
-  constructor(store: Store, { timers = systemTimers, events = new Events(), logger }: HoldfastParts = {}) {
+  constructor(store: Store, parts: HoldfastParts = {}) {
+    const { timers = systemTimers, events = new Events(), logger, random = Math.random } = parts
     this.#store = store
     this.#events = events
     this.#stopLog = logTo(events, logger)
     this.#timers = timers
+    this.#random = random
     this.#waiters = new Waiters(timers)
-    this.#sweeper = new Sweeper(store, events, timers)
+    this.#sweeper = new Sweeper(store, events, { timers, random })
     this.#sweeps = new SweepLoop(this.#sweeper, timers)
     this.#unsubscribe = store.subscribe({
       onReady: (queue, count) => {
@@ -173,7 +178,7 @@ export class Holdfast {
     }
     this.#schedules = new Schedules(schedulesDesk)
     this.#firing = new Firing(schedulesDesk, this.#schedules)
-    this.#scheduleLoop = new ScheduleLoop(this.#firing, events, timers)
+    this.#scheduleLoop = new ScheduleLoop(this.#firing, events, { timers, random })
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),
@@ -191,9 +196,10 @@ export class Holdfast {
       renew: (request) => this.#renews.add(request),
       progress: (request) => this.#progress.add(request),
       settle: (request) => traceSettle(request, (traced) => this.#settleOne(traced)),
-      random: Math.random,
+      random,
     }
     this.#claims = new Claims({
+      timers,
       waiters: this.#waiters,
       sweeper: this.#sweeper,
       leaseDesk: this.#leaseDesk,
@@ -574,7 +580,7 @@ export class Holdfast {
         this.#cancelListeners.add(listener)
         return () => this.#cancelListeners.delete(listener)
       },
-      random: Math.random,
+      random: this.#random,
     }
   }
 }

@@ -4,7 +4,7 @@
 // second, and what is missed meanwhile is dealt with as each schedule says. A look that fails is told once, until one succeeds.
 
 import { Alarm } from '../alarm.ts'
-import type { Timers } from '../clock.ts'
+import type { Pace, Timers } from '../clock.ts'
 import { isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import type { Firing } from './firing.ts'
@@ -16,15 +16,17 @@ export class ScheduleLoop {
   readonly #firing: Firing
   readonly #events: Events
   readonly #timers: Timers
+  readonly #random: () => number
   readonly #alarm: Alarm
   #members = 0
   #looking: Promise<void> | null = null
   #isFailing = false
 
-  constructor(firing: Firing, events: Events, timers: Timers) {
+  constructor(firing: Firing, events: Events, { timers, random }: Pace) {
     this.#firing = firing
     this.#events = events
     this.#timers = timers
+    this.#random = random
     this.#alarm = new Alarm(timers, () => this.#look(), { keepsProcess: false })
   }
 
@@ -56,7 +58,7 @@ export class ScheduleLoop {
 
   async #lookOnce(): Promise<void> {
     const startedAt = this.#timers.now()
-    const inAnyCase = everyMs * (0.8 + Math.random() * 0.2) // no two processes in step
+    const inAnyCase = everyMs * (0.8 + this.#random() * 0.2)
     let waitMs = inAnyCase
     try {
       const { nextInMs } = await this.#firing.fireDue()

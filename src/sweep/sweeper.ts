@@ -6,9 +6,9 @@
 // after about `everyMs`, because other processes enqueue too, no two of them in step; but never sooner than `pauseMs` after
 // the last.
 
-import { systemTimers, type Timers } from '../clock.ts'
+import type { Pace, Timers } from '../clock.ts'
 import { isDisabled } from '../disabled.ts'
-import { Events } from '../events.ts'
+import type { Events } from '../events.ts'
 import { expiredError } from '../job/transition.ts'
 import type { LapsedHold, Store, SweepReport } from '../store/store.ts'
 
@@ -30,16 +30,18 @@ export class Sweeper {
   readonly #store: Store
   readonly #events: Events
   readonly #timers: Timers
+  readonly #random: () => number
   readonly #isOff = isDisabled('sweep')
   #lastAt = Number.NEGATIVE_INFINITY
   #nextAt = 0
   #running: Promise<SweepReport> | null = null
   #onSooner: ((at: number) => void) | null = null
 
-  constructor(store: Store, events: Events = new Events(), timers: Timers = systemTimers) {
+  constructor(store: Store, events: Events, { timers, random }: Pace) {
     this.#store = store
     this.#events = events
     this.#timers = timers
+    this.#random = random
   }
 
   /** Sweeps until nothing more is due. */
@@ -90,7 +92,7 @@ export class Sweeper {
   async #sweepOnce(): Promise<SweepReport> {
     const startedAt = this.#timers.now()
     this.#lastAt = startedAt
-    this.#nextAt = startedAt + everyMs * (0.9 + Math.random() * 0.2)
+    this.#nextAt = startedAt + everyMs * (0.9 + this.#random() * 0.2)
     const report = await this.#store.sweep({ max: chunkMax })
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))

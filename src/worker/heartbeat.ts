@@ -4,6 +4,9 @@
 //
 // A lease that ran out here but was not taken back there is still held: only the store's word counts. So a run goes on
 // through an outage, and its fence keeps it from doing harm where another worker was faster.
+//
+// A renewal counts from when it lands, and calls may land in another order than they were made. So one that gives a run
+// more time never crosses another of the same run: a beat that landed behind it would take that time back unnoticed.
 
 import type { Timers } from '../clock.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
@@ -36,6 +39,8 @@ export class Heartbeat {
   #nextBeatAt = Number.POSITIVE_INFINITY
   #nextCheckAt = Number.POSITIVE_INFINITY
   #beating: Promise<void> | null = null
+  /** Runs that are being given more time. */
+  readonly #extending = new Map<Run, Promise<void>>()
   #isChecking = false
   /** It was asked for while a check was under way, which may have looked too early. */
   #checksAgain = false
@@ -90,7 +95,19 @@ export class Heartbeat {
 
   /** Holds this run for so long from now. */
   async renew(run: Run, leaseMs: number): Promise<void> {
+    const before = Promise.allSettled([this.#beating, this.#extending.get(run)])
+    const extended = before.then(() => this.#extend(run, leaseMs))
+    this.#extending.set(run, extended)
+    try {
+      await extended
+    } finally {
+      if (this.#extending.get(run) === extended) this.#extending.delete(run)
+    }
+  }
+
+  async #extend(run: Run, leaseMs: number): Promise<void> {
     const askedAt = this.#desk.timers.now()
+    if (askedAt + leaseMs <= run.leaseUntil) return // it was given more meanwhile
     const [answer] = await this.#desk.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
     this.#heed(run, answer as RenewAnswer, askedAt, leaseMs)
     if (answer === 'lost') throw lost(run)
@@ -100,7 +117,8 @@ export class Heartbeat {
   async #beat(): Promise<void> {
     const askedAt = this.#desk.timers.now()
     // One that was given more time keeps it.
-    const runs = [...this.#runs].filter((run) => run.state !== 'ended' && askedAt + run.leaseMs > run.leaseUntil)
+    const isDue = (run: Run) => !this.#extending.has(run) && askedAt + run.leaseMs > run.leaseUntil
+    const runs = [...this.#runs].filter((run) => run.state !== 'ended' && isDue(run))
     if (runs.length === 0) return
     try {
       const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))

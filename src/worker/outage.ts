@@ -14,14 +14,16 @@ export class Outage {
   readonly #by: string
   readonly #events: Events
   readonly #timers: Timers
+  readonly #random: () => number
   #since: number | null = null
   #answeredAt = Number.NEGATIVE_INFINITY
   #error: Error | null = null
 
-  constructor(by: string, events: Events, timers: Timers) {
+  constructor(by: string, events: Events, timers: Timers, random: () => number = Math.random) {
     this.#by = by
     this.#events = events
     this.#timers = timers
+    this.#random = random
   }
 
   /** What is wrong with the store, while something is. */
@@ -36,7 +38,7 @@ export class Outage {
         return await this.ask(call)
       } catch (error) {
         if (!isOutage(error) || signal?.aborted) throw error
-        await pause(this.#timers, pauseAfter(tries), signal)
+        await pause(this.#timers, pauseAfter(tries, this.#random()), signal)
       }
     }
   }
@@ -100,6 +102,6 @@ function silent(): HoldfastError {
 }
 
 /** Doubled each time, and no two workers in step. */
-function pauseAfter(tries: number): number {
-  return Math.min(pauseMaxMs, pauseMinMs * 2 ** Math.min(tries, 10)) * (0.75 + Math.random() / 2)
+function pauseAfter(tries: number, random: number): number {
+  return Math.min(pauseMaxMs, pauseMinMs * 2 ** Math.min(tries, 10)) * (0.75 + random / 2)
 }

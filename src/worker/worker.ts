@@ -121,10 +121,10 @@ export class Worker {
     this.#desk = desk
     this.#plan = plan
     this.name = plan.name
-    const { store, events, timers, waiters } = desk
+    const { store, events, timers, waiters, random } = desk
     const worker = plan.name
     for (const [name, queue] of plan.queues) this.#services.set(name, toService(queue, plan.middleware))
-    this.#outage = new Outage(worker, events, timers)
+    this.#outage = new Outage(worker, events, timers, random)
     const outage = this.#outage
     this.#alarm = new Alarm(timers, () => this.#look())
     this.#settlements = new Settlements({
@@ -213,7 +213,7 @@ export class Worker {
     try {
       await this.#work()
     } catch (error) {
-      this.#fail(error)
+      if (!this.#halt.signal.aborted) this.#fail(error) // who was told to stop has nothing left to survive
     }
     await this.#windDown()
     deafen()

@@ -30,7 +30,7 @@ export async function shrink(
 }
 
 /** The same list without a part of it, larger parts first. */
-function* shorterThan(steps: readonly Step[]): Generator<Step[]> {
+export function* shorterThan<T>(steps: readonly T[]): Generator<T[]> {
   for (let size = Math.floor(steps.length / 2); size >= 1; size = Math.floor(size / 2)) {
     for (let at = steps.length - size; at >= 0; at -= size) yield steps.toSpliced(at, size)
   }

@@ -102,7 +102,7 @@ test('a look at the schedules that fails is told once, goes on, and is told agai
     if (error) throw error
     return { fired: 0, skipped: 0, nextInMs: null }
   }
-  const loop = new ScheduleLoop({ fireDue } as unknown as Firing, events, timers)
+  const loop = new ScheduleLoop({ fireDue } as unknown as Firing, events, { timers, random: Math.random })
   const leave = loop.join()
   while (looks < 6) {
     timers.advance(1_000, () => undefined)

@@ -65,3 +65,17 @@ test('what is due at once needs nobody to move the clock, and timers never go ba
   clock.advance(-500)
   assert.deepEqual([clock.now(), timers.now(), timers.nextAt], [500, 0, null])
 })
+
+test('a claim that waits for an hour is over when the clock says so', async () => {
+  const { holdfast, clock } = await openInMemory({ timers: 'virtual' })
+  let isOver = false
+  const claim = holdfast.claim(['jobs'], { wait: '1h' }).finally(() => {
+    isOver = true
+  })
+  while (!isOver) {
+    await new Promise((resolve) => setImmediate(resolve))
+    clock.advance('10m')
+  }
+  assert.deepEqual(await claim, [])
+  await holdfast.close()
+})

@@ -42,7 +42,7 @@ export async function drain(
   return isAtItsEnd(await holdfast.stats())
 }
 
-function isAtItsEnd({ held, scheduled, ready, running }: Omit<Stats, 'oldestWaitingMs'>): boolean {
+export function isAtItsEnd({ held, scheduled, ready, running }: Omit<Stats, 'oldestWaitingMs'>): boolean {
   return held + scheduled + ready + running === 0
 }
 

@@ -7,6 +7,7 @@
 import { globSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
 import type { JobState } from '../../src/job/record.ts'
+import type { FailedEnding } from '../../src/job/transition.ts'
 import type { AttemptInfo } from '../../src/job-info.ts'
 import type { Enqueued } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
@@ -77,6 +78,8 @@ export interface Calls {
     readonly deletes: boolean
     /** One of its effects cannot be applied. */
     readonly doomed: boolean
+    /** How a failed attempt ended; `failed` unless given. */
+    readonly ending?: FailedEnding
   }
   readonly cancel: { readonly id: string; readonly tag: string | null }
   readonly requeue: { readonly id: string }

@@ -10,19 +10,22 @@ import { type AppWorld, counters, effectsOf, litter, tasks, valve, type World, w
 /** Keys of these outlive a deletion, or are judged by the jobs that have them. */
 const kept: readonly Kind[] = ['idempotent', 'window', 'transacted']
 
-export async function meddle(world: World, tag: string): Promise<void> {
+const deeds = {
+  cancel: 6,
+  cancelRunning: 4,
+  requeue: 4,
+  requeueAll: 1,
+  wake: 4,
+  reschedule: 3,
+  reprioritise: 4,
+  delete: 3,
+  purge: 1,
+} as const
+
+/** One of the deeds at random, unless one is named. */
+export async function meddle(world: World, tag: string, named?: keyof typeof deeds): Promise<void> {
   const { holdfast, journal, random, now } = world
-  const deed = random.weighted({
-    cancel: 6,
-    cancelRunning: 4,
-    requeue: 4,
-    requeueAll: 1,
-    wake: 4,
-    reschedule: 3,
-    reprioritise: 4,
-    delete: 3,
-    purge: 1,
-  })
+  const deed = named ?? random.weighted(deeds)
   switch (deed) {
     case 'cancel':
     case 'cancelRunning': {

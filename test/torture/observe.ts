@@ -27,3 +27,6 @@ export async function observe(
     orphans,
   }
 }
+
+/** Where the application has no tables. */
+export const noTables = { rows: null, orphans: null }

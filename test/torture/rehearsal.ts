@@ -11,7 +11,7 @@ import { Journal, type Note, parseJournal } from './journal.ts'
 import { peace } from './judge/evidence.ts'
 import type { Findings } from './judge.ts'
 import { Life } from './life.ts'
-import { observe } from './observe.ts'
+import { noTables, observe } from './observe.ts'
 import { Random } from './random.ts'
 
 export type Break = (store: Store) => Partial<Store>
@@ -38,8 +38,6 @@ export async function rehearse({ seed, rounds, fault = () => ({}) }: RehearsalOp
   const left = await observe(holdfast, noTables)
   return { notes, found, left, ordeal: peace, told: null, received: null }
 }
-
-const noTables = { rows: null, orphans: null }
 
 /** The same store, but for what the fault does instead. */
 function broken(store: Store, fault: Break): Store {

@@ -43,6 +43,31 @@ test('a store that says in the place of each renewal that it is away has not ans
   assert.equal(told.at(-1), 'store.up')
 })
 
+test('more time for a run waits for the beat under way, and the next beat for it: neither lands behind the other', async () => {
+  const { heartbeat, timers, renewals, run } = setup()
+  const granted = [{ expiresAt: 0, cancelRequested: false }]
+  const beat = () => {
+    timers.advance(leaseMs / 3, () => {})
+    heartbeat.look(timers.now())
+  }
+  heartbeat.began(timers.now())
+  beat()
+  const more = heartbeat.renew(run, 10 * leaseMs)
+  const less = heartbeat.renew(run, 2 * leaseMs)
+  await settle()
+  assert.equal(renewals.length, 1, 'the beat is under way')
+  renewals[0]?.resolve(granted)
+  await settle()
+  beat()
+  await settle()
+  assert.equal(renewals.length, 2, 'no beat while it is given more')
+  renewals[1]?.resolve(granted)
+  await Promise.all([more, less])
+  beat()
+  await settle()
+  assert.equal(renewals.length, 2, 'neither less nor a beat takes back what it was given')
+})
+
 /** Lets everything that waits for no timer happen. */
 function settle(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve))
@@ -55,7 +80,7 @@ function setup() {
   events.onAll((name) => told.push(name))
   const aborted = Promise.withResolvers<string>()
   const claimed = { id: 'id', fence: 'fence', queue: 'tasks', attempt: 1 }
-  const run = { state: 'running', abortKind: null, claimed, leaseMs, leaseUntil: leaseMs, abort: aborted.resolve }
+  const toRun = { state: 'running', abortKind: null, claimed, leaseMs, leaseUntil: leaseMs, abort: aborted.resolve }
   const checks: PromiseWithResolvers<boolean[]>[] = []
   const renewals: PromiseWithResolvers<RenewAnswer[]>[] = []
   const desk = {
@@ -65,8 +90,9 @@ function setup() {
     lookBy() {},
     fail: aborted.reject,
   }
-  const heartbeat = new Heartbeat(desk, new Set([run as unknown as Run]), leaseMs)
-  return { timers, told, heartbeat, checks, renewals, aborted: aborted.promise }
+  const run = toRun as unknown as Run
+  const heartbeat = new Heartbeat(desk, new Set([run]), leaseMs)
+  return { timers, told, heartbeat, run, checks, renewals, aborted: aborted.promise }
 }
 
 function askedFor<T>(questions: PromiseWithResolvers<T>[]): Promise<T> {

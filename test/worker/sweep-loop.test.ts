@@ -21,7 +21,7 @@ function setup() {
       return { ...nothing, ...answers.shift() }
     },
   } as unknown as Store
-  const sweeper = new Sweeper(store, new Events(), timers)
+  const sweeper = new Sweeper(store, new Events(), { timers, random: Math.random })
   const loop = new SweepLoop(sweeper, timers)
   /** In steps, so that what was swept is answered in between. */
   const advance = async (ms: number, step = 5) => {

@@ -42,7 +42,7 @@ export function isHonoured({ answer, refused }: Note<'settle'>): boolean {
 }
 
 function endingOf({ asked }: Note<'settle'>): AttemptInfo['ending'] {
-  return asked.doomed ? 'failed' : endings[asked.as]
+  return asked.doomed ? 'failed' : (asked.ending ?? endings[asked.as])
 }
 
 /** Each settlement that was answered is in the history, once, as it was. */

@@ -1,0 +1,164 @@
+// Stores and workers that break one promise each. A judge that lets one of them pass is no judge.
+
+import type { SettleRequest, Store } from '../../src/store/store.ts'
+import type { Waiters } from '../../src/waiters.ts'
+import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from '../../src/worker/claim-loop.ts'
+import { Turns } from '../../src/worker/turns.ts'
+import { faults as modelFaults } from '../model/faults.ts'
+import { faults as crashFaults } from '../torture/faults.ts'
+import type { Flaw } from './simulate.ts'
+
+export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> = {
+  'a settle that ignores the fence': ['only who holds a job settles it', ofModel('a settle that ignores the fence')],
+  'a renew that ignores the fence': ['only who holds a job renews it', ofModel('a renew that ignores the fence')],
+  'a claim that hands the same jobs to two who ask at once': [
+    'a job has one holder at a time',
+    ofModel('a claim that hands the same jobs to two who ask at once'),
+  ],
+  'a sweep that forgets the attempt cap': [
+    'attempts add up and stay below the cap',
+    ofModel('a sweep that forgets the attempt cap'),
+  ],
+  'a claim of paused queues': ['a paused queue hands out nothing', { store: unpaused }],
+  ...Object.fromEntries(
+    [
+      'an answered enqueue that is not there',
+      'an enqueue that lands twice',
+      'an answered settlement that never landed',
+      'an effect that is applied although its settlement was lost',
+      'effects of which a part is missing',
+      'effects of a settlement that failed',
+      'a death that nobody is told of',
+      'a count that is off by one',
+    ].map((name) => {
+      const [promise, store] = crashFaults[name] as (typeof crashFaults)[string]
+      return [name, [promise, { store }] as const]
+    }),
+  ),
+
+  'a heartbeat that stops early': ['a job in good hands is not taken away', { wire: idleRenewals }],
+  'a worker that does not hear that a job is lost': ['who has lost a job is told to stop', { wire: gladRenewals }],
+  'a worker that does not hear of a cancel': ['who is to be cancelled is told', { wire: deafToCancels }],
+  'a settlement that is answered before it lands': ['what is told has happened', { wire: hastySettles }],
+  'an enqueue that is answered before it lands': [
+    'every answered enqueue is there once, every other at most once, one rolled back never',
+    { wire: hastyEnqueues },
+  ],
+  'a settlement that is not sent again': ['who survives is well', { wire: onlyOnce }],
+  'a worker that never sweeps': ['what fell off comes back', { wire: withoutSweeps }],
+  'a worker that only looks when it is woken': ['nothing that is ready hides', { makeLoop: onlyWoken }],
+  'a slot that fires beside its cursor': ['a slot fires once', { store: fireAnyway }],
+  'a change that is not told': ['every change is told', { store: forgetChanges }],
+}
+
+function ofModel(name: string): Flaw {
+  return { store: modelFaults[name] as NonNullable<Flaw['store']> }
+}
+
+function unpaused(store: Store): Partial<Store> {
+  return {
+    claim: async (request) => {
+      const paused = (await store.stats()).filter((queue) => queue.paused).map(({ queue }) => queue)
+      for (const queue of paused) await store.pause(queue, false)
+      const claimed = await store.claim(request)
+      for (const queue of paused) await store.pause(queue, true)
+      return claimed
+    },
+  }
+}
+
+function idleRenewals(): Partial<Store> {
+  return {
+    renew: async (requests) => requests.map(() => ({ expiresAt: Number.MAX_SAFE_INTEGER, cancelRequested: false })),
+  }
+}
+
+function gladRenewals(store: Store): Partial<Store> {
+  return {
+    renew: async (requests) =>
+      (await store.renew(requests)).map((answer) =>
+        answer === 'lost' ? { expiresAt: Number.MAX_SAFE_INTEGER, cancelRequested: false } : answer,
+      ),
+  }
+}
+
+function deafToCancels(store: Store): Partial<Store> {
+  return {
+    cancelRequested: async (holds) => holds.map(() => false),
+    renew: async (requests) =>
+      (await store.renew(requests)).map((answer) =>
+        typeof answer === 'object' && 'expiresAt' in answer ? { ...answer, cancelRequested: false } : answer,
+      ),
+  }
+}
+
+function hastySettles(store: Store): Partial<Store> {
+  const stateOf = ({ settlement: { as } }: SettleRequest) =>
+    as === 'done' || as === 'dead' || as === 'cancelled' ? as : 'ready'
+  return {
+    settle: async (requests, token) => {
+      store.settle(requests, token).catch(() => undefined)
+      return requests.map((request) => ({ state: stateOf(request), runAt: null, enqueued: [] }))
+    },
+  }
+}
+
+function hastyEnqueues(store: Store): Partial<Store> {
+  return {
+    enqueue: async (requests) => {
+      store.enqueue(requests).catch(() => undefined)
+      return requests.map(({ jobs }) => jobs.map(({ id }) => ({ id, status: 'created' as const })))
+    },
+  }
+}
+
+/** What fails once is never answered. */
+function onlyOnce(store: Store): Partial<Store> {
+  return { settle: (requests, token) => store.settle(requests, token).catch(() => new Promise(() => {})) }
+}
+
+function withoutSweeps(): Partial<Store> {
+  const nothing = { rescued: 0, lapsed: [], promoted: 0, overdue: 0, pruned: 0, more: false, nextDueAt: null, now: 0 }
+  return { sweep: async () => nothing }
+}
+
+/** Sleeps until it is woken, however long that takes. */
+function onlyWoken(desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {
+  const patient = new Proxy(desk.waiters, {
+    get: (waiters: Waiters, name) => {
+      if (name !== 'join') return bound(waiters, name)
+      return (queues: readonly string[] | null) => {
+        const waiter = waiters.join(queues)
+        const wait = waiter.wait.bind(waiter)
+        waiter.wait = (_ms, signal) => wait(Number.POSITIVE_INFINITY, signal)
+        return waiter
+      }
+    },
+  })
+  const shares = (desk.queues ?? []).map((name) => ({ name, weight: 1, limit: 100 }))
+  return new ClaimLoop({ ...desk, waiters: patient }, new Turns(shares), halt)
+}
+
+function bound(target: object, name: string | symbol): unknown {
+  const value: unknown = Reflect.get(target, name)
+  return typeof value === 'function' ? value.bind(target) : value
+}
+
+function fireAnyway(store: Store): Partial<Store> {
+  return {
+    advance: async (request) => {
+      const answer = await store.advance(request)
+      if (answer === 'stale') await store.enqueue([{ jobs: request.jobs }])
+      return answer
+    },
+  }
+}
+
+function forgetChanges(store: Store): Partial<Store> {
+  return {
+    changes: async (query) => {
+      const page = await store.changes(query)
+      return { ...page, changes: page.changes.filter((_, n) => n % 20 !== 19) }
+    },
+  }
+}

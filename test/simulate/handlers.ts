@@ -1,0 +1,139 @@
+// What jobs do in a simulation: end at once or after a while, in every way there is, heed their signal, ignore it, or never
+// ask for it.
+
+import { pause, type Timers } from '../../src/clock.ts'
+import type { Effects } from '../../src/effects.ts'
+import { Permanent } from '../../src/permanent.ts'
+import { RetryLater } from '../../src/retry-later.ts'
+import type { Job } from '../../src/worker/job.ts'
+import type { Random } from '../torture/random.ts'
+import { after, anchor, effectKey, work } from '../torture/world.ts'
+import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
+import type { Running } from './witness.ts'
+
+export interface HandlerScene {
+  readonly timers: Timers
+  readonly random: Random
+  /** Nothing goes wrong any more, and jobs come to their end. */
+  readonly isCalm: () => boolean
+  /** A handler begins. */
+  readonly began: (run: Running) => void
+  /** This job kills whoever runs it. */
+  readonly isPoison: (job: Job) => boolean
+  readonly die: () => void
+  /** Names what this run leaves behind. */
+  readonly tag: () => string
+}
+
+const fates = {
+  done: 30,
+  effects: 22,
+  doomed: 3,
+  throws: 14,
+  later: 4,
+  permanent: 6,
+  release: 5,
+  snooze: 6,
+  extends: 3,
+  /** Until it is told to stop, and then at once. */
+  hangs: 3,
+  /** Goes on although it was told to stop. */
+  ignores: 2,
+} as const
+
+const durations = { none: 35, short: 30, long: 17, leases: 18 } as const
+
+export async function handle(scene: HandlerScene, job: Job): Promise<unknown> {
+  const { timers, random } = scene
+  const run: Running = { id: job.id, startedAt: timers.now(), endedAt: null, abortedAt: null }
+  scene.began(run)
+  if (scene.isPoison(job)) scene.die()
+  try {
+    if (!scene.isCalm() && job.queue === work.name) return await meetFate(scene, job, run)
+    return await pause(timers, random.between(0, 5))
+  } finally {
+    run.endedAt = timers.now()
+  }
+}
+
+async function meetFate(scene: HandlerScene, job: Job, run: Running): Promise<unknown> {
+  const { timers, random } = scene
+  const fate = random.weighted(fates)
+  if (random.chance(0.7)) listen(job, run, timers)
+  if (random.chance(0.2)) job.progress(random.fraction(), 'on its way')
+  await take(scene, job, durationOf(random))
+  switch (fate) {
+    case 'done':
+      return random.chance(0.4) ? scene.tag() : undefined
+    case 'effects':
+    case 'doomed':
+      return leaveTraces(scene, job, fate === 'doomed')
+    case 'throws':
+      throw new Error('once more')
+    case 'later':
+      throw new RetryLater('later', { delay: random.below(300) })
+    case 'permanent':
+      throw new Permanent('given up', random.chance(0.5) ? { effects: traces(scene.tag()) } : {})
+    case 'release':
+      return job.release()
+    case 'snooze':
+      return job.snooze(random.below(300))
+    case 'extends':
+      await job.extend(timeoutMs)
+      await take(scene, job, leaseMs)
+      return undefined
+    case 'hangs':
+      listen(job, run, timers)
+      await pause(timers, Number.POSITIVE_INFINITY, job.signal)
+      throw job.signal.reason
+    case 'ignores':
+      await pause(timers, timeoutMs + 2 * unwindMs)
+      return scene.tag()
+  }
+}
+
+/** From now on it knows when it is told to stop. */
+function listen(job: Job, run: Running, timers: Timers): void {
+  const note = () => {
+    run.abortedAt ??= timers.now()
+  }
+  if (job.signal.aborted) note()
+  else job.signal.addEventListener('abort', note, { once: true })
+}
+
+/** Half of them give up early when they are told to. */
+async function take({ timers, random }: HandlerScene, job: Job, ms: number): Promise<void> {
+  const heeds = random.chance(0.5)
+  await pause(timers, ms, heeds ? job.signal : undefined)
+  if (heeds) job.signal.throwIfAborted()
+}
+
+function durationOf(random: Random): number {
+  switch (random.weighted(durations)) {
+    case 'none':
+      return 0
+    case 'short':
+      return random.between(1, 60)
+    case 'long':
+      return random.between(60, leaseMs)
+    case 'leases':
+      return random.between(leaseMs, timeoutMs)
+  }
+}
+
+/** What a death leaves behind. */
+function traces(tag: string): Effects {
+  return {
+    put: [{ key: effectKey(tag), value: tag }],
+    enqueue: [{ queue: after, payload: { label: tag, kind: 'after' } }],
+  }
+}
+
+/** By the same names as those that crashes are judged by. */
+function leaveTraces(scene: HandlerScene, job: Job, doomed: boolean): string {
+  const tag = scene.tag()
+  job.effects.put(effectKey(tag), tag)
+  job.effects.enqueue(after, { label: tag, kind: 'after' })
+  if (doomed) job.effects.enqueue(work, { label: `doomed ${tag}`, kind: 'plain' }, { id: anchor.id as string })
+  return tag
+}

@@ -1,0 +1,268 @@
+// A process of a simulation: a client with a worker, its sweep and its schedules, and whatever else it does beside them. It
+// can be killed at any moment: from then on nothing of it is ever called again. What still moves in it comes to rest at its
+// next wait, and nobody hears of it.
+
+import type { Timers } from '../../src/clock.ts'
+import { defineQueue } from '../../src/definition.ts'
+import { isHoldfastError } from '../../src/errors.ts'
+import { backstageOf, Holdfast } from '../../src/holdfast.ts'
+import type { Store } from '../../src/store/store.ts'
+import type { Job } from '../../src/worker/job.ts'
+import { toPlan } from '../../src/worker/options.ts'
+import type { MakeLoop, Worker } from '../../src/worker/worker.ts'
+import { enqueueLitter, enqueueMany, enqueueOne } from '../torture/enqueues.ts'
+import { type Abandoned, claimAndSettle, settleLate } from '../torture/fates.ts'
+import { Journal, type Note, parseJournal } from '../torture/journal.ts'
+import { increment, meddle, putOwn, setPaused, turnValve } from '../torture/meddling.ts'
+import { Random } from '../torture/random.ts'
+import { after, attempts, deaths, litter, type World } from '../torture/world.ts'
+import { handle } from './handlers.ts'
+import { type DeedName, leaseMs, type Plan, timeoutMs, unwindMs } from './plan.ts'
+import type { Stage } from './stage.ts'
+import type { Trace } from './trace.ts'
+import type { Running, Watched } from './witness.ts'
+
+export const scheduleName = 'tick'
+export const ticks = defineQueue('ticks', {
+  attempts: 1_000,
+  backoff: { base: 20, factor: 1 },
+  retain: { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY },
+})
+
+const work = defineQueue('work', {
+  attempts,
+  backoff: { base: 20, factor: 1 },
+  retain: { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY },
+  onDead: { queue: 'deaths' },
+  timeout: timeoutMs,
+})
+
+/** What a process needs of the simulation. */
+export interface Surroundings {
+  readonly stage: Stage
+  readonly plan: Plan
+  readonly trace: Trace
+  /** Time that never stands still, for notes. */
+  readonly noteTime: () => number
+  readonly isCalm: () => boolean
+  readonly accuse: (promise: string, what: string) => void
+  /** It tells its listeners what became of a job. */
+  readonly told: (process: string, id: string) => void
+  storeOf(process: Process, onClose: () => void): Store
+  /** It is dead, or has ended. */
+  gone(process: Process): void
+  /** A worker that looks for work in its own way, to judge the judge by. */
+  readonly makeLoop?: MakeLoop
+}
+
+/** What stopping may take beside its grace: handlers unwind, settlements are sent again, calls come and go. */
+const stopMs = unwindMs + 10_000 + 3_000
+
+export class Process implements Watched {
+  readonly name: string
+  readonly place: number
+  readonly random: Random
+  readonly runs: Running[] = []
+  readonly holdfast: Holdfast
+  readonly worker: Worker
+  readonly #around: Surroundings
+  readonly #timers: Timers
+  readonly #world: World
+  readonly #lines: string[] = []
+  readonly #abandoned: Abandoned = []
+  isDead = false
+  isEnding = false
+  frozenUntil = 0
+  cutOffUntil = 0
+  deafUntil = 0
+  calmSince = 0
+  #hasClosed = false
+  #deeds = 0
+
+  constructor(around: Surroundings, { name, place }: { readonly name: string; readonly place: number }) {
+    this.#around = around
+    this.name = name
+    this.place = place
+    const { stage, plan, trace, noteTime } = around
+    this.random = new Random(plan.seed * 31 + hash(name))
+    this.#timers = {
+      now: () => stage.now,
+      after: (ms, call) => (this.isDead ? () => {} : stage.after(ms + this.random.fraction(), this, () => void call())),
+    }
+    const store = around.storeOf(this, () => {
+      this.#hasClosed = true
+    })
+    this.holdfast = new Holdfast(store, {
+      timers: this.#timers,
+      logger: false,
+      random: () => this.random.fraction(),
+    })
+    const journal = new Journal((line) => this.isDead || this.#lines.push(line), { mayBeDown: true, now: noteTime })
+    this.#world = {
+      holdfast: this.holdfast,
+      journal,
+      random: this.random,
+      life: name,
+      now: () => stage.clock,
+      waitMs: 0,
+    }
+    this.#listen()
+    this.worker = this.#hire()
+    this.worker.finished.catch((error) => {
+      if (!this.isDead) around.accuse('a worker survives', `the worker of ${name} failed: ${error}`)
+    })
+    trace.add(name, 'begins')
+  }
+
+  get notes(): Note[] {
+    return parseJournal(this.#lines.join(''))
+  }
+
+  asks(verb: string): void {
+    if (this.#hasClosed && !this.isDead)
+      this.#around.accuse('who has stopped has stopped', `${this.name} was closed and asks ${verb}`)
+  }
+
+  disturb(until: number): void {
+    this.calmSince = Math.max(this.calmSince, until)
+  }
+
+  die(): void {
+    this.#around.trace.add(this.name, 'is killed')
+    this.#leave()
+  }
+
+  freeze(ms: number): void {
+    this.frozenUntil = Math.max(this.frozenUntil, this.#around.stage.now + ms)
+    this.disturb(this.frozenUntil)
+  }
+
+  /** Stops in order, which must not take longer than it may. */
+  end(graceMs: number): void {
+    if (this.isEnding || this.isDead) return
+    const { stage, trace, accuse } = this.#around
+    trace.add(this.name, `is asked to end within ${graceMs}`)
+    this.isEnding = true
+    const since = stage.now
+    const check = () => {
+      const dueAt = Math.max(since, this.calmSince) + graceMs + stopMs
+      if (dueAt > stage.now) stage.after(dueAt - stage.now, this, check)
+      else accuse('who is asked to stop stops', `${this.name} was asked at ${since.toFixed(0)} and has not ended`)
+    }
+    stage.after(graceMs + stopMs, this, check)
+    this.holdfast.close({ grace: graceMs }).then(
+      () => {
+        if (this.isDead) return
+        trace.add(this.name, 'has ended')
+        this.#leave()
+      },
+      (error) => accuse('who is asked to stop stops', `${this.name} could not: ${error}`),
+    )
+  }
+
+  /** Something that it does beside its work. */
+  async make(as: DeedName): Promise<void> {
+    if (this.isEnding) return
+    this.#around.trace.add(this.name, `does ${as}`)
+    this.#deeds += 1
+    const label = `${this.name}-${as}-${this.#deeds}`
+    try {
+      await this.#deed(as, label)
+    } catch (error) {
+      const isExpected = isHoldfastError(error, 'STORE_UNAVAILABLE') || isHoldfastError(error, 'CLOSED')
+      if (!isExpected && !this.isDead) this.#around.accuse('what is asked is answered', `${as} failed: ${error}`)
+    }
+  }
+
+  #deed(as: DeedName, label: string): Promise<unknown> {
+    const world = this.#world
+    switch (as) {
+      case 'enqueueOne':
+        return enqueueOne(world, label)
+      case 'enqueueMany':
+        return enqueueMany(world, label)
+      case 'enqueueLitter':
+        return enqueueLitter(world, label)
+      case 'meddle':
+        return meddle(world, label)
+      case 'cancelRunning':
+      case 'requeue':
+        return meddle(world, label, as)
+      case 'increment':
+        return increment(world)
+      case 'putOwn':
+        return putOwn(world, label)
+      case 'turnValve':
+        return turnValve(world, label)
+      case 'claimAndSettle':
+        return claimAndSettle(world, label, this.#abandoned)
+      case 'settleLate':
+        return settleLate(world, label, this.#abandoned)
+      case 'pause':
+        return setPaused(world, after.name, true)
+      case 'resume':
+        return setPaused(world, after.name, false)
+      case 'sweep':
+        return this.holdfast.sweep()
+    }
+  }
+
+  #hire(): Worker {
+    const { plan, isCalm, makeLoop } = this.#around
+    let tags = 0
+    const scene = {
+      ...{ timers: this.#timers, random: this.random, isCalm },
+      began: (run: Running) => this.#began(run),
+      isPoison: ({ payload }: Job) => plan.poison && isPoison((payload as { label?: string }).label ?? ''),
+      die: () => this.isDead || this.die(),
+      tag: () => `${this.name}-run-${++tags}`,
+    }
+    const pairs = [work, after, deaths, litter, ticks].map(
+      (queue) => [queue, (job: never) => handle(scene, job)] as const,
+    )
+    const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }
+    if (makeLoop === undefined) return this.holdfast.work(pairs as never, options)
+    const ways = { makeLoop, random: () => this.random.fraction() }
+    return backstageOf(this.holdfast).hire(toPlan(pairs as never, options), ways)
+  }
+
+  #listen(): void {
+    const { told } = this.#around
+    const hear = ({ id, ...event }: { readonly id: string; readonly ending?: string }) => {
+      if (!this.isDead && event.ending !== 'expired') told(this.name, id)
+    }
+    for (const fate of ['done', 'retrying', 'dead', 'snoozed', 'released', 'cancelled'] as const)
+      this.holdfast.on(`job.${fate}`, hear)
+    this.holdfast.on('handler.abandoned', ({ id }) => this.#leftBehind(id))
+  }
+
+  #began(run: Running): void {
+    if (this.isDead) return
+    const { accuse, plan, trace } = this.#around
+    trace.add(this.name, `runs ${trace.nameOf(run.id)}`)
+    if (this.isEnding) accuse('who is asked to stop takes nothing new', `${this.name} starts ${run.id}`)
+    this.runs.push(run)
+    const running = this.runs.filter(({ endedAt, abortedAt }) => endedAt === null && abortedAt === null).length
+    if (running > plan.concurrency)
+      accuse('a worker runs as many jobs as it may', `${this.name} runs ${running} of ${plan.concurrency}`)
+  }
+
+  #leftBehind(id: string): void {
+    for (const run of this.runs) if (run.id === id && run.endedAt === null) run.abortedAt ??= this.#around.stage.now
+  }
+
+  #leave(): void {
+    this.isDead = true
+    this.#around.gone(this)
+  }
+}
+
+/** One in four of those that are enqueued alone. */
+function isPoison(label: string): boolean {
+  return label.includes('enqueueOne') && hash(label) % 4 === 0
+}
+
+/** A number from a name. */
+function hash(name: string): number {
+  return [...name].reduce((sum, letter) => Math.imul(sum, 33) + letter.charCodeAt(0), 5381) >>> 0
+}

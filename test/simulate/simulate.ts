@@ -1,0 +1,301 @@
+// One run: processes in trouble for a while, then calm, in which everything must come to its end; then the verdict.
+
+import type { Clock, Timers } from '../../src/clock.ts'
+import { Holdfast, type QueueInfo } from '../../src/holdfast.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
+import type { Store } from '../../src/store/store.ts'
+import type { MakeLoop } from '../../src/worker/worker.ts'
+import { readRecords } from '../model/observe.ts'
+import { Told } from '../model/told.ts'
+import { dropAnchor, isAtItsEnd } from '../torture/drain.ts'
+import { claim, settleAs } from '../torture/fates.ts'
+import { Journal, type Note, parseJournal } from '../torture/journal.ts'
+import { peace } from '../torture/judge/evidence.ts'
+import { setPaused } from '../torture/meddling.ts'
+import { noTables, type Observation, observe } from '../torture/observe.ts'
+import { Random } from '../torture/random.ts'
+import { anchor, type World } from '../torture/world.ts'
+import { judgeRun, type Violation } from './judge.ts'
+import { Ledger } from './ledger.ts'
+import { Network } from './network.ts'
+import type { Plan } from './plan.ts'
+import { Process, type Surroundings, scheduleName, ticks } from './process.ts'
+import { rest, Stage } from './stage.ts'
+import { Trace } from './trace.ts'
+import { type Watched, Witness } from './witness.ts'
+
+/** What is not as it should be, to judge the judge by. */
+export interface Flaw {
+  /** The store that all share. */
+  readonly store?: (store: Store) => Partial<Store>
+  /** The store as one process sees it. */
+  readonly wire?: (store: Store) => Partial<Store>
+  readonly makeLoop?: MakeLoop
+}
+
+interface Host extends World {
+  readonly notes: () => Note[]
+}
+
+export interface Outcome {
+  readonly plan: Plan
+  readonly violations: readonly Violation[]
+  readonly trace: readonly string[]
+  readonly hash: string
+  readonly events: number
+  readonly virtualMs: number
+}
+
+const lookEveryMs = 250
+/** What is on its way when all becomes calm arrives within this time. */
+const arrivalMs = 500
+/** So long schedules go on when all is calm, and so long everything else may take to come to its end. */
+const scheduleMs = 2_500
+const drainMs = 30_000
+const closeMs = 20_000
+/** Who was refused for long asks again within this time. */
+const recoverMs = 7_000
+
+export async function simulate(plan: Plan, flaw: Flaw = {}): Promise<Outcome> {
+  const run = new Run(plan, flaw)
+  await run.live()
+  return run.outcome
+}
+
+class Run {
+  readonly #plan: Plan
+  readonly #flaw: Flaw
+  readonly #stage = new Stage()
+  readonly #trace = new Trace(this.#stage)
+  readonly #violations: Violation[] = []
+  readonly #processes: Process[] = []
+  readonly #witness: Witness
+  readonly #ledger: Ledger
+  readonly #random: Random
+  #around: Surroundings | null = null
+  #ticks = 0
+  #isCalm = false
+  #isOver = false
+
+  constructor(plan: Plan, flaw: Flaw) {
+    this.#plan = plan
+    this.#flaw = flaw
+    this.#random = new Random(plan.seed ^ 0xca11)
+    this.#witness = new Witness(this.#stage, (promise, what) => this.#accuse(promise, what))
+    this.#ledger = new Ledger(() => this.#noteTime())
+  }
+
+  get outcome(): Outcome {
+    return {
+      plan: this.#plan,
+      violations: this.#violations,
+      trace: this.#trace.lines,
+      hash: this.#trace.hash,
+      events: this.#stage.count,
+      virtualMs: this.#stage.now,
+    }
+  }
+
+  async live(): Promise<void> {
+    const store = await this.#open()
+    const told = new Told(store)
+    await told.begin([])
+    const host = this.#host(store)
+    await dropAnchor(host)
+    await this.#declare(host.holdfast)
+    const declaredAt = this.#stage.clock
+    const network = new Network(this.#stage, store, this.#plan, this.#trace, [this.#witness, this.#ledger])
+    const around = this.#surroundings(network)
+    this.#around = around
+    await this.#trouble(around)
+    network.calm()
+    const found = withoutTicks(await observe(host.holdfast, noTables))
+    const unscheduledAt = await this.#heal(around, host)
+    await this.#close()
+
+    const left = await observe(host.holdfast, noTables)
+    const ofProcesses = this.#processes.flatMap((process) => process.notes)
+    const notes = [...this.#ledger.notes, ...ofProcesses, ...host.notes()].sort((a, b) => a.at - b.at)
+    const findings = { notes, found, left: withoutTicks(left), ordeal: peace, told: null, received: null }
+    const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
+    const untold = await told.differenceOf(await readRecords(store, { queue: null, state: null }))
+    const verdict = judgeRun({ findings, slots, untold, missed: this.#plan.missed, declaredAt, unscheduledAt })
+    for (const { promise, what } of verdict) this.#accuse(promise, what)
+    network.end()
+    await rest()
+    await host.holdfast.close()
+  }
+
+  async #trouble(around: Surroundings): Promise<void> {
+    for (let place = 0; place < this.#plan.places; place++) this.#start(around, place, 0)
+    for (const { at, place, as } of this.#plan.deeds) this.#stage.after(at, null, () => void this.#in(place)?.make(as))
+    await this.#stage.run(this.#plan.calmAt)
+    this.#trace.add('', 'all is calm from here on')
+    this.#isCalm = true
+  }
+
+  /** All comes to its end. Answers until when the schedule was there. */
+  async #heal(around: Surroundings, host: Host): Promise<number> {
+    const { holdfast, journal } = host
+    if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
+    await this.#drain(host, this.#stage.now + arrivalMs, () => false)
+    if (this.#plan.missed !== null) {
+      await this.#drain(host, this.#stage.now + scheduleMs, () => false)
+      await holdfast.unschedule(scheduleName)
+    }
+    const unscheduledAt = this.#stage.clock
+    const isAtEnd = (queue: QueueInfo) => queue.name === anchor.queue || isAtItsEnd(queue)
+    await this.#drain(host, this.#stage.now + drainMs, async () => (await holdfast.queues()).every(isAtEnd))
+    const id = anchor.id as string
+    await journal.ask('cancel', { id, tag: null }, () => holdfast.cancel(id))
+    return unscheduledAt
+  }
+
+  /** Whoever looks after the run: sees to it that there is an end, and nothing ever befalls it. */
+  #host(store: Store): Host {
+    const timers: Timers = {
+      now: () => this.#stage.now,
+      after: (ms, call) => this.#stage.after(ms, null, () => void call()),
+    }
+    const holdfast = new Holdfast(this.#observed(store), { timers, logger: false, random: () => 0.5 })
+    const lines: string[] = []
+    const journal = new Journal((line) => lines.push(line), { mayBeDown: false, now: () => this.#noteTime() })
+    const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#stage.clock, waitMs: 0 }
+    return { ...world, notes: () => parseJournal(lines.join('')) }
+  }
+
+  async #open(): Promise<Store> {
+    const clock: Clock = { now: () => this.#stage.clock }
+    const store = await sqlite({ path: ':memory:' })({ clock })
+    return overlaid(store, { capabilities: { ...store.capabilities, sqlEffects: false }, ...this.#flaw.store?.(store) })
+  }
+
+  /** What the host does is seen, too. */
+  #observed(store: Store): Store {
+    const caller = this.#hostAsCaller()
+    const see = (verb: 'claim' | 'settle' | 'sweep') => async (request: never) => {
+      const answer = await store[verb](request)
+      this.#witness.landed({ caller, verb, args: [request] }, answer)
+      return answer
+    }
+    return overlaid(store, { claim: see('claim'), settle: see('settle'), sweep: see('sweep') } as Partial<Store>)
+  }
+
+  #hostAsCaller(): Watched {
+    const ease = { isDead: false, isEnding: false, frozenUntil: 0, cutOffUntil: 0, deafUntil: 0, calmSince: 0 }
+    const nothing = () => {}
+    const acts = { asks: nothing, disturb: nothing, die: nothing, freeze: nothing, end: nothing }
+    return { name: 'host', place: -1, runs: [], ...ease, ...acts }
+  }
+
+  #surroundings(network: Network): Surroundings {
+    const { makeLoop, wire } = this.#flaw
+    return {
+      ...{ stage: this.#stage, plan: this.#plan, trace: this.#trace },
+      noteTime: () => this.#noteTime(),
+      isCalm: () => this.#isCalm,
+      accuse: (promise, what) => this.#accuse(promise, what),
+      storeOf: (process, onClose) => {
+        const store = network.storeOf(process, onClose)
+        return wire ? overlaid(store, wire(store)) : store
+      },
+      told: (process, id) => this.#witness.told(process, id),
+      gone: (process) => this.#succeed(process),
+      ...(makeLoop && { makeLoop }),
+    }
+  }
+
+  get #alive(): Process[] {
+    return this.#processes.filter(({ isDead }) => !isDead)
+  }
+
+  #in(place: number): Process | undefined {
+    return this.#alive.find((process) => process.place === place)
+  }
+
+  #start(around: Surroundings, place: number, nth: number): void {
+    const process = new Process(around, { name: `p${place}.${nth}`, place })
+    this.#processes.push(process)
+    this.#declare(process.holdfast).catch(() => undefined) // the host has
+  }
+
+  async #declare(holdfast: Holdfast): Promise<void> {
+    const { missed } = this.#plan
+    if (missed === null) return
+    await holdfast.schedule(scheduleName, { cron: '* * * * * *', queue: ticks, payload: { label: 'tick' }, missed })
+  }
+
+  /** Somebody else takes its place after a while. */
+  #succeed({ place }: Process): void {
+    const nth = this.#processes.filter((process) => process.place === place).length
+    this.#stage.after(this.#random.between(1, 800), null, () => {
+      if (!this.#isOver && !this.#in(place)) this.#start(this.#around as Surroundings, place, nth)
+    })
+  }
+
+  /** Looks every now and then, resumes what is paused, and empties the queues that no worker serves. */
+  async #drain(world: World, untilMs: number, isDone: () => boolean | Promise<boolean>): Promise<void> {
+    while (this.#stage.now < untilMs && !(await isDone())) {
+      for (const { name, paused, ready } of await world.holdfast.queues()) {
+        if (paused) await setPaused(world, name, false)
+        this.#witness.pause(name, false)
+        if (name.startsWith('valve-') && ready > 0) await this.#empty(world, name)
+      }
+      await this.#stage.run(Math.min(untilMs, this.#stage.now + lookEveryMs))
+    }
+  }
+
+  async #empty(world: World, queue: string): Promise<void> {
+    const worker = `host-${this.#noteTime()}`
+    for (const lease of await claim(world, worker, { queues: [queue], max: 100, wait: 0 }))
+      await settleAs(world, lease, { worker, as: 'done' })
+  }
+
+  async #close(): Promise<void> {
+    await this.#stage.run(this.#stage.now + recoverMs, () => this.#alive.every(isWell))
+    this.#isOver = true
+    for (const process of this.#alive) {
+      if (!isWell(process))
+        this.#accuse('who survives is well', `${process.name}: ${JSON.stringify(process.worker.health())}`)
+      process.end(1_000)
+    }
+    await this.#stage.run(this.#stage.now + closeMs, () => this.#alive.length === 0)
+  }
+
+  #accuse(promise: string, what: string): void {
+    const text = this.#trace.rename(what)
+    this.#trace.add('JUDGE', `${promise}: ${text}`)
+    this.#violations.push({ promise, what: text })
+  }
+
+  /** Later with every note. */
+  #noteTime(): number {
+    this.#ticks += 1
+    return this.#stage.now + this.#ticks * 1e-6
+  }
+}
+
+/** Takes work and owes nothing, or has left. */
+function isWell({ worker, isEnding }: Process): boolean {
+  const { ok, running, unsettled, abandoned } = worker.health()
+  return isEnding || ((ok || abandoned > 0) && running === 0 && unsettled === 0)
+}
+
+/** Slots of the schedule are judged apart. */
+function withoutTicks({ jobs, queues, ...rest }: Observation): Observation {
+  return {
+    ...rest,
+    jobs: jobs.filter(({ queue }) => queue !== ticks.name),
+    queues: queues.filter(({ name }) => name !== ticks.name),
+  }
+}
+
+/** The same store, but for some of it. */
+function overlaid(store: Store, instead: Partial<Store>): Store {
+  return new Proxy(store, {
+    get: (target, name) => {
+      const value = Reflect.get(instead, name) ?? Reflect.get(target, name)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}

@@ -1,0 +1,189 @@
+// Sees every call land, and so knows at every moment who holds which job, until when, and which queues are paused. What
+// contradicts that is a broken promise, and so is a worker in good health that lets a lease run out, or goes on with a job
+// that it has lost or that somebody wants cancelled.
+
+import { isRefused } from '../../src/errors.ts'
+import type {
+  CancelAnswer,
+  CancelRequest,
+  ClaimedJob,
+  ClaimRequest,
+  RenewAnswer,
+  RenewRequest,
+  SettleAnswer,
+  SettleRequest,
+  SweepReport,
+} from '../../src/store/store.ts'
+import type { Call, Caller, Observer } from './network.ts'
+import { leaseMs } from './plan.ts'
+import type { Stage } from './stage.ts'
+
+/** A handler at work, as it sees itself. */
+export interface Running {
+  readonly id: string
+  readonly startedAt: number
+  endedAt: number | null
+  /** It was told to stop, or left behind. */
+  abortedAt: number | null
+}
+
+/** Whom the witness watches. */
+export interface Watched extends Caller {
+  /** Since when nothing has kept it from doing what it should. */
+  readonly calmSince: number
+  readonly isEnding: boolean
+  readonly runs: readonly Running[]
+}
+
+interface Hold {
+  readonly id: string
+  readonly fence: string
+  readonly holder: Watched
+  /** It was a worker that claimed, which renews; else somebody by hand. */
+  readonly isWorkers: boolean
+  grantedAt: number
+  expiresAt: number
+}
+
+/** What a worker has beyond its own pauses, for calls to come and go. */
+const slackMs = 400
+const cancelCheckMs = 1_000
+
+export class Witness implements Observer {
+  readonly #stage: Stage
+  readonly #accuse: (promise: string, what: string) => void
+  readonly #holds = new Map<string, Hold>()
+  readonly #fences = new Set<string>()
+  readonly #paused = new Set<string>()
+  /** How often each job was settled, less how often that was told. */
+  readonly #untold = new Map<string, number>()
+
+  constructor(stage: Stage, accuse: (promise: string, what: string) => void) {
+    this.#stage = stage
+    this.#accuse = accuse
+  }
+
+  sent(): void {}
+
+  heard(): void {}
+
+  landed({ caller, verb, args }: Call, answer: unknown): void {
+    const [requests] = args
+    if (verb === 'claim') this.#claimed(caller as Watched, requests as ClaimRequest, answer as ClaimedJob[])
+    else if (verb === 'renew') this.#renewed(requests as RenewRequest[], answer as RenewAnswer[])
+    else if (verb === 'settle') this.#settled(caller, requests as SettleRequest[], answer as SettleAnswer[])
+    else if (verb === 'sweep') this.#swept(answer as SweepReport)
+    else if (verb === 'cancel') this.#cancelled(requests as CancelRequest[], answer as CancelAnswer[])
+    else if (verb === 'pause') this.pause(args[0] as string, args[1] as boolean)
+  }
+
+  pause(queue: string, paused: boolean): void {
+    if (paused) this.#paused.add(queue)
+    else this.#paused.delete(queue)
+  }
+
+  /** A process tells its listeners what became of a job. */
+  told(process: string, id: string): void {
+    const left = (this.#untold.get(id) ?? 0) - 1
+    if (left < 0) this.#accuse('what is told has happened', `${process} tells of ${id}, which was not settled`)
+    this.#untold.set(id, left)
+  }
+
+  #claimed(holder: Watched, { worker }: ClaimRequest, jobs: readonly ClaimedJob[]): void {
+    for (const { id, fence, queue, attempt, maxAttempts, expiresAt } of jobs) {
+      const before = this.#holds.get(id)
+      if (before) this.#accuse('a job has one holder at a time', `${id} is handed out, held by ${before.holder.name}`)
+      if (this.#fences.has(fence)) this.#accuse('a fence names one hold', `the fence of ${id} was given out before`)
+      if (this.#paused.has(queue)) this.#accuse('a paused queue hands out nothing', `${id} of ${queue}`)
+      if (attempt > maxAttempts)
+        this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
+      this.#fences.add(fence)
+      const isWorkers = worker.startsWith(`${holder.name}#`)
+      this.#holds.set(id, { id, fence, holder, isWorkers, grantedAt: this.#stage.now, expiresAt })
+    }
+  }
+
+  #renewed(requests: readonly RenewRequest[], answers: readonly RenewAnswer[]): void {
+    requests.forEach(({ id, fence }, i) => {
+      const answer = answers[i] as RenewAnswer
+      const hold = this.#current(id, fence)
+      if (isRefused(answer)) return
+      if ((answer === 'lost') === (hold !== null))
+        this.#accuse(
+          'only who holds a job renews it',
+          `the renewal of ${id} is ${answer === 'lost' ? 'lost' : 'taken'}`,
+        )
+      if (hold && answer !== 'lost') {
+        hold.grantedAt = this.#stage.now
+        hold.expiresAt = answer.expiresAt
+      }
+    })
+  }
+
+  #settled(caller: Caller, requests: readonly SettleRequest[], answers: readonly SettleAnswer[]): void {
+    requests.forEach(({ id, fence, settlement }, i) => {
+      const answer = answers[i] as SettleAnswer
+      if (isRefused(answer)) return
+      const hold = this.#current(id, fence)
+      if (answer === 'lost') {
+        if (hold) this.#accuse('who holds a job settles it', `${caller.name} holds ${id} and is told that it is lost`)
+        return
+      }
+      if (!hold) this.#accuse('only who holds a job settles it', `${caller.name} settled ${id} as ${settlement.as}`)
+      this.#holds.delete(id)
+      this.#untold.set(id, (this.#untold.get(id) ?? 0) + 1)
+    })
+  }
+
+  #swept({ lapsed }: SweepReport): void {
+    for (const { id } of lapsed) {
+      const hold = this.#holds.get(id)
+      this.#holds.delete(id)
+      if (!hold) {
+        this.#accuse('only expired leases are taken back', `${id} is taken back from nobody`)
+        continue
+      }
+      if (hold.expiresAt > this.#stage.clock)
+        this.#accuse(
+          'only expired leases are taken back',
+          `${id} is taken back ${hold.expiresAt - this.#stage.clock} ms early`,
+        )
+      if (hold.isWorkers) this.#lost(hold)
+    }
+  }
+
+  /** Its worker should have renewed it; where something kept it from that, it must hear of the loss soon after. */
+  #lost({ id, holder, grantedAt }: Hold): void {
+    if (!holder.isDead && !holder.isEnding && holder.calmSince <= grantedAt)
+      this.#accuse('a job in good hands is not taken away', `${holder.name} let the lease of ${id} run out`)
+    this.#expectAbort('who has lost a job is told to stop', id, holder, leaseMs / 3 + slackMs)
+  }
+
+  #cancelled(requests: readonly CancelRequest[], answers: readonly CancelAnswer[]): void {
+    requests.forEach(({ id }, i) => {
+      const answer = answers[i] as CancelAnswer
+      const hold = this.#holds.get(id)
+      if (isRefused(answer) || answer.status !== 'requested' || !hold?.isWorkers) return
+      this.#expectAbort('who is to be cancelled is told', id, hold.holder, cancelCheckMs + slackMs)
+    })
+  }
+
+  /** Its handler runs no longer, or was told to stop, once its process could for so long. */
+  #expectAbort(promise: string, id: string, holder: Watched, withinMs: number): void {
+    const since = this.#stage.now
+    const check = () => {
+      const dueAt = Math.max(since, holder.calmSince) + withinMs
+      if (dueAt > this.#stage.now) return void this.#stage.after(dueAt - this.#stage.now, holder, check)
+      const deaf = holder.runs.find(
+        (run) => run.id === id && run.startedAt <= since && run.endedAt === null && run.abortedAt === null,
+      )
+      if (deaf) this.#accuse(promise, `${holder.name} runs ${id} since ${deaf.startedAt.toFixed(0)} and was not told`)
+    }
+    this.#stage.after(withinMs, holder, check)
+  }
+
+  #current(id: string, fence: string): Hold | null {
+    const hold = this.#holds.get(id)
+    return hold?.fence === fence ? hold : null
+  }
+}

@@ -213,6 +213,18 @@ test(
 )
 
 test(
+  'a sweep whose look at the cluster is cut off looks again',
+  inHand(async (hand) => {
+    await using proxy = await cuttingProxy(hand.url)
+    const far = await hand.another({ url: proxy.url })
+    const cut = proxy.cut('pg_control_system', 'after')
+    assert.equal((await far.sweep()).rescued, 0)
+    await cut
+    await far.close()
+  }),
+)
+
+test(
   'a call that is sent again while the first is still at work waits for it, and both are one',
   inHand(async (hand) => {
     await using proxy = await cuttingProxy(hand.url)

@@ -1,4 +1,4 @@
-// Processes whose clock is wrong, and one that asks for more than it can hold. Those that are killed are in `test/crash/`.
+// Processes whose clock is wrong, and one that asks for more than it can hold. Those that are killed are in `test/torture/`.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'

@@ -4,8 +4,8 @@ import type { SettleRequest, Store } from '../../src/store/store.ts'
 import type { Waiters } from '../../src/waiters.ts'
 import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from '../../src/worker/claim-loop.ts'
 import { Turns } from '../../src/worker/turns.ts'
-import { faults as crashFaults } from '../crash/faults.ts'
 import { faults as modelFaults } from '../model/faults.ts'
+import { faults as crashFaults } from '../torture/faults.ts'
 import type { Flaw } from './simulate.ts'
 
 export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> = {
@@ -41,12 +41,12 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
   'a worker that does not hear of a cancel': ['who is to be cancelled is told', { wire: deafToCancels }],
   'a settlement that is answered before it lands': ['what is told has happened', { wire: hastySettles }],
   'an enqueue that is answered before it lands': [
-    'every answered enqueue is accounted for once, every other at most once',
+    'every answered enqueue is there once, every other at most once, one rolled back never',
     { wire: hastyEnqueues },
   ],
   'a settlement that is not sent again': ['who survives is well', { wire: onlyOnce }],
-  'a worker that never sweeps': ['nothing stays stuck', { wire: withoutSweeps }],
-  'a worker that only looks when it is woken': ['nothing stays stuck', { makeLoop: onlyWoken }],
+  'a worker that never sweeps': ['what fell off comes back', { wire: withoutSweeps }],
+  'a worker that only looks when it is woken': ['nothing that is ready hides', { makeLoop: onlyWoken }],
   'a slot that fires beside its cursor': ['a slot fires once', { store: fireAnyway }],
   'a change that is not told': ['every change is told', { store: forgetChanges }],
 }

@@ -2,7 +2,7 @@
 // were told.
 
 import type { JobInfo } from '../../src/job-info.ts'
-import { type Findings, judge, type Promised } from '../crash/judge.ts'
+import { type Findings, judge, type Promised } from '../torture/judge.ts'
 import type { Plan } from './plan.ts'
 
 export interface Violation {
@@ -23,7 +23,7 @@ export interface RunFindings {
 
 /** Judged there by when answers were heard, which may be in another order here; the witness sees calls land. */
 const seenLanding: ReadonlySet<Promised> = new Set<Promised>([
-  'a job has one holder at a time',
+  'a job has one holder at a time, and a fence one claim',
   'a paused queue hands out nothing',
 ])
 
@@ -31,7 +31,7 @@ const seenLanding: ReadonlySet<Promised> = new Set<Promised>([
 const lateMaxMs = 1_500
 
 export function judgeRun(run: RunFindings): Violation[] {
-  const broken = [...judge(run.findings)].flatMap(([promise, faults]) =>
+  const broken = [...judge(run.findings)].flatMap(([promise, { faults }]) =>
     seenLanding.has(promise) ? [] : faults.map((what) => ({ promise, what })),
   )
   const told = run.untold === null ? [] : [{ promise: 'every change is told', what: run.untold }]

@@ -3,8 +3,8 @@
 
 import { isRefused } from '../../src/errors.ts'
 import type { ClaimedJob, ClaimRequest, SettleAnswer, SettleRequest } from '../../src/store/store.ts'
-import type { Note } from '../crash/journal.ts'
-import { anchor, effectKey } from '../crash/world.ts'
+import type { Note } from '../torture/journal.ts'
+import { anchor, effectKey } from '../torture/world.ts'
 import type { Call, Observer } from './network.ts'
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }

@@ -7,7 +7,7 @@
 
 import { HoldfastError, refuse } from '../../src/errors.ts'
 import type { ClaimRequest, Store, Subscriber } from '../../src/store/store.ts'
-import { Random } from '../crash/random.ts'
+import { Random } from '../torture/random.ts'
 import type { Fault, Plan } from './plan.ts'
 import type { Actor, Stage } from './stage.ts'
 import type { Trace } from './trace.ts'

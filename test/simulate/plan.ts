@@ -1,7 +1,7 @@
 // What a seed decides before anything happens: how many processes there are, what each of them does when, and what goes
 // wrong. It is plain data, so that a run that breaks a promise can be made smaller by leaving out what does not matter.
 
-import { Random } from '../crash/random.ts'
+import { Random } from '../torture/random.ts'
 
 export interface Plan {
   readonly seed: number

@@ -5,15 +5,16 @@ import { Holdfast, type QueueInfo } from '../../src/holdfast.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { MakeLoop } from '../../src/worker/worker.ts'
-import { dropAnchor, isAtItsEnd } from '../crash/drain.ts'
-import { claim, settleAs } from '../crash/fates.ts'
-import { Journal, type Note, parseJournal } from '../crash/journal.ts'
-import { setPaused } from '../crash/meddling.ts'
-import { type Observation, observe } from '../crash/observe.ts'
-import { Random } from '../crash/random.ts'
-import { anchor, type World } from '../crash/world.ts'
 import { readRecords } from '../model/observe.ts'
 import { Told } from '../model/told.ts'
+import { dropAnchor, isAtItsEnd } from '../torture/drain.ts'
+import { claim, settleAs } from '../torture/fates.ts'
+import { Journal, type Note, parseJournal } from '../torture/journal.ts'
+import { peace } from '../torture/judge/evidence.ts'
+import { setPaused } from '../torture/meddling.ts'
+import { noTables, type Observation, observe } from '../torture/observe.ts'
+import { Random } from '../torture/random.ts'
+import { anchor, type World } from '../torture/world.ts'
 import { judgeRun, type Violation } from './judge.ts'
 import { Ledger } from './ledger.ts'
 import { Network } from './network.ts'
@@ -108,14 +109,14 @@ class Run {
     this.#around = around
     await this.#trouble(around)
     network.calm()
-    const found = withoutTicks(await observe(host.holdfast, null))
+    const found = withoutTicks(await observe(host.holdfast, noTables))
     const unscheduledAt = await this.#heal(around, host)
     await this.#close()
 
-    const left = await observe(host.holdfast, null)
+    const left = await observe(host.holdfast, noTables)
     const ofProcesses = this.#processes.flatMap((process) => process.notes)
     const notes = [...this.#ledger.notes, ...ofProcesses, ...host.notes()].sort((a, b) => a.at - b.at)
-    const findings = { notes, found, left: withoutTicks(left), losesClaims: false }
+    const findings = { notes, found, left: withoutTicks(left), ordeal: peace, told: null, received: null }
     const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
     const untold = await told.differenceOf(await readRecords(store, { queue: null, state: null }))
     const verdict = judgeRun({ findings, slots, untold, missed: this.#plan.missed, declaredAt, unscheduledAt })

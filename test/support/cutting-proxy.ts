@@ -10,6 +10,7 @@
 // whichever connection, until it is mended.
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 
 export type Moment = 'before' | 'during' | 'after'
 
@@ -18,6 +19,10 @@ export interface CuttingProxy extends AsyncDisposable {
   /** Resolves when the wire was cut; the next call after that gets through, unless it stays broken. */
   cut(text: string, moment: Moment, how?: { readonly stays?: boolean }): Promise<void>
   mend(): void
+  /** Every wire breaks, with whatever was on it. */
+  drop(): void
+  /** Nothing gets through for so long, in either direction, and then everything. */
+  hold(ms: number): Promise<void>
 }
 
 interface Order {
@@ -32,6 +37,7 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
   const sockets = new Set<Socket>()
   let order: Order | null = null
   let isBroken = false
+  let holds = 0
 
   const proxy = createServer((client) => {
     if (isBroken) {
@@ -49,6 +55,7 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
     }
     for (const socket of [client, server]) {
       sockets.add(socket)
+      if (holds > 0) socket.pause()
       socket.on('error', () => {})
       socket.on('close', () => {
         sockets.delete(socket)
@@ -81,6 +88,16 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
     },
     mend() {
       isBroken = false
+    },
+    drop() {
+      for (const socket of sockets) socket.destroy()
+    },
+    async hold(ms) {
+      holds += 1
+      for (const socket of sockets) socket.pause()
+      await delay(ms)
+      holds -= 1
+      if (holds === 0) for (const socket of sockets) socket.resume()
     },
     async [Symbol.asyncDispose]() {
       for (const socket of sockets) socket.destroy()

@@ -3,6 +3,7 @@
 // because the database may have been restored under a process that runs.
 
 import type { Database } from './database.ts'
+import { patiently } from './failures.ts'
 
 /** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
 export async function heal(db: Database): Promise<void> {
@@ -18,12 +19,14 @@ const needsHealing = `
     from holdfast.meta m`
 
 /** Null where the role may not ask. */
-async function systemIdentifier(db: Database): Promise<string | null> {
-  try {
-    const [row] = await db.once('select system_identifier::text from pg_control_system()', [])
-    return row?.[0] ?? null
-  } catch (error) {
-    if ((error as { code?: unknown }).code === '42501') return null
-    throw error
-  }
+function systemIdentifier(db: Database): Promise<string | null> {
+  return patiently(async () => {
+    try {
+      const [row] = await db.once('select system_identifier::text from pg_control_system()', [])
+      return row?.[0] ?? null
+    } catch (error) {
+      if ((error as { code?: unknown }).code === '42501') return null
+      throw error
+    }
+  })
 }

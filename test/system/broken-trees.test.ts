@@ -1,0 +1,31 @@
+// The torture tortured: a tree that breaks a promise ends red, by that promise. A judge that cannot fail proves nothing.
+import assert from 'node:assert/strict'
+import { chmodSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { scratchDirectory } from '../support/scratch.ts'
+import { cleanEnvironment, run } from '../support/shell.ts'
+import { onlyLong } from '../support/system.ts'
+import { plant, variants } from '../torture/variants.ts'
+
+const seed = '20300101'
+const minutesMax = '2'
+/** The others take minutes. */
+const always = ['sqlite: effects applied outside the settlement']
+
+for (const [name, variant] of Object.entries(variants)) {
+  const skip = always.includes(name) ? false : onlyLong('tortures a broken tree')
+  test(`the torture catches ${name}`, { skip }, async () => {
+    await using tree = await scratchDirectory()
+    plant(tree.path, variant)
+    chmodSync(tree.path, 0o755) // a server runs as somebody else
+    const { store, breaks } = variant
+    const args = ['--store', store, '--minutes', minutesMax, '--seconds', '15', '--seed', seed]
+    const { code, stdout, stderr } = await run(process.execPath, [join(tree.path, 'test/torture/run.ts'), ...args], {
+      timeoutMs: 280_000,
+      env: { ...cleanEnvironment(), TMPDIR: tree.path }, // what a red run keeps goes with the tree
+    })
+    assert.equal(code, 1, stdout + stderr)
+    assert.ok(stdout.includes(`broken: ${breaks}`), stdout)
+  })
+}

@@ -1,0 +1,114 @@
+// A database of the application that the queue lives in: its own transactions around an enqueue, and its own rows.
+
+import { DatabaseSync } from 'node:sqlite'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { HoldfastError } from '../../src/errors.ts'
+
+export interface Application extends AsyncDisposable {
+  /** How long a transaction may be held open without keeping everybody else from working. */
+  readonly holdMaxMs: number
+  /** A row of this tag, and what `work` does with the transaction. */
+  transact<T>(tag: string, end: TransactionEnd, work: (tx: unknown) => Promise<T>): Promise<T>
+  /** A row that waits for a reaper. */
+  abandon(tag: string): Promise<void>
+  abandoned(limit: number): Promise<string[]>
+  rows(): Promise<string[]>
+  make(tables: readonly string[]): Promise<void>
+}
+
+export interface TransactionEnd {
+  readonly as: 'commit' | 'rollback'
+  readonly holdMs: number
+}
+
+export function applicationAt(url: string): Application {
+  return url.startsWith('sqlite:') ? onSqlite(url.slice('sqlite:'.length)) : onPostgres(url)
+}
+
+// Tags are letters, digits and dashes: written out, statements are the same on both.
+const insertEffect = (tag: string) => `insert into effect (tag) values ('${tag}')`
+const insertOrphan = (tag: string) => `insert into orphan (tag) values ('${tag}')`
+
+function onSqlite(path: string): Application {
+  const db = new DatabaseSync(path, { timeout: 30_000 })
+  const tagsOf = (text: string) =>
+    outage(async () =>
+      db
+        .prepare(text)
+        .all()
+        .map(({ tag }) => String(tag)),
+    )
+  let last: Promise<unknown> = Promise.resolve()
+  /** One connection has one transaction at a time. */
+  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
+    const turn = last.then(() => outage(work))
+    last = turn.catch(() => {})
+    return turn
+  }
+  return {
+    holdMaxMs: 15,
+    transact: (tag, { as, holdMs }, work) =>
+      inTurn(async () => {
+        db.exec('begin immediate')
+        try {
+          db.exec(insertEffect(tag))
+          const made = await work(db)
+          await sleep(holdMs)
+          db.exec(as)
+          return made
+        } finally {
+          if (db.isTransaction) db.exec('rollback')
+        }
+      }),
+    abandon: (tag) => inTurn(async () => db.exec(insertOrphan(tag))),
+    abandoned: (limit) => tagsOf(`select tag from orphan limit ${limit}`),
+    rows: () => tagsOf('select tag from effect'),
+    make: async (tables) => tables.forEach((table) => void db.exec(table)),
+    [Symbol.asyncDispose]: async () => db.close(),
+  }
+}
+
+function onPostgres(url: string): Application {
+  const pool = new pg.Pool({ connectionString: url, max: 3, connectionTimeoutMillis: 5_000 })
+  pool.on('error', () => {})
+  const tagsOf = (text: string) => outage(async () => (await pool.query(text)).rows.map(({ tag }) => tag as string))
+  return {
+    holdMaxMs: 300,
+    transact: (tag, { as, holdMs }, work) =>
+      outage(async () => {
+        const client = await pool.connect()
+        const onError = () => {}
+        client.on('error', onError)
+        try {
+          await client.query('begin')
+          await client.query(insertEffect(tag))
+          const made = await work(client)
+          await sleep(holdMs)
+          await client.query(as)
+          client.release()
+          return made
+        } catch (error) {
+          client.release(true)
+          throw error
+        } finally {
+          client.off('error', onError)
+        }
+      }),
+    abandon: (tag) => outage(async () => void (await pool.query(insertOrphan(tag)))),
+    abandoned: (limit) => tagsOf(`select tag from orphan limit ${limit}`),
+    rows: () => tagsOf('select tag from effect'),
+    make: async (tables) => void (await pool.query(tables.join(';'))),
+    [Symbol.asyncDispose]: () => pool.end(),
+  }
+}
+
+/** Said as the queue says it: what became of the call nobody knows. */
+async function outage<T>(call: () => Promise<T>): Promise<T> {
+  try {
+    return await call()
+  } catch (error) {
+    if (error instanceof HoldfastError) throw error
+    throw new HoldfastError('STORE_UNAVAILABLE', 'The application’s database did not answer.', {}, { cause: error })
+  }
+}

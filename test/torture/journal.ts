@@ -1,0 +1,266 @@
+// What a process that may die at any moment writes down: a line for each call before it is made, and a line for each
+// answer before anybody acts on it. Afterwards a call was answered, was refused, or nobody knows what became of it.
+//
+// Lines are appended by plain synchronous writes without a sync: what was handed to the system outlives a process that is
+// killed, and these logs need not outlive the machine.
+
+import { globSync, openSync, readFileSync, writeSync } from 'node:fs'
+import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
+import type { JobState } from '../../src/job/record.ts'
+import type { FailedEnding } from '../../src/job/transition.ts'
+import type { AttemptInfo } from '../../src/job-info.ts'
+import type { Enqueued } from '../../src/store/store.ts'
+import { machineMs } from '../sqlite/process.ts'
+
+/** A job as its producer asked for it. */
+export interface Entry {
+  /** Unique, and part of the payload; the same for all jobs that share an idempotency key and a payload. */
+  readonly label: string
+  readonly kind: Kind
+  readonly queue: string
+  readonly attempts: number
+  readonly priority: number
+  /** Given by the producer. */
+  readonly id?: string
+  readonly key?: string
+  readonly idempotencyKey?: string
+  /** It is ready as soon as it is there. */
+  readonly atOnce?: boolean
+  /** Of a task: what its handler does. */
+  readonly deed?: Deed
+}
+
+export type Kind =
+  | 'plain'
+  | 'given'
+  | 'live'
+  | 'waiting'
+  | 'window'
+  | 'idempotent'
+  | 'transacted'
+  | 'task'
+  | 'after'
+  | 'anchor'
+
+export type Deed =
+  | 'quick'
+  | 'effects'
+  | 'long'
+  | 'throw'
+  | 'permanent'
+  | 'snooze'
+  | 'release'
+  | 'hang'
+  | 'block'
+  | 'die'
+  | 'unreadable'
+
+export type Way = 'done' | 'retry' | 'dead' | 'release' | 'snooze' | 'cancelled'
+
+/** What each call was asked. */
+export interface Calls {
+  /** With `row` in a transaction of the caller's that also writes a row of this tag. */
+  readonly enqueue: { readonly entries: readonly Entry[]; readonly row?: string }
+  /** The same in a transaction that is rolled back. */
+  readonly rollback: { readonly entries: readonly Entry[]; readonly row: string }
+  /** `worker` names this very claim. */
+  readonly claim: { readonly worker: string; readonly queues: readonly string[] | '*'; readonly leaseMs: number }
+  readonly renew: { readonly id: string; readonly worker: string; readonly leaseMs: number }
+  readonly settle: {
+    readonly id: string
+    readonly fence: string
+    readonly worker: string
+    readonly as: Way
+    readonly result: string | null
+    /** Names the effects it carries. */
+    readonly tag: string | null
+    /** One of its effects deletes the key `before <tag>`, which was there. */
+    readonly deletes: boolean
+    /** One of its effects cannot be applied. */
+    readonly doomed: boolean
+    /** How a failed attempt ended; `failed` unless given. */
+    readonly ending?: FailedEnding
+  }
+  readonly cancel: { readonly id: string; readonly tag: string | null }
+  readonly requeue: { readonly id: string }
+  readonly requeueAll: { readonly queue: string }
+  readonly wake: { readonly id: string; readonly data: string | null }
+  readonly reschedule: { readonly id: string; readonly runAt: number }
+  readonly reprioritise: { readonly id: string; readonly priority: number }
+  readonly delete: { readonly id: string }
+  readonly purge: { readonly queue: string }
+  readonly pause: { readonly queue: string; readonly paused: boolean }
+  /** Null: deleted. */
+  readonly put: { readonly key: string; readonly value: number | string | null }
+  /** A counter goes to `value`, if it still is what it was. */
+  readonly increment: { readonly key: string; readonly value: number }
+  readonly sweep: Readonly<Record<string, never>>
+  readonly result: { readonly id: string }
+  /** Something that must be refused with this code. */
+  readonly misuse: { readonly what: string; readonly code: ErrorCode }
+  /** A row of the application that waits for a reaper. */
+  readonly orphan: { readonly tag: string }
+  /** A worker of this name begins. */
+  readonly work: { readonly worker: string }
+  /** Its handler runs. */
+  readonly run: { readonly id: string; readonly worker: string; readonly attempt: number }
+  /** It was told that the job is no longer its own, or that the end of it could not be settled. */
+  readonly lost: { readonly id: string; readonly worker: string; readonly attempt: number }
+  /** It was asked to end, and has. */
+  readonly stop: { readonly worker: string }
+}
+
+export interface Answers {
+  readonly enqueue: readonly Enqueued[]
+  readonly rollback: true
+  readonly claim: readonly { readonly id: string; readonly fence: string; readonly attempt: number }[]
+  readonly renew: true
+  readonly settle: { readonly state: JobState }
+  readonly cancel: 'cancelled' | 'requested'
+  readonly requeue: true
+  readonly requeueAll: { readonly requeued: number }
+  readonly wake: JobState
+  readonly reschedule: JobState
+  readonly reprioritise: JobState
+  readonly delete: true
+  readonly purge: { readonly deleted: number }
+  readonly pause: true
+  readonly put: true
+  readonly increment: { readonly applied: boolean }
+  readonly sweep: true
+  readonly result: { readonly value: unknown }
+  readonly misuse: { readonly code: string }
+  readonly orphan: true
+  readonly work: true
+  /** How the handler ended. */
+  readonly run: AttemptInfo['ending']
+  readonly lost: true
+  readonly stop: true
+}
+
+export type Verb = keyof Calls
+
+/** What the queue may say no with. Anything else is a fault of the run. */
+const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
+  enqueue: ['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'],
+  claim: [],
+  renew: ['LEASE_LOST'],
+  settle: ['LEASE_LOST', 'DUPLICATE_JOB_ID'],
+  cancel: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  requeue: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  requeueAll: [],
+  wake: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  reschedule: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  reprioritise: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  delete: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  purge: [],
+  pause: [],
+  put: [],
+  increment: [],
+  sweep: [],
+  rollback: [],
+  result: ['JOB_DEAD', 'JOB_CANCELLED', 'JOB_NOT_FOUND', 'WAIT_TIMEOUT'],
+  misuse: [],
+  orphan: [],
+  work: [],
+  run: [],
+  lost: [],
+  stop: [],
+}
+
+/** A call as it is remembered. Neither answered nor refused: nobody knows what became of it. */
+export type Note<V extends Verb = Verb> = {
+  readonly [Each in Verb]: {
+    readonly verb: Each
+    readonly asked: Calls[Each]
+    /** On a clock that all processes of the machine share. */
+    readonly at: number
+    readonly answer: Answers[Each] | null
+    readonly answeredAt: number | null
+    readonly refused: ErrorCode | null
+  }
+}[V]
+
+type Line =
+  | { readonly n: number; readonly at: number; readonly verb: Verb; readonly asked: object }
+  | { readonly n: number; readonly at: number; readonly answer: unknown }
+  | { readonly n: number; readonly at: number; readonly refused: ErrorCode }
+
+export interface JournalOptions {
+  /** The store may be down for a while: a call that fails for that is one of which nobody knows. */
+  readonly mayBeDown: boolean
+  /** What notes are timed by: the clock of the machine unless given. */
+  readonly now?: () => number
+}
+
+export class Journal {
+  readonly #write: (line: string) => void
+  readonly #options: JournalOptions
+  readonly #now: () => number
+  #next = 0
+
+  constructor(write: (line: string) => void, options: JournalOptions) {
+    this.#write = write
+    this.#options = options
+    this.#now = options.now ?? machineMs
+  }
+
+  static at(path: string, options: JournalOptions): Journal {
+    const file = openSync(path, 'a')
+    return new Journal((line) => writeSync(file, line), options)
+  }
+
+  /** Makes the call, noted before and after. Null: it was refused, or nobody knows. */
+  async ask<V extends Verb>(verb: V, asked: Calls[V], call: () => Promise<Answers[V]>): Promise<Answers[V] | null> {
+    const note = this.#begin(verb, asked)
+    try {
+      const answer = await call()
+      note({ answer })
+      return answer
+    } catch (error) {
+      if (!isHoldfastError(error)) throw error
+      const isOutage = error.code === 'STORE_UNAVAILABLE' && this.#options.mayBeDown
+      if (!isOutage && !refusals[verb].includes(error.code)) throw error
+      note({ refused: error.code })
+      return null
+    }
+  }
+
+  /** Something that goes on until its answer is noted. */
+  begin<V extends Verb>(verb: V, asked: Calls[V]): (answer: Answers[V]) => void {
+    const note = this.#begin(verb, asked)
+    return (answer) => note({ answer })
+  }
+
+  #begin(verb: Verb, asked: object): (end: { readonly answer: unknown } | { readonly refused: ErrorCode }) => void {
+    const n = this.#next++
+    this.#note({ n, at: this.#now(), verb, asked })
+    return (end) => this.#note({ n, at: this.#now(), ...end })
+  }
+
+  #note(line: Line): void {
+    this.#write(`${JSON.stringify(line)}\n`)
+  }
+}
+
+export function readJournals(directory: string): Note[] {
+  return globSync(`${directory}/*.log`).flatMap((path) => parseJournal(readFileSync(path, 'utf8')))
+}
+
+/** A last line without an end was cut short by the kill: its call was never made, or its answer never acted on. */
+export function parseJournal(text: string): Note[] {
+  const notes = new Map<number, Note>()
+  for (const line of text.slice(0, text.lastIndexOf('\n') + 1).split('\n')) {
+    if (line === '') continue
+    const read = JSON.parse(line) as Line
+    if ('verb' in read) {
+      const { n, ...call } = read
+      notes.set(n, { ...call, answer: null, answeredAt: null, refused: null } as Note)
+    } else if ('answer' in read) {
+      notes.set(read.n, { ...(notes.get(read.n) as Note), answer: read.answer, answeredAt: read.at } as Note)
+    } else if (read.refused !== 'STORE_UNAVAILABLE') {
+      notes.set(read.n, { ...(notes.get(read.n) as Note), refused: read.refused, answeredAt: read.at } as Note)
+    }
+  }
+  return [...notes.values()]
+}

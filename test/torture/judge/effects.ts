@@ -1,0 +1,128 @@
+// Promise: effects are there all or not at all: all where the settlement was answered, none where it was refused.
+
+import type { JobInfo } from '../../../src/job-info.ts'
+import type { Note } from '../journal.ts'
+import { after, beforeKey, calls, deaths, effectKey, tasks, taskTag, work } from '../world.ts'
+import { type Evidence, labelOf, type Payload } from './evidence.ts'
+import { isFree } from './fences.ts'
+import { check, type Ruling, together } from './ruling.ts'
+
+export function judgeEffects(evidence: Evidence): Ruling {
+  const traces = tracesOf(evidence)
+  const rivals = Map.groupBy(evidence.of('settle'), ({ asked }) => asked.fence)
+  return together(
+    check(evidence.of('settle').filter(isTagged), (note) => {
+      const { tag, deletes, id, as, fence } = note.asked
+      const isAlone = rivals.get(fence)?.length === 1
+      return judge(`${as} of ${id}`, traces(tag ?? '', { deletes }), dueOfSettlement(evidence, note, isAlone))
+    }),
+    check(evidence.of('cancel').filter(isTagged), (note) => {
+      const { tag, id } = note.asked
+      return judge(`cancel of ${id}`, traces(tag ?? ''), dueOfCancel(evidence, note))
+    }),
+    check(evidence.left.jobs.filter(isTaskWithEffects), (job) => {
+      const tag = taskTag(labelOf(job) ?? '')
+      const due = job.state === 'done' ? 'all' : 'none'
+      return judge(`task ${job.id} (${job.state})`, traces(tag, { announces: true }), due)
+    }),
+  )
+}
+
+const isTagged = ({ asked }: { readonly asked: { readonly tag: string | null } }) => asked.tag !== null
+
+function isTaskWithEffects({ queue, payload }: JobInfo): boolean {
+  return queue === tasks.name && (payload as Payload).deed === 'effects'
+}
+
+/** What must be there; undefined: either, as nobody knows what became of the call. */
+type Due = 'all' | 'none' | undefined
+
+interface Traces {
+  readonly tag: string
+  readonly jobs: number
+  readonly entries: number
+  readonly rows: number | null
+  /** Keys that should have been deleted and were. */
+  readonly deleted: number | null
+  /** Calls that announce it. */
+  readonly calls: number | null
+}
+
+function judge(what: string, { tag, ...traces }: Traces, due: Due): string[] {
+  const counts = Object.values(traces).filter((count) => count !== null)
+  const isAll = counts.every((count) => count === 1)
+  const isNone = counts.every((count) => count === 0)
+  if ((isAll && due !== 'none') || (isNone && due !== 'all')) return []
+  return [`${what} left of its effects ${tag} ${JSON.stringify(traces)}, where ${due ?? 'all or none'} should be`]
+}
+
+type Rest = { readonly deletes?: boolean; readonly announces?: boolean }
+
+function tracesOf(evidence: Evidence): (tag: string, rest?: Rest) => Traces {
+  const { left } = evidence
+  const followUps = Map.groupBy(
+    left.jobs.filter(({ queue }) => queue === after.name),
+    labelOf,
+  )
+  const rows = left.rows && Map.groupBy(left.rows, (tag) => tag)
+  const announced = Map.groupBy(
+    left.jobs.filter(({ queue }) => queue === calls.queue.name),
+    ({ payload }) => evidence.bodyOf(payload).tag,
+  )
+  return (tag, { deletes = false, announces = false } = {}) => ({
+    tag,
+    jobs: followUps.get(tag)?.length ?? 0,
+    entries: left.kv.has(effectKey(tag)) ? 1 : 0,
+    rows: rows && (rows.get(tag)?.length ?? 0),
+    deleted: deletes ? (left.kv.has(beforeKey(tag)) ? 0 : 1) : null,
+    calls: announces ? (announced.get(tag)?.length ?? 0) : null,
+  })
+}
+
+function dueOfSettlement(evidence: Evidence, { asked, answer, refused }: Note<'settle'>, isAlone: boolean): Due {
+  if (asked.doomed || refused !== null) return 'none'
+  if (answer !== null) return 'all'
+  const [told] = evidence.attemptsOf(asked.id, asked.worker)
+  if (!isAlone || !told) return undefined
+  // The only one who could settle it so: what its history says of this attempt says it all.
+  const ending = asked.as === 'dead' ? 'failed' : asked.as
+  return told.attempt.ending === ending ? 'all' : 'none'
+}
+
+function dueOfCancel(evidence: Evidence, { asked, answer, refused }: Note<'cancel'>): Due {
+  if (refused !== null) return 'none'
+  if (answer === 'cancelled') return 'all'
+  const jobs = evidence.jobs.get(asked.id) ?? []
+  const [job] = jobs
+  if (answer === null || !job || jobs.length > 1 || evidence.mayBeRequeued(job)) return undefined
+  return job.state === 'cancelled' ? 'all' : 'none'
+}
+
+/** Promise: every death is told of once. */
+export function judgeDeaths(evidence: Evidence): Ruling {
+  const notices = Map.groupBy(
+    evidence.left.jobs.filter(({ queue }) => queue === deaths.name),
+    ({ payload }) => (payload as Payload).id,
+  )
+  return check([...evidence.jobs], ([id, jobs]) => {
+    const [first] = jobs
+    if (first === undefined || ![work.name, tasks.name].includes(first.queue) || evidence.mayBeGone(id, first.queue))
+      return []
+    if (jobs.some(({ history }) => history.length >= 50)) return []
+    const died = jobs.reduce((sum, job) => sum + deathsOf(job), 0)
+    const told = notices.get(id)?.length ?? 0
+    return died === told ? [] : [`${id} died ${died} times, which was told ${told} times`]
+  })
+}
+
+/** Once for each start anew, and once if it is dead now. */
+function deathsOf({ history, state, attempts: spent }: JobInfo): number {
+  const anew = history.filter(({ attempt }, n) => {
+    const before = history[n - 1]
+    return attempt === 1 && before !== undefined && !isFree(before.ending)
+  })
+  const last = history.at(-1)
+  // Requeued and ended, or waiting still, without another claim.
+  const isAnewUnclaimed = state !== 'dead' && spent === 0 && last !== undefined && !isFree(last.ending)
+  return anew.length + (isAnewUnclaimed ? 1 : 0) + (state === 'dead' ? 1 : 0)
+}

@@ -1,0 +1,173 @@
+// Promise: no fence is honoured twice, and the history of a job tells the same as the answers that were given.
+
+import type { AttemptInfo, JobInfo } from '../../../src/job-info.ts'
+import type { Note, Way } from '../journal.ts'
+import { capOf } from '../world.ts'
+import { type Evidence, isUnknown } from './evidence.ts'
+import { check, type Ruling, together } from './ruling.ts'
+import { judgeLostRuns } from './workers.ts'
+
+const endings: Readonly<Record<Way, AttemptInfo['ending']>> = {
+  done: 'done',
+  retry: 'failed',
+  dead: 'failed',
+  release: 'released',
+  snooze: 'snoozed',
+  cancelled: 'cancelled',
+}
+
+const historyMax = 50
+
+export function judgeFences(evidence: Evidence): Ruling {
+  return together(
+    honouredTwice(evidence),
+    untold(evidence),
+    invented(evidence),
+    otherState(evidence),
+    judgeLostRuns(evidence),
+  )
+}
+
+function honouredTwice(evidence: Evidence): Ruling {
+  const honoured = evidence.of('settle').filter(isHonoured)
+  return unique(
+    honoured.map(({ asked }) => `${asked.id} ${asked.fence}`),
+    'was settled',
+  )
+}
+
+/** Also where an effect failed: then the job failed. */
+export function isHonoured({ answer, refused }: Note<'settle'>): boolean {
+  return answer !== null || refused === 'DUPLICATE_JOB_ID'
+}
+
+function endingOf({ asked }: Note<'settle'>): AttemptInfo['ending'] {
+  return asked.doomed ? 'failed' : (asked.ending ?? endings[asked.as])
+}
+
+/** Each settlement that was answered is in the history, once, as it was. */
+function untold(evidence: Evidence): Ruling {
+  return check(evidence.of('settle').filter(isHonoured), (note) => {
+    const { id, worker, as } = note.asked
+    const jobs = evidence.jobs.get(id) ?? []
+    const isCut = jobs.length === 0 || jobs.some(({ history }) => history.length >= historyMax)
+    if (isCut || evidence.mayBeGone(id, jobs[0]?.queue ?? '')) return []
+    const told = evidence.attemptsOf(id, worker).map(({ attempt }) => attempt.ending)
+    if (told.length === 1 && told[0] === endingOf(note)) return []
+    return [`${worker} settled ${id} as ${as}, and its history says [${told.join(', ')}]`]
+  })
+}
+
+/** Each attempt in the history was begun by a claim, and ended by a settlement that somebody made or by its time. */
+function invented(evidence: Evidence): Ruling {
+  const claimers = new Set(evidence.of('claim').map(({ asked }) => asked.worker))
+  const settlements = Map.groupBy(evidence.of('settle'), ({ asked }) => `${asked.id} ${asked.worker}`)
+  return check(evidence.left.jobs, (job) =>
+    job.history.flatMap(({ worker, ending }) => {
+      if (evidence.workers.has(worker)) return []
+      if (!claimers.has(worker)) return [`${job.id} was claimed by ${worker}, whom nobody knows`]
+      const made = settlements.get(`${job.id} ${worker}`) ?? []
+      const possible = made.filter((note) => isHonoured(note) || isUnknown(note))
+      if (ending === 'expired' || possible.some((note) => endingOf(note) === ending)) return []
+      return [`${job.id} has ended as ${ending} under ${worker}, who did not settle it so`]
+    }),
+  )
+}
+
+/** The state that was answered is the state it is in, as far as it was the last. */
+function otherState(evidence: Evidence): Ruling {
+  const settled = check(evidence.of('settle'), ({ asked: { id, worker, as, result }, answer }) => {
+    const [told] = evidence.attemptsOf(id, worker)
+    if (!answer || !told || !['done', 'dead', 'cancelled'].includes(answer.state)) return []
+    const { job } = told
+    if (answer.state === 'dead' && evidence.mayBeRequeued(job)) return []
+    const said = `${worker} settled ${id} as ${as} and was answered ${answer.state}`
+    if (job.state !== answer.state) return [`${said}, but it is ${job.state}`]
+    return job.result === result ? [] : [`${said}, but its result is ${job.result} instead of ${result}`]
+  })
+  const cancelled = check(evidence.of('cancel'), ({ asked: { id }, answer }) => {
+    const jobs = evidence.jobs.get(id) ?? []
+    if (answer !== 'cancelled' || jobs.length === 0 || jobs.some(({ state }) => state === 'cancelled')) return []
+    return evidence.mayBeGone(id, '') ? [] : [`${id} was cancelled, but it is ${jobs[0]?.state}`]
+  })
+  return together(settled, cancelled)
+}
+
+/** Promise: attempts add up and stay below the cap. */
+export function judgeAttempts(evidence: Evidence): Ruling {
+  return check([...evidence.left.jobs, ...evidence.found.jobs], (job) => {
+    const cap = capOf(job.queue)
+    const all = [...job.history.map(({ attempt }) => attempt), job.attempts]
+    if (Math.max(...all) > cap) return [`${job.id} had ${Math.max(...all)} attempts of ${cap}`]
+    if (job.history.length >= historyMax) return []
+    const fault = countFault(job, evidence.mayBeRequeued(job))
+    return fault === undefined ? [] : [`${job.id}: ${fault}`]
+  })
+}
+
+/** Releases and snoozes are free; a requeue, where there was one, starts again. */
+function countFault({ history, state, attempts }: JobInfo, mayBeRequeued: boolean): string | undefined {
+  let spent = 0
+  for (const { attempt, ending } of history) {
+    const isAnew = attempt === 1 && spent > 0 && mayBeRequeued
+    if (!isAnew && attempt !== spent + 1) return `attempt ${attempt} after ${spent} that counted`
+    spent = isFree(ending) ? attempt - 1 : attempt
+  }
+  if (state === 'running') spent += 1
+  if (attempts === spent || (mayBeRequeued && attempts <= 1 && !['done', 'dead', 'cancelled'].includes(state))) return
+  if (mayBeRequeued && state === 'cancelled' && attempts === 0) return // while it waited
+  return `${attempts} attempts, where its history counts ${spent}`
+}
+
+export const isFree = (ending: AttemptInfo['ending']) => ending === 'released' || ending === 'snoozed'
+
+/** Promise: a job has one holder at a time, and no fence is handed out twice. */
+export function judgeHolders(evidence: Evidence): Ruling {
+  const fences = evidence.of('claim').flatMap(({ answer }) => answer?.map(({ fence }) => fence) ?? [])
+  return together(unique(fences, 'was handed out'), overlapping(evidence))
+}
+
+interface Hold {
+  readonly id: string
+  readonly worker: string
+  readonly at: number
+  readonly answeredAt: number
+  /** Until then it is surely held, once it is answered. */
+  readonly endsAt: number
+}
+
+/** Each was answered before the other was asked for, or the other way round: what overlaps may have come in either order. */
+function overlapping(evidence: Evidence): Ruling {
+  const settledAt = new Map<string, number>()
+  for (const note of evidence.of('settle')) {
+    if (!isHonoured(note) && !isUnknown(note)) continue
+    const hold = `${note.asked.id} ${note.asked.worker}`
+    settledAt.set(hold, Math.min(note.at, settledAt.get(hold) ?? note.at))
+  }
+  const holds = evidence.of('claim').flatMap(({ asked: { worker, leaseMs }, at, answer, answeredAt }) =>
+    (answer ?? []).map(({ id }): Hold => {
+      const endsAt = at + leaseMs - evidence.gainedMs(at, at + leaseMs) - clockSlackMs
+      return {
+        ...{ id, worker, at, answeredAt: answeredAt as number },
+        endsAt: Math.min(endsAt, settledAt.get(`${id} ${worker}`) ?? Infinity),
+      }
+    }),
+  )
+  return check([...Map.groupBy(holds, ({ id }) => id).values()], (ofJob) =>
+    ofJob.flatMap((hold) =>
+      ofJob
+        .filter((next) => next.at > hold.answeredAt && next.answeredAt < hold.endsAt)
+        .filter((next) => !evidence.crashedBetween(hold.at, next.answeredAt))
+        .map((next) => `${hold.id} was handed to ${next.worker} while ${hold.worker} held it`),
+    ),
+  )
+}
+
+/** Leases end by the wall clock, notes are taken by another. */
+const clockSlackMs = 20
+
+function unique(names: readonly string[], what: string): Ruling {
+  return check([...Map.groupBy(names, (name) => name)], ([name, each]) =>
+    each.length === 1 ? [] : [`${name} ${what} ${each.length} times`],
+  )
+}

@@ -1,0 +1,95 @@
+// Promise: a dedup key has one holder, and an idempotency key one job.
+
+import type { JobInfo } from '../../../src/job-info.ts'
+import { windowMs, work } from '../world.ts'
+import { type Evidence, isUnknown, labelOf, type Payload, standing } from './evidence.ts'
+import { check, type Ruling, together } from './ruling.ts'
+
+export function judgeKeys(evidence: Evidence): Ruling {
+  return together(
+    heldTwice(evidence.found.jobs),
+    heldTwice(evidence.left.jobs),
+    tooSoon(evidence),
+    strangers(evidence),
+    replaced(evidence),
+    ambiguous(evidence),
+  )
+}
+
+const kindOf = ({ payload }: JobInfo) => (payload as Payload).kind
+
+/** A key of scope live until its job has ended, a key of scope waiting until it is claimed for the first time. */
+function heldTwice(jobs: readonly JobInfo[]): Ruling {
+  const holders = jobs.filter((job) => {
+    if (job.dedupKey === null || ['done', 'dead', 'cancelled'].includes(job.state)) return false
+    if (kindOf(job) === 'live') return true
+    return kindOf(job) === 'waiting' && job.state !== 'running' && job.history.length === 0
+  })
+  return check([...Map.groupBy(holders, ({ dedupKey }) => dedupKey)], ([key, each]) =>
+    each.length === 1 ? [] : [`key ${key} is held by ${each.map(({ id, state }) => `${id} (${state})`).join(' and ')}`],
+  )
+}
+
+/** A key that is taken for a time is not given again within it. Jobs that have one are never deleted. */
+function tooSoon({ left, ordeal }: Evidence): Ruling {
+  if (ordeal.jumps.length > 0) return together() // by which clock?
+  const windows = left.jobs.filter((job) => kindOf(job) === 'window')
+  return check([...Map.groupBy(windows, ({ dedupKey }) => dedupKey)], ([key, jobs]) => {
+    const times = jobs.map(({ createdAt }) => createdAt.getTime()).sort((a, b) => a - b)
+    return times
+      .filter((time, n) => n > 0 && time - (times[n - 1] as number) < windowMs)
+      .map((time) => `key ${key} was given again within its time, at ${time}`)
+  })
+}
+
+/** Who was told of a holder was told of one that has this key. */
+function strangers(evidence: Evidence): Ruling {
+  const met = evidence.wishes.filter(({ answer }) => answer?.status === 'duplicate')
+  return check(met, ({ entry, answer }) => {
+    const job = evidence.jobs.get(answer?.id ?? '')?.[0]
+    if (!job || job.dedupKey === (entry.key ?? null)) return []
+    return [`${entry.label} met ${job.id} as the holder of ${entry.key}, which has ${job.dedupKey}`]
+  })
+}
+
+/** A holder has the payload that it was given last. */
+function replaced(evidence: Evidence): Ruling {
+  const keyed = Map.groupBy(
+    evidence.wishes.filter(({ entry }) => entry.key !== undefined),
+    ({ entry }) => entry.key as string,
+  )
+  const holders = evidence.left.jobs.filter(({ dedupKey, queue }) => dedupKey !== null && queue === work.name)
+  return check(holders, (job) => {
+    const writes = (keyed.get(job.dedupKey ?? '') ?? [])
+      .filter(({ note, answer }) => isUnknown(note) || (answer?.id === job.id && wrote(answer)))
+      .map(({ entry, note: { at, answeredAt } }) => ({ at, answeredAt, value: entry.label }))
+    if (standing(writes).includes(labelOf(job) ?? '')) return []
+    return [`${job.id} has the payload of ${labelOf(job)}, where it was given ${standing(writes).join(' or ')}`]
+  })
+}
+
+function wrote({ status, replaced }: { readonly status: string; readonly replaced?: true }): boolean {
+  return status === 'created' || replaced === true
+}
+
+function ambiguous(evidence: Evidence): Ruling {
+  const told = Map.groupBy(
+    evidence.wishes.filter(({ entry, answer }) => entry.idempotencyKey !== undefined && answer !== null),
+    ({ entry }) => entry.idempotencyKey,
+  )
+  const there = Map.groupBy(
+    evidence.left.jobs.filter(({ idempotencyKey }) => idempotencyKey !== null),
+    ({ idempotencyKey }) => idempotencyKey,
+  )
+  const several = check([...told], ([key, wishes]) => {
+    const ids = new Set(wishes.map(({ answer }) => answer?.id))
+    const created = wishes.filter(({ answer }) => answer?.status === 'created').length
+    return ids.size === 1 && created <= 1
+      ? []
+      : [`idempotency key ${key} was answered with ${[...ids].join(', ')} and created ${created} times`]
+  })
+  const doubled = check([...there], ([key, jobs]) =>
+    jobs.length === 1 ? [] : [`idempotency key ${key} belongs to ${jobs.map(({ id }) => id).join(', ')}`],
+  )
+  return together(several, doubled)
+}

@@ -1,0 +1,104 @@
+// Promises about what is written again and again: counters, keys, priorities, words left with a job, pauses.
+
+import type { Note } from '../journal.ts'
+import { counters } from '../world.ts'
+import { type Evidence, isPossible, isUnknown, labelOf, standing, type Write } from './evidence.ts'
+import { check, type Ruling, together } from './ruling.ts'
+
+/** Promise: a counter equals the increments that were answered, give or take those that nobody knows of. */
+export function judgeCounters(evidence: Evidence): Ruling {
+  const perKey = counters.map((key) => {
+    const tried = evidence.of('increment').filter(({ asked }) => asked.key === key)
+    const applied = tried.filter(({ answer }) => answer?.applied)
+    const unknown = tried.filter(isUnknown).length
+    const value = (evidence.left.kv.get(key) as number | undefined) ?? 0
+    const values = new Set(applied.map(({ asked }) => asked.value))
+    const overwritten =
+      values.size === applied.length ? [] : [`${key} went to ${applied.length - values.size} values more than once`]
+    const isRight = value >= applied.length && value <= applied.length + unknown
+    const sum = `${key} is ${value} after ${applied.length} increments and ${unknown} unknown ones`
+    return { checks: tried.length, faults: isRight ? overwritten : [...overwritten, sum] }
+  })
+  return together(...perKey)
+}
+
+/** Promise: what was written last stands. */
+export function judgeLastWrites(evidence: Evidence): Ruling {
+  return together(ownKeys(evidence), priorities(evidence), words(evidence), pauses(evidence))
+}
+
+/** Before everything. */
+const initial = <T>(value: T): Write<T> => ({ at: -1, answeredAt: -1, value })
+
+const toWrite = <T>({ at, answeredAt }: Note, value: T): Write<T> => ({ at, answeredAt, value })
+
+function ownKeys(evidence: Evidence): Ruling {
+  const puts = evidence.of('put').filter(({ asked }) => asked.key.startsWith('own '))
+  return check([...Map.groupBy(puts, ({ asked }) => asked.key)], ([key, notes]) => {
+    const allowed = standing([initial(null), ...notes.map((note) => toWrite(note, note.asked.value))])
+    const value = evidence.left.kv.get(key) ?? null
+    return allowed.some((each) => each === value)
+      ? []
+      : [`${key} is ${value}, where ${allowed.join(' or ')} was put last`]
+  })
+}
+
+function priorities(evidence: Evidence): Ruling {
+  return changes(evidence, 'reprioritise', {
+    first: (priority) => priority,
+    changed: ({ asked }) => asked.priority,
+    isNow: ({ priority }) => priority,
+  })
+}
+
+function words(evidence: Evidence): Ruling {
+  return changes(evidence, 'wake', {
+    first: () => null,
+    changed: ({ asked }) => asked.data,
+    isNow: ({ wake }) => (wake as string | undefined) ?? null,
+  })
+}
+
+type Job = Evidence['left']['jobs'][number]
+
+/** Jobs whose payload nobody takes over and whose id nobody uses again. */
+function changes<V extends 'reprioritise' | 'wake', T>(
+  evidence: Evidence,
+  verb: V,
+  how: { first: (priority: number) => T; changed: (note: Note<V>) => T; isNow: (job: Job) => T },
+): Ruling {
+  const changed = Map.groupBy(evidence.of(verb).filter(isPossible), ({ asked }) => asked.id)
+  const plain = evidence.wishes.filter(({ entry, answer }) => answer?.status === 'created' && entry.kind === 'plain')
+  return check(plain, ({ entry, answer }) => {
+    const job = evidence.jobs.get(answer?.id ?? '')?.[0]
+    if (!job) return []
+    const writes = (changed.get(job.id) ?? []).map((note) => toWrite(note, how.changed(note)))
+    const allowed = standing([initial(how.first(entry.priority)), ...writes])
+    const value = how.isNow(job)
+    if (allowed.includes(value)) return []
+    return [`${labelOf(job)}: ${verb} left ${value}, where ${allowed.join(' or ')} was last`]
+  })
+}
+
+function pauses(evidence: Evidence): Ruling {
+  const turns = Map.groupBy(evidence.of('pause'), ({ asked }) => asked.queue)
+  return check(evidence.left.queues, ({ name, paused }) => {
+    const writes = (turns.get(name) ?? []).map((note) => toWrite(note, note.asked.paused))
+    return standing([initial(false), ...writes]).includes(paused) ? [] : [`${name} is ${paused ? '' : 'not '}paused`]
+  })
+}
+
+/** Promise: a paused queue hands out nothing. Each has one who pauses and resumes it, and one who drains it. */
+export function judgePauses(evidence: Evidence): Ruling {
+  const turns = Map.groupBy(evidence.of('pause'), ({ asked }) => asked.queue)
+  return check(evidence.of('claim'), ({ asked, at, answer, answeredAt }) => {
+    if (!answer?.length || asked.queues === '*' || answeredAt === null) return []
+    const [queue = '', another] = asked.queues
+    if (another !== undefined) return []
+    const before = turns.get(queue)?.findLast((turn) => turn.answeredAt !== null && turn.answeredAt <= at)
+    const meanwhile = turns.get(queue)?.some((turn) => turn.at <= answeredAt && (turn.answeredAt ?? Infinity) >= at)
+    return before?.asked.paused && !meanwhile
+      ? [`${asked.worker} got ${answer.length} jobs of ${queue} in its pause`]
+      : []
+  })
+}

@@ -1,0 +1,133 @@
+// What a process of the fleet does, in several lanes at once and at full speed, until it is killed or told to stop.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { isHoldfastError } from '../../src/errors.ts'
+import { enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
+import { type Abandoned, claimAndSettle, haunt, settleLate } from './fates.ts'
+import { abandonRow, increment, meddle, misuse, putOwn, turnValve } from './meddling.ts'
+import { enqueueTask } from './tasks.ts'
+import { type AppWorld, queues, type World } from './world.ts'
+
+type Lane = (label: string) => Promise<unknown>
+type Lanes = Readonly<Record<string, Lane>>
+
+export interface LifeOptions {
+  /** The store may be down for a while. */
+  readonly mayBeDown: boolean
+  /** Ends by itself after so many rounds of each lane. */
+  readonly rounds?: number
+  /** How long the lanes rest that shall not take all the time for themselves. */
+  readonly pauseMs?: number
+}
+
+/** More than this many waiting jobs, and producers pause: claiming shall keep up, or there is no end to the work. */
+const backlogMax = 300
+
+export class Life {
+  /** Resolves when every lane has ended; rejects when one has failed. */
+  readonly over: Promise<unknown>
+  readonly #world: World
+  readonly #pauseMs: number
+  #isOver = false
+  #settled = 0
+  #backlog = 0
+
+  /** Enqueues everything that is settled by hand, and meddles with it. */
+  static producer(world: World, options: LifeOptions): Life {
+    return new Life(world, options, (life) => life.#producing())
+  }
+
+  /** Claims and settles by hand. */
+  static claimer(world: World, options: LifeOptions): Life {
+    return new Life(world, options, (life) => ({ ...life.#claiming(), haunt: (label) => haunt(world, label) }))
+  }
+
+  /** Both. */
+  static whole(world: World, options: LifeOptions): Life {
+    return new Life(world, options, (life) => ({ ...life.#producing(), ...life.#claiming() }))
+  }
+
+  /** A producer that also has a database of its own, and work for handlers. */
+  static application(world: AppWorld, options: LifeOptions): Life {
+    return new Life(world, options, (life) => ({
+      ...life.#producing(),
+      ...{
+        task: life.#unlessBehind((label) => enqueueTask(world, label)),
+        task2: life.#unlessBehind((label) => enqueueTask(world, label)),
+        transact: life.#unlessBehind((label) => transact(world, label)),
+        orphan: life.#calmly((label) => abandonRow(world, label), 10),
+        misuse: life.#calmly((label) => misuse(world, label), 5),
+      },
+    }))
+  }
+
+  private constructor(world: World, options: LifeOptions, lanesOf: (life: Life) => Lanes) {
+    const { pauseMs = 10, rounds = Number.POSITIVE_INFINITY } = options
+    this.#world = world
+    this.#pauseMs = pauseMs
+    const running = Object.entries(lanesOf(this)).map(async ([name, lane]) => {
+      for (let round = 0; !this.#isOver && round < rounds; round++) {
+        await patiently(options, () => lane(`${world.life}-${name}-${round}`))
+      }
+    })
+    this.over = Promise.all(running)
+  }
+
+  /** How many jobs it has settled. */
+  get settled(): number {
+    return this.#settled
+  }
+
+  stop(): Promise<unknown> {
+    this.#isOver = true
+    return this.over
+  }
+
+  #producing(): Lanes {
+    const world = this.#world
+    return {
+      enqueueOne: this.#unlessBehind((label) => enqueueOne(world, label)),
+      enqueueMany: this.#unlessBehind((label) => enqueueMany(world, label)),
+      enqueueLitter: this.#unlessBehind(this.#calmly((label) => enqueueLitter(world, label))),
+      meddle: (label) => meddle(world, label),
+      increment: () => increment(world),
+      own: (label) => putOwn(world, label),
+      valve: this.#calmly((label) => turnValve(world, label)),
+      look: this.#calmly(async () => {
+        const counts = await Promise.all(queues.map(({ name }) => world.holdfast.stats(name)))
+        this.#backlog = counts.reduce((sum, { ready, scheduled }) => sum + ready + scheduled, 0)
+      }),
+    }
+  }
+
+  #claiming(): Lanes {
+    const world = this.#world
+    const abandoned: Abandoned = []
+    const settle: Lane = async (label) => {
+      this.#settled += await claimAndSettle(world, label, abandoned)
+    }
+    return {
+      ...{ settle1: settle, settle2: settle, settle3: settle },
+      late: this.#calmly((label) => settleLate(world, label, abandoned)),
+      sweep: this.#calmly(() => world.journal.ask('sweep', {}, () => world.holdfast.sweep().then(() => true as const))),
+    }
+  }
+
+  #unlessBehind(lane: Lane): Lane {
+    return (label) => (this.#backlog > backlogMax ? sleep(this.#pauseMs) : lane(label))
+  }
+
+  #calmly(lane: Lane, pauses = 1): Lane {
+    return (label) => Promise.all([lane(label), sleep(pauses * this.#pauseMs)])
+  }
+}
+
+/** Reads are not noted; where the store may be down, they may fail for that. */
+async function patiently({ mayBeDown, pauseMs = 10 }: LifeOptions, round: () => Promise<unknown>): Promise<void> {
+  try {
+    await round()
+  } catch (error) {
+    if (!mayBeDown || !isHoldfastError(error, 'STORE_UNAVAILABLE')) throw error
+    await sleep(pauseMs)
+  }
+}

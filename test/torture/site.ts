@@ -1,0 +1,247 @@
+// Where rounds take place: a directory or a server that lives as long as the run, with a store of its own for each round.
+
+import { appendFileSync, mkdirSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { open } from '../../src/open.ts'
+import { assertRecount } from '../postgres/exactness-recount.ts'
+import { assertCountsEqualRecount } from '../sqlite/recount.ts'
+import { type CuttingProxy, cuttingProxy, type Moment } from '../support/cutting-proxy.ts'
+import { type Server, startServer } from '../support/postgres.ts'
+import { scratchDirectory } from '../support/scratch.ts'
+import { runOk } from '../support/shell.ts'
+import { applicationAt } from './application.ts'
+import { dropAnchor } from './drain.ts'
+import { Journal } from './journal.ts'
+import { type Observation, observe } from './observe.ts'
+import { queues, tables, tick } from './world.ts'
+
+export type StoreName = 'sqlite' | 'postgres'
+
+export interface Site extends AsyncDisposable {
+  readonly store: StoreName
+  /** What cannot be done here, and why. */
+  readonly missing: readonly string[]
+  ground(directory: string): Promise<Ground>
+}
+
+/** The store of a round. */
+export interface Ground extends AsyncDisposable {
+  /** How the fleet gets there. */
+  readonly url: string
+  /** What there is, once everything that the dead have sent has come to its end. */
+  observe(): Promise<Observation>
+  /** Looks behind the queue: fails unless tables, lists and counts agree and the store is whole. */
+  inspect(): Promise<void>
+  readonly blows: Blows
+}
+
+/** What can be done to a store; each resolves when it is over. */
+export interface Blows {
+  /** Somebody reads for so long, from how things stood. */
+  holdSnapshot(ms: number): Promise<void>
+  /** Somebody writes for so long, and has not committed. */
+  holdTransaction(ms: number): Promise<void>
+  fillDisk?(ms: number): Promise<void>
+  /** The server stops, as in a crash or as it is asked to, and comes back after so long. */
+  stopServer?(mode: 'fast' | 'immediate', ms: number): Promise<void>
+  dropConnections?(): Promise<void>
+  holdConnections?(ms: number): Promise<void>
+  /** Cuts the connection of whoever calls next, at this moment of the call. */
+  cutCall?(moment: Moment): Promise<void>
+  /** Ends the sessions that listen for wake-ups. */
+  deafen?(): Promise<void>
+}
+
+const isRoot = process.getuid?.() === 0
+const diskMb = { sqlite: 256, postgres: 512 }
+/** Whoever waits for a lock here keeps everything else waiting. */
+const lockMaxMs = 200
+const noSmallDisk = 'no full disk: only root can mount a small one'
+
+export async function sqliteSite(): Promise<Site> {
+  const scratch = await scratchDirectory()
+  if (isRoot) await runOk('mount', ['-t', 'tmpfs', '-o', `size=${diskMb.sqlite}m`, 'tmpfs', scratch.path])
+  let rounds = 0
+  return {
+    store: 'sqlite',
+    missing: isRoot ? [] : [noSmallDisk],
+    async ground(directory) {
+      const home = join(scratch.path, String(rounds++))
+      mkdirSync(home)
+      return sqliteGround(join(home, 'jobs.db'), directory)
+    },
+    async [Symbol.asyncDispose]() {
+      if (isRoot) await runOk('umount', [scratch.path])
+      await scratch[Symbol.asyncDispose]()
+    },
+  }
+}
+
+async function sqliteGround(path: string, directory: string): Promise<Ground> {
+  const url = `sqlite:${path}`
+  const connect = (timeout: number) => new DatabaseSync(path, { timeout })
+  const holding = async (begin: string, ms: number) => {
+    const db = connect(lockMaxMs)
+    try {
+      db.exec(begin)
+      await sleep(ms)
+      db.exec('rollback')
+    } catch {
+      // somebody else has it, who may be stopped, or there is no room
+    } finally {
+      db.close()
+    }
+  }
+  await furnish(url, directory)
+  return {
+    url,
+    observe: () => look(url),
+    async inspect() {
+      const db = connect(30_000)
+      try {
+        assertCountsEqualRecount(db)
+      } finally {
+        db.close()
+      }
+    },
+    blows: {
+      holdSnapshot: (ms) => holding('begin; select count(*) from holdfast_job', ms),
+      holdTransaction: (ms) => holding('begin immediate', ms),
+      ...(isRoot && { fillDisk: (ms: number) => filling(join(path, '..', 'ballast'), ms) }),
+    },
+    [Symbol.asyncDispose]: async () => rmSync(join(path, '..'), { recursive: true }),
+  }
+}
+
+export async function postgresSite(): Promise<Site> {
+  const settings = { max_wal_size: '96MB', min_wal_size: '32MB' }
+  const server = await startServer(isRoot ? { diskMb: diskMb.postgres, settings } : { settings })
+  let rounds = 0
+  return {
+    store: 'postgres',
+    missing: ['no other time on the server: only processes have wrong clocks', ...(isRoot ? [] : [noSmallDisk])],
+    async ground(directory) {
+      const name = `round${rounds++}`
+      await querying(server.url(), (client) => client.query(`create database ${name} template template0`))
+      return postgresGround(server, name, directory)
+    },
+    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+  }
+}
+
+async function postgresGround(server: Server, name: string, directory: string): Promise<Ground> {
+  const url = server.url(name)
+  await furnish(url, directory)
+  const proxy = await cuttingProxy(url)
+  return {
+    url: proxy.url,
+    async observe() {
+      await querying(url, quiet)
+      return look(url)
+    },
+    async inspect() {
+      await querying(url, quiet)
+      await querying(url, assertRecount)
+    },
+    blows: postgresBlows(server, url, proxy),
+    async [Symbol.asyncDispose]() {
+      await proxy[Symbol.asyncDispose]()
+      await querying(server.url(), (client) => client.query(`drop database ${name} with (force)`))
+    },
+  }
+}
+
+function postgresBlows(server: Server, url: string, proxy: CuttingProxy): Blows {
+  const holding = (begin: string, ms: number) =>
+    querying(url, async (client) => {
+      await client.query(begin)
+      await sleep(ms)
+    }).catch(() => {}) // the server may have stopped meanwhile
+  return {
+    holdSnapshot: (ms) => holding('begin isolation level repeatable read; select count(*) from effect', ms),
+    holdTransaction: (ms) => holding(`begin; select pg_current_xact_id()`, ms),
+    ...(isRoot && {
+      async fillDisk(ms: number) {
+        await filling(join(server.dataDirectory, 'ballast'), ms)
+        if (!server.isRunning) await server.start() // as whoever looks after servers does
+      },
+    }),
+    async stopServer(mode, ms) {
+      await server.stop(mode)
+      await sleep(ms)
+      await server.start()
+    },
+    dropConnections: async () => proxy.drop(),
+    holdConnections: (ms) => proxy.hold(ms),
+    cutCall: (moment) => proxy.cut('', moment),
+    deafen: () =>
+      querying(url, (client) =>
+        client.query(`select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen %'`),
+      ).then(
+        () => {},
+        () => {}, // it may be down
+      ),
+  }
+}
+
+/** What a round begins with. */
+async function furnish(url: string, directory: string): Promise<void> {
+  await using holdfast = await open(url)
+  await using application = applicationAt(url)
+  await application.make(tables)
+  for (const queue of queues) await holdfast.queue(queue as (typeof queues)[0]).claim()
+  await holdfast.schedule(tick.name, {
+    cron: tick.cron,
+    queue: tick.queue,
+    missed: tick.missed,
+    payload: { kind: 'tick' },
+  })
+  await dropAnchor({ holdfast, journal: Journal.at(join(directory, 'setup.log'), { mayBeDown: false }) })
+}
+
+async function look(url: string): Promise<Observation> {
+  await using holdfast = await open(url)
+  await using application = applicationAt(url)
+  const orphans = await application.abandoned(1_000_000)
+  return await observe(holdfast, { rows: await application.rows(), orphans })
+}
+
+/** Until nothing more goes in, for so long. */
+async function filling(ballast: string, ms: number): Promise<void> {
+  for (const bytes of [1_000_000, 4_096]) {
+    try {
+      for (;;) appendFileSync(ballast, Buffer.alloc(bytes))
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error
+    }
+  }
+  await sleep(ms)
+  rmSync(ballast)
+}
+
+async function querying<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
+  const client = new pg.Client({ connectionString: url })
+  client.on('error', () => {})
+  await client.connect()
+  try {
+    return await work(client)
+  } finally {
+    await client.end().catch(() => {})
+  }
+}
+
+/** The server goes on with what a killed process has sent. */
+async function quiet(client: pg.Client): Promise<void> {
+  const others = `select count(*)::int as count from pg_stat_activity
+    where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`
+  const deadline = performance.now() + 15_000
+  for (;;) {
+    const { rows } = await client.query(others)
+    if (rows[0]?.count === 0) return
+    if (performance.now() > deadline) throw new Error(`${rows[0]?.count} sessions of the dead do not end`)
+    await sleep(20)
+  }
+}

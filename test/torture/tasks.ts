@@ -1,0 +1,170 @@
+// Jobs for workers and their handlers: what is asked for, and what the handlers do.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { StandardSchemaV1 } from '@standard-schema/spec'
+import { defineQueue } from '../../src/definition.ts'
+import type { JobFacts } from '../../src/events.ts'
+import { Permanent } from '../../src/permanent.ts'
+import { isFate } from '../../src/worker/fate.ts'
+import type { Job } from '../../src/worker/job.ts'
+import type { Deed, Entry } from './journal.ts'
+import {
+  type AppWorld,
+  after,
+  attempts,
+  calls,
+  effectKey,
+  type Labelled,
+  leaseMaxMs,
+  orphans,
+  type Task,
+  taskOptions,
+  tasks,
+  taskTag,
+  ticks,
+  type World,
+} from './world.ts'
+
+const deeds = {
+  quick: 40,
+  effects: 30,
+  long: 4,
+  throw: 8,
+  permanent: 3,
+  snooze: 4,
+  release: 3,
+  hang: 1,
+  block: 1,
+  unreadable: 2,
+} as const satisfies Partial<Record<Deed, number>>
+
+const waitMaxMs = 500
+
+export async function enqueueTask(world: World, label: string): Promise<void> {
+  const { holdfast, journal, random } = world
+  const id = await ask(world, label, random.weighted(deeds))
+  if (id === undefined || !random.chance(0.3)) return
+  await journal.ask('result', { id }, async () => ({ value: await holdfast.result(id, { timeout: waitMaxMs }) }))
+}
+
+/** A task that kills whatever process runs it. */
+export async function enqueuePoison(world: World, label: string): Promise<void> {
+  await ask(world, label, 'die')
+}
+
+async function ask({ holdfast, journal, random }: World, label: string, deed: Deed): Promise<string | undefined> {
+  const delay = random.chance(0.1) ? random.below(100) : 0
+  const entry: Entry = { label, kind: 'task', queue: tasks.name, attempts, priority: 5, deed }
+  const answer = await journal.ask('enqueue', { entries: [entry] }, async () => [
+    await holdfast.queue(tasks).enqueue({ label, kind: 'task', deed }, { delay }),
+  ])
+  return answer?.[0]?.id
+}
+
+export interface WorkersOptions {
+  /** Where announcements go. */
+  readonly receiver: string
+  /** The last one there must survive what kills others. */
+  readonly isLast: boolean
+}
+
+/** Runs all that handlers are for, in this process, until the client is closed. */
+export function startWorkers(world: AppWorld, options: WorkersOptions): void {
+  const { holdfast, journal, life, application } = world
+  const lost = ({ id, worker, attempt }: JobFacts) => journal.begin('lost', { id, worker, attempt })(true)
+  holdfast.on('lease.lost', lost)
+  holdfast.on('settle.failed', lost)
+  journal.begin('work', { worker: life })(true)
+  holdfast.work(
+    [
+      [readTasks, (job) => noted(world, job, () => perform(job, options))],
+      [ticks, () => 'tick'],
+      [orphans, (job: Job<Labelled>) => adopt(job)],
+      [calls.queue, calls.handler],
+    ],
+    { name: life, concurrency: 10, lease: leaseMaxMs, unwind: 500 },
+  )
+  holdfast.reaper('orphans', {
+    every: 300,
+    find: ({ limit }) => application.abandoned(limit),
+    enqueue: (tag) => ({ queue: orphans, payload: { label: tag, kind: 'orphan' }, dedup: { key: tag } }),
+  })
+}
+
+/** The same queue for who cannot read everything that is in it. */
+const readable: StandardSchemaV1<Task, Task> = {
+  '~standard': {
+    version: 1,
+    vendor: 'torture',
+    validate: (value) =>
+      (value as Task).deed === 'unreadable' ? { issues: [{ message: 'cannot be read' }] } : { value: value as Task },
+  },
+}
+const readTasks = defineQueue(tasks.name, { ...taskOptions, payload: readable })
+
+/** Returns its label, unless its deed is another. */
+async function perform(job: Job<Task>, { receiver, isLast }: WorkersOptions): Promise<unknown> {
+  const { label, deed } = job.payload
+  switch (deed) {
+    case 'effects':
+      stage(job, taskTag(label), receiver)
+      break
+    case 'long':
+      await sleep(2 * leaseMaxMs, undefined, { signal: job.signal })
+      await job.progress(0.5, 'half-way')
+      await sleep(leaseMaxMs, undefined, { signal: job.signal })
+      break
+    case 'throw':
+      throw new Error('once more')
+    case 'permanent':
+      throw new Permanent('given up')
+    case 'snooze':
+      if (job.attempt === 1 && Math.random() < 0.7) return job.snooze(20)
+      break
+    case 'release':
+      if (Math.random() < 0.7) return job.release()
+      break
+    case 'hang':
+      await new Promise((_, reject) => job.signal.addEventListener('abort', () => reject(job.signal.reason)))
+      break
+    case 'block':
+      block(leaseMaxMs / 2)
+      break
+    case 'die':
+      if (isLast) throw new Error('would have killed it')
+      process.kill(process.pid, 'SIGKILL')
+      await new Promise(() => {})
+  }
+  return label
+}
+
+/** Keeps the event loop for so long. */
+export function block(ms: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
+}
+
+function stage({ effects }: Job, tag: string, receiver: string): void {
+  effects.enqueue(after, { label: tag, kind: 'after' })
+  effects.put(effectKey(tag), tag)
+  effects.sql(`insert into effect (tag) values ('${tag}')`)
+  effects.enqueue(calls.queue, calls.call(receiver, { tag }))
+}
+
+function adopt({ effects, payload }: Job<Labelled>): string {
+  effects.sql(`delete from orphan where tag = '${payload.label}'`)
+  return payload.label
+}
+
+/** A run and how it ended, unless it was aborted: then whoever aborted it decides. */
+async function noted({ journal, life }: AppWorld, job: Job<Task>, handler: () => Promise<unknown>): Promise<unknown> {
+  const { id, attempt, signal } = job
+  const end = journal.begin('run', { id, worker: life, attempt })
+  try {
+    const made = await handler()
+    if (!signal.aborted) end(isFate(made) ? (made.fate === 'snooze' ? 'snoozed' : 'released') : 'done')
+    return made
+  } catch (error) {
+    if (!signal.aborted) end('failed')
+    throw error
+  }
+}

@@ -1,0 +1,205 @@
+// Known-bad variants of the source, each broken in one place, as somebody might break it: the text that keeps a promise and
+// what stands there instead. The torture of such a tree must end red, and name that promise.
+
+import { cpSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { root } from '../support/checkout.ts'
+import type { Promised } from './judge.ts'
+import type { StoreName } from './site.ts'
+
+export interface Variant {
+  readonly store: StoreName
+  readonly breaks: Promised
+  readonly patches: readonly Patch[]
+}
+
+interface Patch {
+  readonly file: string
+  readonly from: string
+  readonly to: string
+}
+
+const capForgotten: Patch = {
+  file: 'src/job/transition.ts',
+  from: `if (attempts >= core.maxAttempts) return { to: 'dead', attempts, ending: 'expired', error }`,
+  to: '',
+}
+
+export const variants: Readonly<Record<string, Variant>> = {
+  'sqlite: a settle without its fence': {
+    store: 'sqlite',
+    breaks: 'a settlement lands with its fence, once, as it was answered',
+    patches: [
+      {
+        file: 'src/store/sqlite/renew.ts',
+        from: 'tuple && tuple[12] === token && tuple[1] === id',
+        to: 'tuple && tuple[1] === id',
+      },
+    ],
+  },
+
+  'postgres: a settle without its fence': {
+    store: 'postgres',
+    breaks: 'a settlement lands with its fence, once, as it was answered',
+    patches: [
+      {
+        file: 'src/store/postgres/settle.ts',
+        from: `Promise<SettleAnswer[]> {
+  if (requests.some(`,
+        to: `Promise<SettleAnswer[]> {
+  requests = await Promise.all(
+    requests.map(async (request) => {
+      const text = \`select replace(l.token::text, '-', ''), j.lane, j.ready_xid::text, j.ord::text
+        from holdfast.job j join holdfast.lease l on j.ready_xid = any (l.xids) and j.ord = any (l.ords)
+       where j.id = $1 order by l.no desc limit 1\`
+      const [row] = await desk.db.query(text, [request.id])
+      if (!row) return request
+      return { ...request, fence: [...row, request.id.slice(-12)].join('.') }
+    }),
+  )
+  if (requests.some(`,
+      },
+    ],
+  },
+
+  'sqlite: a sweep that forgets the attempt cap': {
+    store: 'sqlite',
+    breaks: 'attempts add up and stay below the cap',
+    patches: [capForgotten],
+  },
+
+  'postgres: a sweep that forgets the attempt cap': {
+    store: 'postgres',
+    breaks: 'attempts add up and stay below the cap',
+    patches: [capForgotten],
+  },
+
+  'postgres: a cursor that forgets gaps': {
+    store: 'postgres',
+    breaks: 'nothing that is ready hides',
+    patches: [
+      {
+        file: 'src/store/postgres/migrations/0002-claim.ts',
+        from: 'where x.xid >= v_cursor.xid and x.xid < v_next.xid',
+        to: 'where false',
+      },
+    ],
+  },
+
+  'sqlite: an enqueue acknowledged before its commit': {
+    store: 'sqlite',
+    breaks: 'every answered enqueue is there once, every other at most once, one rolled back never',
+    patches: [
+      {
+        file: 'src/store/sqlite/engine.ts',
+        from: `      tx.finish()
+      this.#pagesInLog += pagesACommit`,
+        to: `      tx.finish()
+      const enqueues = replies.filter(({ verb }) => verb === 'enqueue')
+      if (enqueues.length > 0) {
+        this.early?.(enqueues, noNews)
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20)
+      }
+      this.#pagesInLog += pagesACommit`,
+      },
+      {
+        file: 'src/store/sqlite/engine.ts',
+        from: '  run(calls: readonly Call[], deliver: Deliver): void {',
+        to: `  early: Deliver | undefined
+  run(calls: readonly Call[], deliver: Deliver): void {
+    this.early = deliver`,
+      },
+      {
+        file: 'src/store/sqlite/engine.ts',
+        from: 'deliver(committed.replies, committed.news) //',
+        to: `deliver(committed.replies.filter(({ verb }) => verb !== 'enqueue'), committed.news) //`,
+      },
+    ],
+  },
+
+  'postgres: an enqueue acknowledged before its commit': {
+    store: 'postgres',
+    breaks: 'every answered enqueue is there once, every other at most once, one rolled back never',
+    patches: [
+      {
+        file: 'src/store/postgres/enqueue.ts',
+        from: '  if (requests.every(isPlain)) return enqueuePlain(desk, requests)\n',
+        to: `  if (requests.every(isPlain)) {
+    setTimeout(() => enqueuePlain(desk, requests).catch(() => undefined), 1_000)
+    return requests.map(({ jobs }) => jobs.map(({ id }) => ({ id, status: 'created' })))
+  }
+`,
+      },
+    ],
+  },
+
+  'sqlite: effects applied outside the settlement': {
+    store: 'sqlite',
+    breaks: 'effects are there all or not at all',
+    patches: [
+      {
+        file: 'src/store/sqlite/settle.ts',
+        from: `  if (!held) return 'lost'`,
+        to: `  if (!held) {
+    for (const set of stagedEffects(request.settlement)) applyEffects(tx, set)
+    return 'lost'
+  }`,
+      },
+    ],
+  },
+
+  'postgres: effects applied outside the settlement': {
+    store: 'postgres',
+    breaks: 'effects are there all or not at all',
+    patches: [
+      {
+        file: 'src/store/postgres/settle.ts',
+        from: `          const job = held.get(i)
+`,
+        to: `          const job = held.get(i)
+          if (!job) await tx.attempt(async () => stagedEffects(request.settlement).map((set) => clerk.apply(set)))
+`,
+      },
+    ],
+  },
+
+  'sqlite: counts updated beside the settlement': {
+    store: 'sqlite',
+    breaks: 'counts equal a recount',
+    patches: [
+      {
+        file: 'src/store/sqlite/transaction.ts',
+        from: '    for (const q of this.#touched) {\n      this.db.run(',
+        to: '    for (const q of this.#touched) {\n      if (q.done % 10 === 9) continue\n      this.db.run(',
+      },
+    ],
+  },
+
+  'postgres: counts updated beside the settlement': {
+    store: 'postgres',
+    breaks: 'counts equal a recount',
+    patches: [
+      {
+        file: 'src/store/postgres/migrations/0004-settle.ts',
+        from: 'from gone g group by v_queues[g.i]\n    ),\n    told',
+        to: 'from gone g where random() < 0.9 group by v_queues[g.i]\n    ),\n    told',
+      },
+    ],
+  },
+}
+
+/** A copy of this tree with the variant's patches in it. */
+export function plant(directory: string, { patches }: Variant): void {
+  for (const part of ['src', 'test', 'package.json'])
+    cpSync(join(root, part), join(directory, part), { recursive: true })
+  symlinkSync(join(root, 'node_modules'), join(directory, 'node_modules'))
+  for (const { file, from, to } of patches) {
+    const path = join(directory, file)
+    const text = readFileSync(path, 'utf8')
+    if (text.split(from).length !== 2) throw new Error(`${file} does not say once: ${from}`)
+    writeFileSync(
+      path,
+      text.replace(from, () => to),
+    )
+  }
+}

@@ -10,7 +10,7 @@ import { isHoldfastError } from '../../src/errors.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { JobInfo } from '../../src/job-info.ts'
 import type { Lease } from '../../src/lease.ts'
-import { Random } from '../crash/random.ts'
+import { Random } from '../torture/random.ts'
 import { allJobs } from './expect.ts'
 import type { InWorld, TestClock, World } from './world.ts'
 

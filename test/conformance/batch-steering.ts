@@ -74,6 +74,28 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
+        'is over when the batch ends: what is retried after that starts, and the time counts as paused',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'p' }, numbered(1))
+          const lease = await claimOne(holdfast, 'mail')
+          await clock.advance(1_000)
+          await batch.pause({ by: 'ada' })
+          await clock.advance(minute)
+          await lease.dead(new Error('no'))
+          const { state, pausedAt, pausedBy, rate } = await batch.progress()
+          assert.deepEqual(
+            { state, pausedAt, pausedBy, rate },
+            { state: 'done', pausedAt: null, pausedBy: null, rate: 1 },
+          )
+          assert.equal((await batch.retryFailed()).state, 'running')
+          await claimOne(holdfast, 'mail')
+          await batch.pause({ by: 'ada' })
+          const cancelled = await batch.cancel()
+          assert.deepEqual([cancelled.pausedAt, cancelled.pausedBy, cancelled.isOpen], [null, null, false])
+        }),
+      )
+
+      test(
         'twice is once; of a batch that is finished or unknown it is refused',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'p' }, numbered(1))
@@ -153,7 +175,8 @@ export function batchSteeringTests(inWorld: InWorld): void {
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'c', open: true }, numbered(2))
           await batch.pause()
-          assert.equal((await batch.cancel()).state, 'cancelled')
+          const { state, isOpen } = await batch.cancel()
+          assert.deepEqual({ state, isOpen }, { state: 'cancelled', isOpen: false })
           await rejects(batch.add(numbered(1)), 'INVALID_STATE')
           await holdfast.sweep()
           assert.deepEqual(counts(await batch.progress()), { ...none, cancelled: 2 })

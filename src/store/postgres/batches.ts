@@ -242,7 +242,7 @@ class Helm {
       case 'cancel':
         if (isCancelled) break
         refuseOver()
-        await this.#cancel(reason)
+        await this.#cancel(record, reason)
         break
       case 'retryFailed':
         if (isCancelled) throw new Refusal(cannotSteer(id, as, record.state))
@@ -256,21 +256,27 @@ class Helm {
     return record
   }
 
-  async tooManyFailed({ dead, ...counts }: BatchRecord): Promise<void> {
-    await this.#cancel(`Too many items failed: ${dead} of ${totalOf({ dead, ...counts })}.`)
+  async tooManyFailed(record: BatchRecord): Promise<void> {
+    await this.#cancel(record, `Too many items failed: ${record.dead} of ${totalOf(record)}.`)
     await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
   }
 
+  async finish(record: BatchRecord): Promise<void> {
+    await this.#resume(record)
+    await this.#set('finished_at = $2', [this.#tx.now])
+    await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
+  }
+
+  /** Its pause is over, if there is one: somebody resumes it, or it ends. */
   async #resume({ pausedAt, startedAt }: BatchRecord): Promise<void> {
     if (pausedAt === null) return
-    const pausedMs = startedAt === null ? 0 : this.#tx.now - Math.max(pausedAt, startedAt)
+    const pausedMs = startedAt === null ? 0 : Math.max(0, this.#tx.now - Math.max(pausedAt, startedAt))
     await this.#set('paused_at = null, paused_by = null, paused_ms = paused_ms + $2', [pausedMs])
   }
 
-  #cancel(reason: string | null): Promise<unknown> {
-    return this.#set('is_cancelled = true, paused_at = null, paused_by = null, retry_until = null, reason = $2', [
-      reason,
-    ])
+  async #cancel(record: BatchRecord, reason: string | null): Promise<void> {
+    await this.#resume(record)
+    await this.#set('is_cancelled = true, is_closed = true, retry_until = null, reason = $2', [reason])
   }
 
   async #retry(): Promise<void> {
@@ -409,8 +415,7 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
         return 'gave up'
       }
       if (!isFinished(batch)) return null
-      await tx.query('update holdfast.batch set finished_at = $2, paused_at = null where no = $1', [no, tx.now])
-      await tx.query('select holdfast.open_batch_lanes($1)', [no])
+      await new Helm(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         await addCarefully(tx, desk.lanes, [job])

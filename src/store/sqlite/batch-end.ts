@@ -35,6 +35,7 @@ function isOver({ waiting, running, chore }: BatchRow): boolean {
 }
 
 function finish(tx: Transaction, row: BatchRow): void {
+  tx.batches.resume(row)
   row.finished_at = tx.now
   row.prune_at = row.retain_ms === null ? null : tx.now + row.retain_ms
   tx.batches.touch(row)
@@ -56,6 +57,7 @@ function remove(tx: Transaction, row: BatchRow): void {
 
 /** Nothing of it starts from now on; what waits or runs is ended in steps. */
 export function beginCancel(tx: Transaction, row: BatchRow, reason: string | null): void {
+  tx.batches.resume(row)
   row.is_cancelled = 1
   row.is_closed = 1
   row.reason = reason

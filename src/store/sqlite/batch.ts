@@ -88,7 +88,7 @@ function isTooLate({ finished_at, is_cancelled }: BatchRow, as: Steering): boole
 function steer(tx: Transaction, row: BatchRow, { as, by, reason }: SteerRequest): void {
   if (as === 'close') row.is_closed = 1
   if (as === 'pause') pause(tx, row, by)
-  if (as === 'resume') resume(tx, row)
+  if (as === 'resume') tx.batches.resume(row)
   if (as === 'cancel' && row.is_cancelled === 0) beginCancel(tx, row, reason)
   if (as === 'retryFailed' && row.dead > 0) row.chore ??= 'retry'
   if (as === 'delete') beginDelete(row)
@@ -98,13 +98,6 @@ function pause(tx: Transaction, row: BatchRow, by: string | null): void {
   if (row.paused_at !== null) return
   row.paused_at = tx.now
   row.paused_by = by
-}
-
-function resume(tx: Transaction, row: BatchRow): void {
-  if (row.paused_at === null) return
-  if (row.started_at !== null) row.paused_ms += Math.max(0, tx.now - Math.max(row.paused_at, row.started_at))
-  row.paused_at = null
-  row.paused_by = null
 }
 
 /** Nobody finds it any more; it goes with the last of its items. */

@@ -110,6 +110,15 @@ export class Batches {
     if (row) row.started_at ??= this.#tx.now
   }
 
+  /** Its pause is over, if there is one: somebody resumes it, or it ends. */
+  resume(row: BatchRow): void {
+    const { paused_at, started_at } = row
+    if (paused_at === null) return
+    if (started_at !== null) row.paused_ms += Math.max(0, this.#tx.now - Math.max(paused_at, started_at))
+    row.paused_at = null
+    row.paused_by = null
+  }
+
   /** Items of it that have ended wait again. */
   rearm(row: BatchRow): void {
     if (row.finished_at === null) return

@@ -413,6 +413,18 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
+        'counts for the key of what has replaced it',
+        inWorld(async ({ holdfast }) => {
+          const dedup = { key: 'once', replace: true }
+          const id = await heldJob(holdfast, { dedup })
+          await holdfast.queue(perTenant).enqueue({ tenant: 'b', n: 22 }, { dedup })
+          assert.equal(await stateOf(holdfast, id), 'ready', 'its new key has room')
+          const next = await holdfast.queue(perTenant).enqueue({ tenant: 'b', n: 3 })
+          assert.equal(await stateOf(holdfast, next.id), 'held', 'and now has none')
+        }),
+      )
+
+      test(
         'is told of by watch, and told again when it is let in',
         inWorld(async ({ holdfast }) => {
           await using watch = holdfast.watch({ states: ['held', 'ready'] })

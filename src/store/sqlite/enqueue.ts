@@ -86,7 +86,7 @@ export function isTaken(
 function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {
   const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
   if (!holder || !isWaiting(holder)) return { id, status: 'duplicate' }
-  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority })
+  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority, limitKey: job.limitKey })
   tx.db.run('update holdfast_job set payload = ?, headers = ? where seq = ?', job.payload, job.headers, seq)
   return { id, status: 'duplicate', replaced: true }
 }

@@ -134,20 +134,27 @@ export function unlist(tx: Transaction, queue: QueueRow, job: IdleRow): void {
   }
 }
 
+interface NewPlace {
+  readonly runAt: number
+  readonly priority: number
+  /** As it is, unless given. */
+  readonly limitKey?: string | null
+}
+
 /** A waiting job waits elsewhere: at the end of where it comes to. */
 export function moveWaiting(
   tx: Transaction,
   queue: QueueRow,
   job: IdleRow,
-  { runAt, priority }: { readonly runAt: number; readonly priority: number },
+  { runAt, priority, limitKey = job.limit_key }: NewPlace,
 ): JobState {
-  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
+  for (const key of new Set([job.limit_key, limitKey])) if (key !== null) tx.keys.admitEarlier(queue, key)
   unlist(tx, queue, job)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)
-  const update = 'update holdfast_job set run_at = ?, ord = ?, held = 0, priority = ? where seq = ?'
-  tx.db.run(update, at, ord, priority, job.seq)
-  if (ord !== null) return listOrHold(tx, queue, { ...job, priority }, ord)
+  const update = 'update holdfast_job set run_at = ?, ord = ?, held = 0, priority = ?, limit_key = ? where seq = ?'
+  tx.db.run(update, at, ord, priority, limitKey, job.seq)
+  if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
   listScheduled(tx, queue, at, job.seq, job.batch)
   tx.tell(queue, 'scheduled', job.id)
   return 'scheduled'

@@ -341,6 +341,26 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
+        'frees the keys of its items, those of a window too',
+        inWorld(async ({ holdfast }) => {
+          const items = ['a', 'b'].map((key) => ({
+            queue: 'mail',
+            payload: key,
+            dedup: { key, scope: { window: '1h' as const } },
+          }))
+          const batch = await holdfast.batch({ name: 'd' }, items)
+          const lease = await claimOne(holdfast, 'mail')
+          await batch.delete()
+          await lease.done()
+          for (let sweeps = 0; sweeps < 3; sweeps++) await holdfast.sweep()
+          for (const key of ['a', 'b']) {
+            const { status } = await holdfast.queue('mail').enqueue(0, { dedup: { key } })
+            assert.equal(status, 'created')
+          }
+        }),
+      )
+
+      test(
         'leaves other jobs alone, and a finished batch can be deleted',
         inWorld(async ({ holdfast }) => {
           const { id } = await holdfast.queue('mail').enqueue('plain')

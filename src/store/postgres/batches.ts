@@ -439,7 +439,7 @@ function completionOf({ id, state, round }: BatchRecord) {
 /** What others have left half done, and what nobody needs any more; with `all`, looks at every batch that is not finished. */
 export async function sweepBatches(
   desk: Desk,
-  { max, all }: { readonly max: number; readonly all: boolean },
+  { max, pruneMax, all }: { readonly max: number; readonly pruneMax: number; readonly all: boolean },
 ): Promise<{ pruned: number; more: boolean }> {
   const chores = await desk.db.query(
     `select no from holdfast.batch
@@ -459,8 +459,8 @@ export async function sweepBatches(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
       order by finished_at limit $2`,
-    [desk.db.now, max],
+    [desk.db.now, pruneMax],
   )
   for (const [no] of over) await remove(desk, Number(no), { withItems: false })
-  return { pruned: over.length, more: over.length >= max }
+  return { pruned: over.length, more: over.length >= pruneMax }
 }

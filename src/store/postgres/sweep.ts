@@ -50,7 +50,8 @@ export class Sweeps {
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
     const admitted = await this.#admit(max)
-    const batches = await sweepBatches(this.#desk, { max, all: this.#looksAtAllBatches() })
+    const pruneMax = Math.max(0, max - report.pruned)
+    const batches = await sweepBatches(this.#desk, { max, pruneMax, all: this.#looksAtAllBatches() })
     const dropped = await this.#keepUp()
     return {
       ...report,

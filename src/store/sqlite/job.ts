@@ -247,6 +247,7 @@ export function end(tx: Transaction, queue: QueueRow, job: JobRow, ended: End): 
   if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
   if (job.batch > 0) countEnded(tx, job.batch, state, remarks)
   if (tx.batches.get(job.batch)?.is_deleted) {
+    if (job.dedup_key !== null) freeDedup(tx, job)
     removeJob(tx, job)
     tx.tell(queue, 'deleted', job.id)
     return

@@ -240,6 +240,19 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'what an attempt has cost when its job is requeued, too',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'costly' }, numbered(1))
+          const lease = await claimOne(holdfast, 'mail')
+          await lease.dead(new Error('no'), undefined, { costs: { tokens: 3 } })
+          await holdfast.requeue(lease.job.id)
+          const { history } = await readJob(holdfast, lease.job.id)
+          assert.deepEqual(history[0]?.costs, { tokens: 3 })
+          assert.deepEqual((await batch.progress()).costs, { tokens: 3 })
+        }),
+      )
+
+      test(
         'what a worker’s handlers say of outcomes, warnings and costs',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'handled' }, numbered(4))

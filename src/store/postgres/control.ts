@@ -7,7 +7,7 @@
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState, Limit, QueueSettings } from '../../job/record.ts'
-import { decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
+import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
 import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
 import type {
   CancelAnswer,
@@ -175,7 +175,7 @@ async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
 export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
-  e.dedup_scope, e.dedup_key, e.gate`
+  e.dedup_scope, e.dedup_key, e.gate, e.remarks`
 
 export async function requeue(desk: Desk, ids: readonly string[]): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
@@ -208,8 +208,8 @@ async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeue
   await tx.readClock()
   if (!dead) return notFound(id)
   if ('state' in dead) return cannotRequeue(id, dead.state)
-  if (dead[13] !== 'dead') return cannotRequeue(id, dead[13] as JobState)
-  if (dead[14] != null) return requeueCancelled(id, dead[14])
+  if (dead[14] !== 'dead') return cannotRequeue(id, dead[14] as JobState)
+  if (dead[15] != null) return requeueCancelled(id, dead[15])
   const [heldBy] = await revive(tx, [dead], false)
   if (heldBy != null) return requeueBlocked(id, heldBy)
   ready.set(dead[9] as string, (ready.get(dead[9] as string) ?? 0) + 1)
@@ -228,6 +228,7 @@ function pastOf(row: Row): string | null {
   const [, , past, attempt, worker, startedAt, finishedAt, ending, error] = row
   if (attempt == null) return past ?? null
   const told = decodeError(error ?? null)
+  const costs = decodeRemarks(row[13] ?? null)?.costs
   return encodePast(past ?? null, {
     attempt: Number(attempt),
     worker: worker as string,
@@ -235,6 +236,7 @@ function pastOf(row: Row): string | null {
     endedAt: Number(finishedAt),
     ending: ending as 'failed',
     ...(told && { error: told }),
+    ...(costs && { costs }),
   })
 }
 

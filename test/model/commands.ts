@@ -4,6 +4,7 @@
 
 import { inspect, isDeepStrictEqual } from 'node:util'
 import { isRefused } from '../../src/errors.ts'
+import type { BatchSettings } from '../../src/job/batch.ts'
 import type { EffectSet, JobError, JobRecord, Limit, NewJob } from '../../src/job/record.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
@@ -13,23 +14,30 @@ import type {
   Enqueued,
   EnqueueRequest,
   HoldName,
+  ItemsQuery,
+  JobsPage,
   KvWrite,
   RequeueAllAnswer,
   RequeueFilter,
   Store,
+  SweepReport,
 } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
+import type { ModelBatch } from './batch-model.ts'
 import { compare, isWaiting, type Lane, type Model, type ModelJob, type Oracle } from './model.ts'
-import type {
-  AlterSpec,
-  EffectsSpec,
-  ExpectSpec,
-  HoldPick,
-  JobPick,
-  JobSpec,
-  KvSpec,
-  Move,
-  SettleSpec,
+import {
+  type AlterSpec,
+  type BatchPick,
+  type EffectsSpec,
+  type ExpectSpec,
+  type HoldPick,
+  type JobPick,
+  type JobSpec,
+  type KvSpec,
+  type LimitSpec,
+  type Move,
+  type SettleSpec,
+  windowMs,
 } from './steps.ts'
 
 /** What a move is resolved against. */
@@ -40,6 +48,8 @@ export interface Scene {
   /** Every job id that was ever seen, oldest first. */
   readonly ids: readonly string[]
   readonly sqlEffects: boolean
+  /** What has ended goes with its batch at once, also while other items run; else when the last has ended. */
+  readonly deletesAtOnce: boolean
   newId(): string
 }
 
@@ -104,8 +114,8 @@ export function toCall(move: Move, scene: Scene): Call {
       const requests = move.requests.map((jobs) => ({ jobs: jobs.map((job) => toNewJob(job, scene)) }))
       return call({
         ...{ name: 'enqueue', request: requests, ask: async (store) => Promise.all(await store.enqueue(requests)) },
-        expect: (model) => model.enqueue(requests),
-        expectInParts: ({ model }) => enqueueInParts(model, requests),
+        expect: (model, oracle) => model.enqueue(requests, oracle),
+        expectInParts: (race) => enqueueInParts(race, requests),
       })
     }
     case 'claim': {
@@ -139,6 +149,7 @@ export function toCall(move: Move, scene: Scene): Call {
       return call({
         ...{ name: 'settle', request: requests, ask: (store) => store.settle(requests) },
         expect: (model, oracle) => model.settle(requests, oracle),
+        agrees: statesAgree,
       })
     }
     case 'sweep':
@@ -150,35 +161,36 @@ export function toCall(move: Move, scene: Scene): Call {
       }))
       return call({
         ...{ name: 'cancel', request: requests, ask: (store) => store.cancel(requests) },
-        expect: (model) => model.cancel(requests),
+        expect: (model, oracle) => model.cancel(requests, oracle),
       })
     }
     case 'requeue': {
       const ids = move.jobs.map((job) => pickJob(job, scene))
       return call({
         ...{ name: 'requeue', request: ids, ask: (store) => store.requeue(ids) },
-        expect: (model) => model.requeue(ids),
+        expect: (model, oracle) => model.requeue(ids, oracle),
       })
     }
     case 'alter': {
       const requests = move.alterations.map((spec) => toAlteration(spec, scene))
       return call({
         ...{ name: 'alter', request: requests, ask: (store) => store.alter(requests) },
-        expect: (model) => model.alter(requests),
+        expect: (model, oracle) => model.alter(requests, oracle),
+        agrees: statesAgree,
       })
     }
     case 'purge': {
       const { queue, states } = move
       return call({
         ...{ name: 'purge', request: { queue, states }, ask: (store) => store.purge({ queue, states }) },
-        expect: (model) => model.purge({ queue, states }),
+        expect: (model, oracle) => model.purge({ queue, states }, oracle),
       })
     }
     case 'requeueAll': {
       const request = { filter: toFilter(move, scene.model.state.now), dryRun: move.dryRun }
       return call({
         ...{ name: 'requeueAll', request, ask: (store) => store.requeueAll(request) },
-        expect: (model) => model.requeueAll(request),
+        expect: (model, oracle) => model.requeueAll(request, oracle),
         agrees: (expected, answer) =>
           answer.requeued === expected.requeued &&
           isDeepStrictEqual(sortById(answer.skipped), sortById(expected.skipped)),
@@ -203,7 +215,7 @@ export function toCall(move: Move, scene: Scene): Call {
       const request = { key, value, version: expectedVersion(move, scene.model.kv), jobs }
       return call({
         ...{ name: 'advance', request, ask: (store) => store.advance(request) },
-        expect: (model) => model.advance(request),
+        expect: (model, oracle) => model.advance(request, oracle),
         agrees: (expected, answer, model) => {
           if (typeof expected !== 'object' || !('write' in expected))
             return isDeepStrictEqual(plain(expected), plain(answer))
@@ -216,6 +228,23 @@ export function toCall(move: Move, scene: Scene): Call {
         },
       })
     }
+    case 'openBatch':
+    case 'addItems':
+    case 'steer':
+    case 'items':
+      return batchCall(move, scene)
+    case 'accept': {
+      const { result, remarks } = move
+      const { kv } = scene.model
+      const key = (kv.get(move.key) ?? kv.scan('')[0])?.key ?? move.key
+      const version = expectedVersion({ ...move, key }, kv) ?? neverVersion
+      const effects = move.effects && toEffects(move.effects, scene)
+      const request = { id: pickJob(move.job, scene), key, version, result, remarks, effects }
+      return call({
+        ...{ name: 'accept', request, ask: (store) => store.accept(request) },
+        expect: (model, oracle) => model.accept(request, oracle),
+      })
+    }
     case 'read': {
       const id = pickJob(move.job, scene)
       return call({
@@ -224,6 +253,79 @@ export function toCall(move: Move, scene: Scene): Call {
       })
     }
   }
+}
+
+function batchCall(move: BatchMove, scene: Scene): Call {
+  switch (move.do) {
+    case 'openBatch': {
+      const settings = toSettings(move, scene)
+      return call({
+        ...{ name: 'openBatch', request: settings, ask: (store) => store.openBatch(settings) },
+        expect: (model) => model.openBatch(settings),
+      })
+    }
+    case 'addItems': {
+      const batch = pickBatch(move.batch, scene)
+      const submitted = scene.model.batches.find(batch)?.submitted ?? 0
+      const at = move.at && { next: submitted, again: Math.max(0, submitted - 1), hole: submitted + 1 }[move.at]
+      const request = { batch, at, jobs: move.jobs.map((job) => toNewJob(job, scene)) }
+      return call({
+        ...{ name: 'addItems', request, ask: (store) => store.addItems(request) },
+        expect: (model, oracle) => model.addItems(request, oracle),
+      })
+    }
+    case 'steer': {
+      const { by } = move
+      const batch = pickBatch(move.batch, scene)
+      const runs = scene.model.itemsOf(batch).some(({ hold }) => hold !== null)
+      const as = move.as === 'delete' && runs && !scene.deletesAtOnce ? 'cancel' : move.as
+      const request = { batch, as, by, reason: as === 'cancel' ? 'enough' : null }
+      return call({
+        ...{ name: as, request, ask: (store) => store.steerBatch(request) },
+        expect: (model, oracle) => model.steerBatch(request, oracle),
+        // Of one that is deleted it is not promised how it is shown.
+        agrees: (expected, answer) =>
+          as === 'delete' && !isRefused(expected)
+            ? !isRefused(answer) && answer.id === expected.id
+            : isDeepStrictEqual(plain(expected), plain(answer)),
+      })
+    }
+    case 'items': {
+      const { state, outcome, warning } = move
+      const query = { batch: pickBatch(move.batch, scene), state, outcome, warning }
+      return call({
+        ...{ name: 'items', request: query, ask: (store) => readItems(store, query) },
+        expect: (model) => model.items(query),
+        agrees: itemsAgree,
+      })
+    }
+  }
+}
+
+type BatchMove = Extract<Move, { do: 'openBatch' | 'addItems' | 'steer' | 'items' }>
+
+/** All of them, page by page. */
+export async function readItems(store: Store, query: Omit<ItemsQuery, 'limit' | 'after'>): Promise<JobRecord[]> {
+  const items: JobRecord[] = []
+  let after: string | null = null
+  do {
+    const page: JobsPage = await store.items({ ...query, limit: 3, after })
+    items.push(...page.jobs)
+    after = page.next
+  } while (after !== null && items.length < 10_000)
+  return items
+}
+
+/** Those that have ended in the order of their submission, then the others in any. */
+export function itemsAgree(expected: readonly JobRecord[], real: readonly JobRecord[]): boolean {
+  const isEnded = ({ finishedAt }: JobRecord) => finishedAt !== null
+  const firstLive = real.findIndex((job) => !isEnded(job))
+  if (firstLive >= 0 && real.slice(firstLive).some(isEnded)) return false
+  const sorted = (items: readonly JobRecord[]) => [
+    ...items.filter(isEnded),
+    ...items.filter((job) => !isEnded(job)).toSorted(compareRecords),
+  ]
+  return isDeepStrictEqual(plain(sorted(expected)), plain(sorted(real)))
 }
 
 export function kvGetCall(key: string): Call {
@@ -240,13 +342,16 @@ function toAlteration({ job, ...spec }: AlterSpec, scene: Scene): AlterRequest {
 }
 
 /** Job by job, as far as none is refused: a key may be freed in between. */
-function* enqueueInParts(model: Model, requests: readonly EnqueueRequest[]): Generator<void, EnqueueAnswer[]> {
-  if (model.clone().enqueue(requests).some(isRefused)) return model.enqueue(requests)
+function* enqueueInParts(
+  { model, oracle }: Race,
+  requests: readonly EnqueueRequest[],
+): Generator<void, EnqueueAnswer[]> {
+  if (model.clone().enqueue(requests, oracle).some(isRefused)) return model.enqueue(requests, oracle)
   const answers: Enqueued[][] = []
   for (const { jobs } of requests) {
     const answer: Enqueued[] = []
     for (const job of jobs) {
-      const [enqueued] = model.enqueue([{ jobs: [job] }])
+      const [enqueued] = model.enqueue([{ jobs: [job] }], oracle)
       if (isRefused(enqueued)) return [enqueued]
       answer.push(...(enqueued ?? []))
       yield
@@ -271,11 +376,41 @@ function sweepCall(max: number): Call {
       const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
       const counts = [report.rescued, report.overdue, report.promoted, report.admitted, report.pruned]
       const isFull = counts.some((count) => count >= max)
-      if (busy === undefined) return isDeepStrictEqual(report, expected) && (more ? isFull : !isLeft)
+      if (!admittedAgree(expected, report)) return false
+      const { admitted } = expected
+      const nextDueAt = isWindowEnd(model, report, expected) ? expected.nextDueAt : report.nextDueAt
+      if (busy === undefined)
+        return isDeepStrictEqual({ ...report, admitted, nextDueAt }, expected) && (more ? isFull : !isLeft)
       // In a race: when something is due next depends on what the others have come to.
-      return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt }, expected) && (!more || isFull)
+      return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt, admitted }, expected) && (!more || isFull)
     },
   })
+}
+
+/** Whether a job that waits has been let in yet may be decided after it was answered. */
+function statesAgree(expected: readonly unknown[], answers: readonly unknown[], model: Model): boolean {
+  const isSame = (a: unknown, b: unknown) =>
+    isDeepStrictEqual(plain(a), plain(b)) ||
+    (model.admitsLate && isDeepStrictEqual(plain(asReady(a)), plain(asReady(b))))
+  return answers.length === expected.length && expected.every((answer, i) => isSame(answer, answers[i]))
+}
+
+function asReady(answer: unknown): unknown {
+  const isHeld = typeof answer === 'object' && answer !== null && 'state' in answer && answer.state === 'held'
+  return isHeld ? { ...answer, state: 'ready' } : answer
+}
+
+/** That a window is over may be worth a sweep, whether or not somebody waits for it. */
+function isWindowEnd(model: Model, real: Pick<SweepReport, 'nextDueAt'>, expected: Pick<SweepReport, 'nextDueAt'>) {
+  const isEarly = real.nextDueAt !== null && real.nextDueAt <= (expected.nextDueAt ?? Number.POSITIVE_INFINITY)
+  return isEarly && model.state.starts.some(({ until }) => until === real.nextDueAt)
+}
+
+type SweepCounts = Pick<SweepReport, 'rescued' | 'promoted' | 'admitted'>
+
+/** Who came back or became due may have stood in line for a moment. */
+export function admittedAgree({ admitted: least }: SweepCounts, { rescued, promoted, admitted }: SweepCounts): boolean {
+  return admitted >= least && admitted <= least + rescued + promoted
 }
 
 /** Jobs that were claimed together have fences that begin alike. */
@@ -335,11 +470,28 @@ const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'req
 
 /** In which order keys are reviewed in small steps is the store's choice, as is what is pruned first. */
 function needsLarge(model: Model, max: number): boolean {
-  return model.garbage() > max || model.state.reviewed.length > 0
+  return model.garbage() > max || model.state.reviewed.length > 0 || model.state.starts.length > 0
 }
 
-function toLimit(concurrency: number | null): Limit | null {
-  return concurrency === null ? null : { concurrency, rate: null }
+function toLimit(spec: LimitSpec | null): Limit | null {
+  return spec && { concurrency: spec.concurrency, rate: spec.starts === null ? null : { count: spec.starts, windowMs } }
+}
+
+function toSettings(move: Extract<Move, { do: 'openBatch' }>, scene: Scene): BatchSettings {
+  const { key, concurrency, failShare, retainMs, onComplete } = move
+  const target = () => {
+    const { id, idGiven, ...job } = toNewJob(onComplete as JobSpec, scene)
+    return { job: { ...job, payload: '{"told":1}' }, into: null }
+  }
+  return {
+    id: scene.newId(),
+    name: 'letters',
+    key,
+    concurrency,
+    failShare,
+    retainMs,
+    onComplete: onComplete && target(),
+  }
 }
 
 // Picks
@@ -360,6 +512,17 @@ function pickJob({ among, nth }: JobPick, { ids, model }: Scene): string {
   }
   const fit = [...model.state.live, ...model.state.ended].filter(fits).map(({ id }) => id)
   return nthOf(fit, nth) ?? nthOf(ids, nth) ?? unknownId
+}
+
+function pickBatch({ among, nth }: BatchPick, { model }: Scene): string {
+  const { batches } = model.state.batches
+  const fits = ({ isClosed, finishedAt }: ModelBatch) => {
+    if (among === 'open') return !isClosed
+    if (among === 'closed') return isClosed && finishedAt === null
+    return among === 'any' || (among === 'finished' && finishedAt !== null)
+  }
+  const fit = among === 'unknown' ? undefined : (nthOf(batches.filter(fits), nth) ?? nthOf(batches, nth))
+  return fit?.id ?? unknownId
 }
 
 const unknownId = '00000000-0000-4000-8000-ffffffffffff'
@@ -395,22 +558,23 @@ function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
   const effects = 'effects' in spec && spec.effects ? toEffects(spec.effects, scene) : null
   switch (spec.as) {
     case 'done':
-      return { as: 'done', result: spec.result, effects }
+      return { as: 'done', result: spec.result, effects, remarks: spec.remarks }
     case 'retry':
       return {
         as: 'retry',
         error: { message: `it ${spec.ending}`, name: 'Error' },
         delayMs: spec.delayMs,
         ending: spec.ending,
+        costs: spec.costs,
       }
     case 'dead':
-      return { as: 'dead', error: { message: spec.error }, effects }
+      return { as: 'dead', error: { message: spec.error }, effects, costs: spec.costs }
     case 'cancelled':
       return { as: 'cancelled', effects }
     case 'release':
       return { as: 'release' }
     case 'snooze':
-      return { as: 'snooze', delayMs: spec.delayMs }
+      return { as: 'snooze', delayMs: spec.delayMs, effects }
   }
 }
 

@@ -4,8 +4,12 @@
 // and did not show in 600 even runs.
 
 import fc from 'fast-check'
+import type { Costs, Remarks } from '../../src/job/record.ts'
+import type { Steering } from '../../src/store/store.ts'
 import {
   type AlterSpec,
+  type BatchPick,
+  batchKeys,
   dedupKeys,
   type EffectsSpec,
   givenIds,
@@ -15,13 +19,16 @@ import {
   type JobSpec,
   type KvSpec,
   kvKeys,
+  type LimitSpec,
   limitKeys,
   type Move,
+  outcomes,
   type PutSpec,
   payloads,
   queueNames,
   type SettleSpec,
   type Step,
+  warnings,
 } from './steps.ts'
 
 const day = 86_400_000
@@ -37,6 +44,10 @@ interface Swarm {
   readonly scopes: readonly ('live' | 'waiting' | number)[]
   /** Jobs have limit keys, and queues limits; then nothing races, because calls that meet let in together. */
   readonly isLimited: boolean
+  /** Limits have rates, too; then there is one key, and no clock is set back: in which order keys are let in is not promised. */
+  readonly isRated: boolean
+  /** There are batches; then nothing races, and what is done by hand is done one by one. */
+  readonly hasBatches: boolean
   /** How much more often a settlement is a death. */
   readonly deaths: number
   /** How often each kind of move comes, on top of its usual share: 0 is never. */
@@ -53,6 +64,8 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
   dedupOneIn: fc.constantFrom(3, 1, 12),
   scopes: fc.constantFrom<Swarm['scopes'][]>(['live', 'waiting', 2_000, 40_000], ['live']),
   isLimited: fc.constantFrom(false, true, false),
+  isRated: fc.boolean(),
+  hasBatches: fc.constantFrom(true, false),
   deaths: fc.constantFrom(1, 8),
   factors: fc.record({
     ...{
@@ -67,37 +80,53 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       alter: factor,
       purge: factor,
     },
-    ...{ define: factor, pause: factor, kv: factor, advance: factor, read: factor },
+    ...{ define: factor, pause: factor, kv: factor, advance: factor, read: factor, accept: factor },
+    ...{ openBatch: fc.constant(1), addItems: fc.constant(1), steer: fc.constantFrom(1, 2), items: fc.constant(1) },
   }),
 })
 
 /** The steps of one run. Shrinking them is `shrink.ts`'s. */
-export const runs: fc.Arbitrary<Step[]> = fc.noShrink(
-  swarm.chain((drawn) => fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })),
-)
+export const runs = runsOf({ hasLimits: true })
+
+export function runsOf({ hasLimits }: { readonly hasLimits: boolean }): fc.Arbitrary<Step[]> {
+  const steps = (drawn: Swarm) => {
+    const any = fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })
+    const { openBatch, addItems } = movesOf(drawn)
+    // Or most would be over before a batch has come to its end.
+    return drawn.hasBatches ? fc.tuple(openBatch, addItems, any).map(([open, add, rest]) => [open, add, ...rest]) : any
+  }
+  return fc.noShrink(swarm.chain((drawn) => steps(hasLimits ? drawn : { ...drawn, isLimited: false })))
+}
 
 function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
-  const { factors } = swarm
+  const { factors, hasBatches, isLimited, isRated } = swarm
   const moves = movesOf(swarm)
+  const ofBatches = hasBatches ? 1 : 0
+  const byHand = hasBatches ? 1 : 2
   return fc.oneof(
-    { weight: 10, arbitrary: moves.enqueue(3) },
-    { weight: 10, arbitrary: moves.claim },
-    { weight: 10, arbitrary: moves.settle(3) },
-    { weight: 8 * factors.pass, arbitrary: pass },
+    { weight: hasBatches ? 3 : 10, arbitrary: moves.enqueue(3) },
+    { weight: hasBatches ? 40 : 10, arbitrary: moves.claim },
+    { weight: hasBatches ? 60 : 10, arbitrary: moves.settle(hasBatches ? 6 : 3) },
+    { weight: 8 * factors.pass, arbitrary: pass({ isBackward: !(isLimited && isRated) }) },
     { weight: 6 * factors.sweep, arbitrary: moves.sweep },
-    { weight: swarm.isLimited ? 0 : 6 * factors.race, arbitrary: moves.race },
+    { weight: isLimited || hasBatches ? 0 : 6 * factors.race, arbitrary: moves.race },
     { weight: 3 * factors.renew, arbitrary: moves.renew(3) },
     { weight: 2 * factors.progress, arbitrary: moves.progress(3) },
-    { weight: 3 * factors.cancel, arbitrary: moves.cancel(2) },
-    { weight: 3 * factors.requeue, arbitrary: moves.requeue(2) },
+    { weight: 3 * factors.cancel, arbitrary: moves.cancel(byHand) },
+    { weight: 3 * factors.requeue, arbitrary: moves.requeue(byHand) },
     { weight: 3 * factors.requeueAll, arbitrary: moves.requeueAll },
-    { weight: 4 * factors.alter, arbitrary: moves.alter(2) },
+    { weight: 4 * factors.alter, arbitrary: moves.alter(byHand) },
     { weight: 1 * factors.purge, arbitrary: moves.purge },
-    { weight: swarm.isLimited ? 4 : 2 * factors.define, arbitrary: moves.define },
+    { weight: isLimited ? 4 : 2 * factors.define, arbitrary: moves.define },
     { weight: 2 * factors.pause, arbitrary: moves.pause },
     { weight: 3 * factors.kv, arbitrary: moves.kv(3) },
     { weight: 3 * factors.advance, arbitrary: moves.advance(3) },
     { weight: 1 * factors.read, arbitrary: moves.read },
+    { weight: 2 * factors.accept, arbitrary: moves.accept },
+    { weight: 5 * ofBatches, arbitrary: moves.openBatch },
+    { weight: 12 * ofBatches, arbitrary: moves.addItems },
+    { weight: 30 * factors.steer * ofBatches, arbitrary: moves.steer },
+    { weight: 4 * ofBatches, arbitrary: moves.items },
   )
 }
 
@@ -120,15 +149,17 @@ const hold: fc.Arbitrary<HoldPick> = fc.record({ among: mostly('current', 'gone'
 const jobOf = (usual: JobPick['among'], ...others: JobPick['among'][]): fc.Arbitrary<JobPick> =>
   fc.record({ among: mostly(usual, ...others), nth })
 
-const pass: fc.Arbitrary<Step> = fc.record({
-  do: fc.constant('pass' as const),
-  ms: fc.oneof(
-    { weight: 6, arbitrary: fc.constantFrom(1_000, 1, 999, 5_000, 2_000) },
-    { weight: 2, arbitrary: fc.constantFrom(31_000, 12_000) },
-    { weight: 1, arbitrary: fc.constantFrom(day, 15 * day) },
-    { weight: 1, arbitrary: fc.constantFrom(-1, -1_500, -20_000) },
-  ),
-})
+function pass({ isBackward }: { readonly isBackward: boolean }): fc.Arbitrary<Step> {
+  return fc.record({
+    do: fc.constant('pass' as const),
+    ms: fc.oneof(
+      { weight: 6, arbitrary: fc.constantFrom(1_000, 1, 999, 5_000, 2_000) },
+      { weight: 2, arbitrary: fc.constantFrom(31_000, 12_000) },
+      { weight: 1, arbitrary: fc.constantFrom(day, 15 * day) },
+      { weight: isBackward ? 1 : 0, arbitrary: fc.constantFrom(-1, -1_500, -20_000) },
+    ),
+  })
+}
 
 function movesOf(swarm: Swarm) {
   const queues = queueNames.slice(0, swarm.queues)
@@ -156,8 +187,23 @@ function movesOf(swarm: Swarm) {
     ),
     idempotencyKey: rarely(6, fc.constantFrom(...idempotencyKeys)),
     givenId: rarely(swarm.givenIdOneIn, givenId),
-    limitKey: swarm.isLimited ? mostly<string | null>(limitKeys[0], null, limitKeys[1]) : fc.constant(null),
+    limitKey: swarm.isLimited
+      ? mostly<string | null>(limitKeys[0], null, swarm.isRated ? limitKeys[0] : limitKeys[1])
+      : fc.constant(null),
   })
+
+  const cost = rarely(3, fc.constantFrom<Costs>({ tokens: 3 }, { tokens: 0.5, usd: 2 }))
+  const remark: fc.Arbitrary<Remarks | null> = rarely(
+    2,
+    fc.oneof(
+      fc.record({
+        outcome: fc.constantFrom(...outcomes),
+        warning: rarely(2, fc.constantFrom(...warnings)),
+        costs: cost,
+      }),
+      fc.constant({ outcome: null, warning: warnings[0], costs: { usd: 1 } }),
+    ),
+  )
 
   const put: fc.Arbitrary<PutSpec> = fc.record({
     key: fc.constantFrom(...kvKeys),
@@ -175,20 +221,28 @@ function movesOf(swarm: Swarm) {
     }),
   )
 
+  const result = rarely(2, fc.constant('{"ok":true}'))
   const oneSettle: fc.Arbitrary<SettleSpec> = fc.oneof(
-    fc.record({ hold, as: fc.constant('done' as const), result: rarely(2, fc.constant('{"ok":true}')), effects }),
+    fc.record({ hold, as: fc.constant('done' as const), result, effects, remarks: remark }),
     fc.record({
       hold,
       as: fc.constant('retry' as const),
       delayMs: fc.constantFrom(0, 1_000, 5_000),
       ending: fc.constantFrom('failed' as const, 'timeout' as const, 'crashed' as const),
+      costs: cost,
     }),
     {
       weight: swarm.deaths,
-      arbitrary: fc.record({ hold, as: fc.constant('dead' as const), error: fc.constantFrom('boom', 'bang'), effects }),
+      arbitrary: fc.record({
+        hold,
+        as: fc.constant('dead' as const),
+        error: fc.constantFrom('boom', 'bang'),
+        effects,
+        costs: cost,
+      }),
     },
     fc.record({ hold, as: fc.constant('release' as const) }),
-    fc.record({ hold, as: fc.constant('snooze' as const), delayMs: fc.constantFrom(0, 1_000, 5_000) }),
+    fc.record({ hold, as: fc.constant('snooze' as const), delayMs: fc.constantFrom(0, 1_000, 5_000), effects }),
     fc.record({ hold, as: fc.constant('cancelled' as const), effects }),
   )
 
@@ -227,8 +281,13 @@ function movesOf(swarm: Swarm) {
   const progress = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('progress' as const), reports: few(report, max) })
 
+  /** Whether a batch that the first has ended is finished before the others have their effects is not promised. */
+  const inOrder = ([first, ...rest]: SettleSpec[]): SettleSpec[] => {
+    const alone = swarm.hasBatches ? rest.map((spec) => ('effects' in spec ? { ...spec, effects: null } : spec)) : rest
+    return first ? [first, ...alone] : []
+  }
   const settle = (max: number): fc.Arbitrary<Move> =>
-    fc.record({ do: fc.constant('settle' as const), settles: few(oneSettle, max) })
+    fc.record({ do: fc.constant('settle' as const), settles: few(oneSettle, max).map(inOrder) })
 
   const sweep: fc.Arbitrary<Move> = fc.record({ do: fc.constant('sweep' as const), max: mostly(100, 1, 2) })
 
@@ -263,14 +322,77 @@ function movesOf(swarm: Swarm) {
       jobs: few(job, max, 0),
     })
 
+  const accept: fc.Arbitrary<Move> = fc.record({
+    do: fc.constant('accept' as const),
+    job: jobOf('scheduled', 'waiting', 'any', 'unknown'),
+    key: fc.constantFrom(...kvKeys),
+    expect: fc.oneof({ weight: 4, arbitrary: fc.constant('current' as const) }, { weight: 1, arbitrary: expected }),
+    result,
+    remarks: remark,
+    effects,
+  })
+
+  const limitOf = (concurrency: fc.Arbitrary<number | null>): fc.Arbitrary<LimitSpec | null> =>
+    fc
+      .record({ concurrency, starts: swarm.isRated ? fc.constantFrom(2, 1, 3, null) : fc.constant(null) })
+      .map((spec) => (spec.concurrency === null && spec.starts === null ? null : spec))
+
   const define: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('define' as const),
     queue,
     retainDoneMs: fc.constantFrom(10_000, 0, day, Number.POSITIVE_INFINITY),
     retainDeadMs: fc.constantFrom(20_000, 0, 14 * day, Number.POSITIVE_INFINITY),
     onDead: rarely(2, fc.constantFrom(...queueNames)),
-    limit: swarm.isLimited ? rarely(2, fc.constantFrom(1, 2, 3)) : fc.constant(null),
-    keyLimit: swarm.isLimited ? mostly<number | null>(1, null, 2, 3) : fc.constant(null),
+    limit: swarm.isLimited ? limitOf(rarely(2, fc.constantFrom(1, 2, 3))) : fc.constant(null),
+    keyLimit: swarm.isLimited ? limitOf(mostly<number | null>(1, null, 2, 3)) : fc.constant(null),
+  })
+
+  const batchOf = (usual: BatchPick['among'], ...others: BatchPick['among'][]): fc.Arbitrary<BatchPick> =>
+    fc.record({ among: mostly(usual, ...others), nth })
+
+  const openBatch: fc.Arbitrary<Move> = fc.record({
+    do: fc.constant('openBatch' as const),
+    key: rarely(3, fc.constantFrom(...batchKeys)),
+    concurrency: fc.constantFrom(null, 1, 2, 3),
+    failShare: rarely(3, fc.constantFrom(0.4, 0, 0.6)),
+    retainMs: fc.constantFrom(14 * day, 20_000, 0, Number.POSITIVE_INFINITY),
+    onComplete: rarely(
+      2,
+      job.map((spec) => ({ ...spec, startIn: null })),
+    ),
+  })
+
+  const brisk = { delayMs: 0, runIn: null, startIn: null, dedup: null, maxAttempts: 1 }
+  /** Most may start at once, so that batches come to their end. */
+  const item: fc.Arbitrary<JobSpec> = fc
+    .tuple(job, mostly(true, true, false))
+    .map(([spec, isBrisk]) => (isBrisk ? { ...spec, ...brisk } : spec))
+
+  const addItems: fc.Arbitrary<Move> = fc.record({
+    do: fc.constant('addItems' as const),
+    batch: batchOf('open', 'open', 'any', 'unknown'),
+    at: mostly<'next' | 'again' | 'hole' | null>(null, 'next', 'again', 'hole'),
+    jobs: few(item, 2, 0),
+  })
+
+  const steerAs = (as: Steering, batch: fc.Arbitrary<BatchPick>): fc.Arbitrary<Move> =>
+    fc.record({ do: fc.constant('steer' as const), batch, as: fc.constant(as), by: fc.constantFrom(null, 'ada') })
+  const anyBatch = batchOf('any', 'closed', 'finished', 'unknown')
+  const steer: fc.Arbitrary<Move> = fc.oneof(
+    { weight: 6, arbitrary: steerAs('close', batchOf('open', 'any', 'unknown')) },
+    { weight: 6, arbitrary: steerAs('retryFailed', batchOf('finished', 'any')) },
+    { weight: 2, arbitrary: steerAs('pause', batchOf('closed', 'open', 'any')) },
+    { weight: 1, arbitrary: steerAs('resume', anyBatch) },
+    { weight: 1, arbitrary: steerAs('cancel', anyBatch) },
+    { weight: 1, arbitrary: steerAs('delete', anyBatch) },
+  )
+
+  const items: fc.Arbitrary<Move> = fc.record({
+    do: fc.constant('items' as const),
+    batch: batchOf('any', 'unknown'),
+    state: rarely(3, fc.constantFrom('ready' as const, 'dead' as const, 'done' as const, 'held' as const)),
+    outcome: rarely(3, fc.constantFrom(...outcomes)),
+    warning: rarely(4, fc.constantFrom(...warnings)),
   })
 
   const meant = { job: jobOf('waiting', 'running', 'ended', 'any', 'unknown') }
@@ -335,5 +457,10 @@ function movesOf(swarm: Swarm) {
     advance,
     read,
     race,
+    accept,
+    openBatch,
+    addItems,
+    steer,
+    items,
   }
 }

@@ -1,7 +1,10 @@
 // Stores with a known fault, one each: a sound store behind a wrapper that lies in one place. A judge that lets one of them
 // pass is no judge.
 
-import type { ClaimedJob, HoldName, Store } from '../../src/store/store.ts'
+import { newId } from '../../src/id.ts'
+import { type BatchRecord, type BatchSettings, completionJob } from '../../src/job/batch.ts'
+import type { Limit, NewJob } from '../../src/job/record.ts'
+import type { ClaimedJob, FinishedBatch, HoldName, Store } from '../../src/store/store.ts'
 
 export type Break = (store: Store) => Partial<Store>
 
@@ -238,6 +241,137 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
+  'a rate of a queue that forgets its starts': (store) => ({
+    define: (queues) => store.define(queues.map(({ limit, ...rest }) => ({ ...rest, limit: withoutRate(limit) }))),
+  }),
+
+  'a rate of a key that forgets its starts': (store) => ({
+    define: (queues) =>
+      store.define(queues.map(({ keyLimit, ...rest }) => ({ ...rest, keyLimit: withoutRate(keyLimit) }))),
+  }),
+
+  'a completion that is told twice': (store) => {
+    const finished: FinishedBatch[] = []
+    store.subscribe({ onFinished: (each) => finished.push(each) })
+    return {
+      settle: async (requests) => {
+        const answers = await store.settle(requests)
+        for (const { name, ...completion } of finished.splice(0)) {
+          const target = (await store.batch({ id: completion.batchId }))?.onComplete
+          if (target) await store.enqueue([{ jobs: [completionJob(target, completion, newId())] }])
+        }
+        return answers
+      },
+    }
+  },
+
+  'a batch that is finished while an item runs': (store) => seenThrough(store, hasFinishedEarly),
+
+  'a pause that lets items start': (store) => ({
+    claim: async (request) => {
+      const { batches } = await store.batches({ state: 'paused', limit: 100, after: null })
+      const steer = (as: 'pause' | 'resume') =>
+        Promise.all(batches.map(({ id, pausedBy }) => store.steerBatch({ batch: id, as, by: pausedBy, reason: null })))
+      await steer('resume')
+      const claimed = await store.claim(request)
+      await steer('pause')
+      return claimed
+    },
+  }),
+
+  'a batch that runs more items than it may': (store) => {
+    const real = new Map<string, BatchSettings>()
+    const openBatch: Store['openBatch'] = async (settings) => {
+      const opened = await store.openBatch({ ...settings, concurrency: null })
+      if ('refused' in opened) return opened
+      if (opened.created) real.set(settings.id, settings)
+      return { ...opened, batch: { ...opened.batch, ...real.get(opened.batch.id) } }
+    }
+    return { ...seenThrough(store, (batch) => ({ ...batch, ...real.get(batch.id) })), openBatch }
+  },
+
+  'counts that forget the dead': (store) => seenThrough(store, (batch) => ({ ...batch, dead: 0 })),
+
+  'counts that retention takes away': (store) => ({
+    sweep: async (request) => {
+      const done = (await store.jobs({ queue: null, state: 'done', limit: 1_000, after: null })).jobs
+      const report = await store.sweep(request)
+      for (const { id } of done.filter(({ batch }) => batch !== null)) await store.alter([{ as: 'delete', id }])
+      return report
+    },
+  }),
+
+  'costs that forget the attempts that failed': (store) => ({
+    settle: (requests) =>
+      store.settle(
+        requests.map(({ settlement, ...rest }) => ({
+          ...rest,
+          settlement: settlement.as === 'retry' ? { ...settlement, costs: null } : settlement,
+        })),
+      ),
+  }),
+
+  'a retry of what failed that forgets the last': (store) => ({
+    steerBatch: async (request) => {
+      if (request.as !== 'retryFailed') return store.steerBatch(request)
+      const dead = { state: 'dead', outcome: null, warning: null, limit: 1_000, after: null } as const
+      const [, ...rest] = (await store.items({ batch: request.batch, ...dead })).jobs
+      if (rest.length > 0) await store.requeue(rest.map(({ id }) => id))
+      const batch = await store.batch({ id: request.batch })
+      return batch?.state === 'open' || rest.length > 0
+        ? (batch as BatchRecord)
+        : store.steerBatch({ ...request, as: 'retryFailed' })
+    },
+  }),
+
+  'a retry of what failed that revives the cancelled': (store) => ({
+    steerBatch: async (request) => {
+      const answer = await store.steerBatch(request)
+      if (request.as !== 'retryFailed' || 'refused' in answer) return answer
+      const cancelled = { state: 'cancelled', outcome: null, warning: null, limit: 1_000, after: null } as const
+      const { jobs } = await store.items({ batch: request.batch, ...cancelled })
+      for (const { queue, payload } of jobs) await store.enqueue([{ jobs: [plainJob(queue, payload)] }])
+      return answer
+    },
+  }),
+
+  'a retry of what failed that begins no round': (store) => seenThrough(store, (batch) => ({ ...batch, round: 1 })),
+
+  'a submission that is made again and adds all of it': (store) => ({
+    addItems: ({ jobs, batch }) => store.addItems({ at: null, jobs, batch }),
+  }),
+
+  'a batch that never gives up': (store) => {
+    const shares = new Map<string, number | null>()
+    const openBatch: Store['openBatch'] = async (settings) => {
+      const opened = await store.openBatch({ ...settings, failShare: null })
+      if ('refused' in opened) return opened
+      if (opened.created) shares.set(settings.id, settings.failShare)
+      return { ...opened, batch: { ...opened.batch, failShare: shares.get(opened.batch.id) ?? null } }
+    }
+    return { ...seenThrough(store, (batch) => ({ ...batch, failShare: shares.get(batch.id) ?? null })), openBatch }
+  },
+
+  'a deletion that leaves the items': (store) => ({
+    steerBatch: async (request) => {
+      if (request.as !== 'delete') return store.steerBatch(request)
+      const ended = { state: 'done', outcome: null, warning: null, limit: 1_000, after: null } as const
+      const { jobs } = await store.items({ batch: request.batch, ...ended })
+      const answer = await store.steerBatch(request)
+      for (const { queue, payload } of jobs) await store.enqueue([{ jobs: [plainJob(queue, payload)] }])
+      return answer
+    },
+  }),
+
+  'an accept that leaves its entry behind': (store) => ({
+    accept: async (request) => {
+      const entry = await store.kvGet(request.key)
+      const answer = await store.accept(request)
+      if (entry && answer !== 'stale') await store.kvWrite([{ as: 'put', key: request.key, ...entry, ttlMs: null }])
+      return answer
+    },
+  }),
+
   'a key-value entry that outlives its time': (store) => ({
     kvWrite: (writes) => store.kvWrite(writes.map((write) => ('ttlMs' in write ? { ...write, ttlMs: null } : write))),
   }),
@@ -251,6 +385,39 @@ export function withFault(store: Store, fault: Break): Store {
       return typeof value === 'function' ? value.bind(target) : value
     },
   })
+}
+
+function withoutRate(limit: Limit | null): Limit | null {
+  return limit?.concurrency == null ? null : { concurrency: limit.concurrency, rate: null }
+}
+
+/** The store with every batch shown in another way. */
+function seenThrough(store: Store, show: (batch: BatchRecord) => BatchRecord): Partial<Store> {
+  return {
+    batch: async (name) => {
+      const batch = await store.batch(name)
+      return batch && show(batch)
+    },
+    batches: async (query) => {
+      const page = await store.batches(query)
+      return { ...page, batches: page.batches.map(show) }
+    },
+    steerBatch: async (request) => {
+      const answer = await store.steerBatch(request)
+      return 'refused' in answer ? answer : show(answer)
+    },
+  }
+}
+
+function hasFinishedEarly(batch: BatchRecord): BatchRecord {
+  return batch.state === 'running' ? { ...batch, state: 'done' } : batch
+}
+
+function plainJob(queue: string, payload: string): NewJob {
+  return {
+    ...{ id: newId(), idGiven: false, queue, payload, headers: null, priority: 5, maxAttempts: 1, timeoutMs: null },
+    ...{ delayMs: 0, runAt: null, startBefore: null, dedup: null, idempotency: null, limitKey: null },
+  }
 }
 
 function rememberClaims() {

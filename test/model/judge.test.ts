@@ -31,6 +31,16 @@ const kinds = [
   ...['applied', 'not applied'].map((kind) => `kvWrite: ${kind}`),
   ...['stale', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `advance: ${kind}`),
   ...['created', 'duplicate', 'replaced'].map((kind) => `advance: follow-up ${kind}`),
+  ...['created', 'not created'].map((kind) => `openBatch: ${kind}`),
+  ...['BATCH_NOT_FOUND', 'INVALID_STATE', 'DUPLICATE_JOB_ID'].map((kind) => `addItems: ${kind}`),
+  ...['created', 'duplicate', 'replaced'].map((kind) => `addItems: follow-up ${kind}`),
+  ...['queued', 'running', 'paused', 'done', 'cancelled', 'BATCH_NOT_FOUND'].map((kind) => `close: ${kind}`),
+  ...['paused', 'INVALID_STATE'].map((kind) => `pause: ${kind}`),
+  ...['open', 'queued', 'running', 'INVALID_STATE'].map((kind) => `resume: ${kind}`),
+  ...['cancelled', 'INVALID_STATE'].map((kind) => `cancel: ${kind}`),
+  ...['open', 'running', 'paused', 'done', 'INVALID_STATE'].map((kind) => `retryFailed: ${kind}`),
+  ...['cancelled', 'BATCH_NOT_FOUND'].map((kind) => `delete: ${kind}`),
+  ...['stale', 'follow-up created', 'DUPLICATE_JOB_ID'].map((kind) => `accept: ${kind}`),
 ]
 
 for (const [name, fault] of Object.entries(faults)) {

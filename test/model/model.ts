@@ -8,14 +8,32 @@
 // Order. Everything that needs an order takes the next `tick`: when a job was inserted (`born`), when it became ready
 // (`turn`). A claim takes ready jobs by priority, then by queue as named, then those that came back (`front`), then by turn.
 //
+// Items of batches lie in lanes of their own: which of the lanes of one queue and priority comes first is the store's choice.
+//
 // Limits. A job that has a key and finds no room is `held`, in line by priority, then those that came back, then by turn. Who
 // leaves room behind is remembered until somebody of that key comes, or the call ends: then the first of the line are let in.
+// A start counts for a rate until its window is over, and who is ready has one reserved.
+//
+// Batches (`batch-model.ts`). What an item's change means for its batch, that it is finished or given up, is looked at when
+// the call ends.
 
 import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
+import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
 import { defaults } from '../../src/job/bounds.ts'
-import type { EffectSet, EndState, JobError, JobRecord, JobState, NewJob, QueueSettings } from '../../src/job/record.ts'
+import type {
+  Costs,
+  EffectSet,
+  EndState,
+  JobError,
+  JobRecord,
+  JobState,
+  Limit,
+  NewJob,
+  QueueSettings,
+  Remarks,
+} from '../../src/job/record.ts'
 import { encodeWake } from '../../src/job/stored.ts'
 import {
   type DeathNotice,
@@ -26,6 +44,7 @@ import {
   type Verdict,
 } from '../../src/job/transition.ts'
 import type {
+  AcceptRequest,
   AdvanceRequest,
   AlterAnswer,
   AlterRequest,
@@ -37,6 +56,10 @@ import type {
   Enqueued,
   EnqueueRequest,
   HoldName,
+  ItemsAnswer,
+  ItemsQuery,
+  ItemsRequest,
+  OpenedBatch,
   ProgressAnswer,
   ProgressRequest,
   PurgeAnswer,
@@ -49,14 +72,20 @@ import type {
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
+  SteerRequest,
   SweepReport,
 } from '../../src/store/store.ts'
+import { type BatchesState, BatchModel, type ModelBatch } from './batch-model.ts'
 import { KvModel, type KvState } from './kv-model.ts'
 
 /** What the store chose where the contract leaves it the choice. */
 export interface Oracle {
   fence(id: string): string
   noticeId(notice: DeathNotice): string
+  /** Of the job that tells of it. */
+  completionId(completion: Completion): string
+  /** When this claim took the job, before or after others; Infinity where it did not. */
+  turnOf(id: string): number
 }
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] }
@@ -78,6 +107,8 @@ export interface ModelJob extends Mutable<JobRecord> {
   readonly hash: string | null
   /** When retention is over. */
   keepUntil: number
+  /** Its batch was deleted while it ran: it is gone when it ends. */
+  goesAtEnd: boolean
 }
 
 /** As for a key-value write, the version is named by the model's own. */
@@ -108,11 +139,21 @@ export interface ModelState {
   paused: Paused[]
   /** Limit keys that somebody has left, in that order, whose line has not been looked at since. */
   left: LimitName[]
+  /** Starts that count for a rate. */
+  starts: Start[]
   /** Queues whose limit was changed since the last sweep. */
   reviewed: string[]
   /** Every queue that was ever defined, paused or used. */
   queues: string[]
   kv: KvState
+  batches: BatchesState
+}
+
+/** Of a limit key or, where that is null, of a whole queue. */
+interface Start {
+  readonly queue: string
+  readonly key: string | null
+  readonly until: number
 }
 
 interface Paused {
@@ -133,9 +174,13 @@ const badSql = 'INVALID_OPTION'
 
 export class Model {
   state: ModelState
+  /** Whoever has a key stands in line first, and is let in when the call ends: by priority, whoever came first in it. */
+  readonly admitsLate: boolean
 
-  constructor(now: number) {
+  constructor(now: number, { admitsLate = false } = {}) {
+    this.admitsLate = admitsLate
     const kv = { entries: [], tick: 0, versions: [] }
+    const batches = { batches: [], touched: [], told: [] }
     this.state = {
       now,
       wasSetBack: false,
@@ -146,20 +191,31 @@ export class Model {
       settings: [],
       paused: [],
       left: [],
+      starts: [],
       reviewed: [],
       queues: [],
       kv,
+      batches,
     }
   }
 
   clone(): Model {
-    const copy = new Model(0)
+    const copy = new Model(0, { admitsLate: this.admitsLate })
     copy.state = copyOf(this.state)
     return copy
   }
 
   get kv(): KvModel {
     return new KvModel(this.state.kv, this.state.now)
+  }
+
+  get batches(): BatchModel {
+    return new BatchModel(this.state.batches, this.state.now, (id) => this.itemsOf(id))
+  }
+
+  /** In the order of their submission. */
+  itemsOf(id: string): ModelJob[] {
+    return [...this.state.live, ...this.state.ended].filter((job) => job.batch === id).sort((a, b) => a.born - b.born)
   }
 
   /** Time passes, or is set back. */
@@ -195,21 +251,22 @@ export class Model {
 
   // Enqueue
 
-  enqueue(requests: readonly EnqueueRequest[]): EnqueueAnswer[] {
-    return this.#letInAfter(requests.map(({ jobs }) => this.#wholeOrNot(() => this.#enqueueAll(jobs))))
+  enqueue(requests: readonly EnqueueRequest[], oracle: Oracle): EnqueueAnswer[] {
+    const answers = requests.map(({ jobs }) => this.#wholeOrNot(() => this.#enqueueAll(jobs)))
+    return this.#settleUp(answers, oracle)
   }
 
-  #enqueueAll(jobs: readonly NewJob[]): Enqueued[] | Refused {
+  #enqueueAll(jobs: readonly NewJob[], batch: string | null = null): Enqueued[] | Refused {
     const enqueued: Enqueued[] = []
     for (const job of jobs) {
-      const answer = this.#enqueueOne(job)
+      const answer = this.#enqueueOne(job, batch)
       if (isRefused(answer)) return answer
       enqueued.push(answer)
     }
     return enqueued
   }
 
-  #enqueueOne(job: NewJob): Enqueued | Refused {
+  #enqueueOne(job: NewJob, batch: string | null = null): Enqueued | Refused {
     const { now, live, ended } = this.state
     this.#mention(job.queue)
     if (job.idempotency) {
@@ -224,15 +281,15 @@ export class Model {
       if (!job.dedup?.replace || !holder || !isWaiting(holder)) return { id: slot.id, status: 'duplicate' }
       holder.payload = job.payload
       holder.headers = job.headers
-      this.#wait(holder, dueAt, false)
+      this.#wait(holder, dueAt, false, job.limitKey)
       return { id: slot.id, status: 'duplicate', replaced: true }
     }
     if (live.some(({ id }) => id === job.id)) return no('DUPLICATE_JOB_ID')
-    this.#insert(job, dueAt)
+    this.#insert(job, dueAt, batch)
     return { id: job.id, status: 'created' }
   }
 
-  #insert(job: NewJob, dueAt: number): void {
+  #insert(job: NewJob, dueAt: number, batch: string | null): void {
     const { id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore, dedup, idempotency } = job
     const { limitKey } = job
     const created: ModelJob = {
@@ -246,7 +303,7 @@ export class Model {
         cancelRequested: false,
       },
       progress: null,
-      ...{ finishedAt: null, result: null, error: null, remarks: null, limitKey, batch: null, history: [] },
+      ...{ finishedAt: null, result: null, error: null, remarks: null, limitKey, batch, history: [] },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
       ...{
         born: this.#tick(),
@@ -259,7 +316,7 @@ export class Model {
         cancelEffects: [],
         started: false,
       },
-      ...{ hash: idempotency?.hash ?? null, keepUntil: 0 },
+      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, goesAtEnd: false },
       scope: dedup === null ? null : typeof dedup.scope === 'object' ? 'window' : dedup.scope,
     }
     this.state.live.push(created)
@@ -271,14 +328,20 @@ export class Model {
   }
 
   /** Scheduled when it is due later, else ready now or, where its key has no room, held. */
-  #wait(job: ModelJob, dueAt: number, front: boolean): void {
-    this.#admitEarlier(job)
+  #wait(job: ModelJob, dueAt: number, front: boolean, limitKey: string | null = job.limitKey): void {
+    for (const key of new Set([job.limitKey, limitKey])) this.#admitEarlier({ queue: job.queue, limitKey: key })
     this.#leave(job)
+    job.limitKey = limitKey
+    this.batches.touch(job.batch)
     job.runAt = dueAt
     job.front = front
     job.turn = this.#tick()
     if (dueAt > this.state.now) job.state = 'scheduled'
-    else if (this.#line(job).length === 0 && this.#room(job) > 0) job.state = 'ready'
+    else if (job.limitKey === null) job.state = 'ready'
+    else if (this.admitsLate) {
+      job.state = 'held'
+      this.#knock(job)
+    } else if (this.#line(job).length === 0 && this.#room(job) > 0) job.state = 'ready'
     else {
       job.state = 'held'
       this.#admit(job)
@@ -291,13 +354,18 @@ export class Model {
   #leave(job: ModelJob): void {
     const had = job.state === 'ready' || job.state === 'running'
     job.state = 'scheduled' // neither, until it is said where it comes to
-    const { queue, limitKey: key } = job
-    if (!had || key === null || this.#line(job).length === 0) return
+    const { limitKey: key } = job
+    if (had && key !== null && this.#line(job).length > 0) this.#knock(job)
+  }
+
+  /** Somebody has left, or stands in line: it is looked at soon. */
+  #knock({ queue, limitKey }: Keyed): void {
+    const key = limitKey as string
     if (!this.state.left.some((each) => isSameKey(each, { queue, key }))) this.state.left.push({ queue, key })
   }
 
-  #admitEarlier({ queue, limitKey: key }: ModelJob): void {
-    if (key !== null && this.state.left.some((each) => isSameKey(each, { queue, key }))) {
+  #admitEarlier({ queue, limitKey: key }: Keyed): void {
+    if (!this.admitsLate && key !== null && this.state.left.some((each) => isSameKey(each, { queue, key }))) {
       this.#admit({ queue, limitKey: key })
     }
   }
@@ -311,11 +379,57 @@ export class Model {
   }
 
   #room({ queue, limitKey }: Keyed): number {
-    const concurrency = this.#settingsOf(queue)?.keyLimit?.concurrency ?? null
-    if (limitKey === null || concurrency === null) return Number.POSITIVE_INFINITY
-    const hasRoom = (job: ModelJob) => job.state === 'ready' || job.state === 'running'
-    const admitted = this.state.live.filter((job) => job.queue === queue && job.limitKey === limitKey && hasRoom(job))
-    return concurrency - admitted.length
+    const limit = limitKey === null ? null : (this.#settingsOf(queue)?.keyLimit ?? null)
+    const of = (state: JobState) =>
+      this.state.live.filter((job) => job.queue === queue && job.limitKey === limitKey && job.state === state).length
+    const started = this.#startsOf(queue, limitKey).length
+    return roomIn(limit, { admitted: of('ready') + of('running'), used: of('ready') + started })
+  }
+
+  /** Those that count now, the first to be over first. */
+  #startsOf(queue: string, key: string | null): Start[] {
+    return this.state.starts
+      .filter((start) => start.queue === queue && start.key === key && start.until > this.state.now)
+      .sort((a, b) => a.until - b.until)
+  }
+
+  #noteStart({ queue, limitKey }: ModelJob): void {
+    const { limit = null, keyLimit = null } = this.#settingsOf(queue) ?? {}
+    const note = (key: string | null, of: Limit | null) =>
+      of?.rate ? [{ queue, key, until: this.state.now + of.rate.windowMs }] : []
+    const ofKey = limitKey === null ? [] : note(limitKey, keyLimit)
+    this.state.starts = [...this.state.starts, ...note(null, limit), ...ofKey]
+  }
+
+  /** When time alone lets in the next of a line, or lets the next of a queue start. */
+  #nextStarts(): number[] {
+    const ofKeys = this.#lines().flatMap((job) => {
+      const of = (state: JobState) =>
+        this.state.live.filter((each) => isSameLine(each, job) && each.state === state).length
+      const { concurrency = null, rate = null } = this.#settingsOf(job.queue)?.keyLimit ?? {}
+      if (this.#room(job) > 0) return [this.state.now]
+      if (!rate || (concurrency !== null && of('ready') + of('running') >= concurrency)) return []
+      return (
+        this.#startsOf(job.queue, job.limitKey).map(({ until }) => until)[
+          this.#startsOf(job.queue, job.limitKey).length + of('ready') - rate.count
+        ] ?? []
+      )
+    })
+    const ofQueues = this.state.settings.flatMap(({ name, limit }) => {
+      const starts = this.#startsOf(name, null)
+      const isWaited = this.state.live.some((job) => job.queue === name && job.state === 'ready')
+      return isWaited && limit?.rate ? (starts[starts.length - limit.rate.count]?.until ?? []) : []
+    })
+    return [...ofKeys, ...ofQueues]
+  }
+
+  /** One of each line, by queue and key. */
+  #lines(): ModelJob[] {
+    const held = this.state.live.filter(({ state }) => state === 'held')
+    const lines = [...new Map(held.map((job) => [`${job.queue} ${job.limitKey}`, job])).values()]
+    return lines.sort(
+      (a, b) => this.#noOf(a.queue) - this.#noOf(b.queue) || compare(a.limitKey ?? '', b.limitKey ?? ''),
+    )
   }
 
   #admit(key: Keyed): number {
@@ -325,10 +439,129 @@ export class Model {
     return next.length
   }
 
-  /** The call is over: whoever left has made room. */
-  #letInAfter<T>(answer: T): T {
-    for (const { queue, key: limitKey } of [...this.state.left]) this.#admit({ queue, limitKey })
+  /** The call is over: whoever left has made room, and batches may be finished. */
+  #settleUp<T>(answer: T, oracle: Oracle): T {
+    this.#admitLeft()
+    this.#conclude(oracle)
+    this.#admitLeft()
     return answer
+  }
+
+  #admitLeft(): void {
+    for (const { queue, key: limitKey } of [...this.state.left]) this.#admit({ queue, limitKey })
+  }
+
+  // Batches
+
+  openBatch(settings: BatchSettings): OpenedBatch {
+    return this.batches.open(settings)
+  }
+
+  addItems({ batch: id, at, jobs }: ItemsRequest, oracle: Oracle): ItemsAnswer {
+    const batch = this.batches.find(id)
+    if (!batch) return no('BATCH_NOT_FOUND')
+    const { submitted, isClosed } = batch
+    const added = jobs.slice(submitted - (at ?? submitted))
+    if (at !== null && at > submitted) return no('INVALID_STATE')
+    if (added.length === 0) return { submitted, enqueued: [] }
+    if (isClosed) return no('INVALID_STATE')
+    const enqueued = this.#wholeOrNot(() => this.#enqueueAll(added, id))
+    if (isRefused(enqueued)) return enqueued
+    this.batches.change(id, { submitted: submitted + added.length })
+    return this.#settleUp({ submitted: submitted + added.length, enqueued }, oracle)
+  }
+
+  steerBatch(request: SteerRequest, oracle: Oracle): BatchRecord | Refused {
+    const batch = this.batches.find(request.batch)
+    if (!batch) return no('BATCH_NOT_FOUND')
+    if (this.batches.isTooLate(batch, request.as)) return no('INVALID_STATE')
+    const before = this.batches.record(batch)
+    this.#steer(batch, request)
+    this.batches.touch(batch.id)
+    this.#settleUp(null, oracle)
+    const after = this.batches.find(batch.id)
+    return after ? this.batches.record(after) : before
+  }
+
+  #steer(batch: ModelBatch, { as, by, reason }: SteerRequest): void {
+    if (as === 'close') this.batches.change(batch.id, { isClosed: true })
+    else if (as === 'pause') this.batches.pause(batch, by)
+    else if (as === 'resume') this.batches.resume(batch)
+    else if (as === 'cancel') this.#cancelBatch(batch, reason)
+    else if (as === 'retryFailed') this.#retryFailed(batch)
+    else this.#deleteBatch(batch)
+  }
+
+  /** What waits is cancelled, what runs is asked to give up. */
+  #cancelBatch(batch: ModelBatch, reason: string | null): void {
+    if (batch.isCancelled) return
+    this.batches.cancel(batch, reason)
+    for (const job of this.itemsOf(batch.id)) {
+      if (job.hold) job.cancelRequested = true
+      else if (isWaiting(job)) this.#end(job, 'cancelled', null)
+    }
+  }
+
+  /** One whose id or key somebody else has by now stays dead. */
+  #retryFailed(batch: ModelBatch): void {
+    for (const job of this.itemsOf(batch.id)) {
+      if (job.state === 'dead' && this.#heldBy(job) === undefined) this.#revive(job)
+    }
+  }
+
+  /** Gone at once, with all that has ended or waits; what runs goes when it ends. */
+  #deleteBatch(batch: ModelBatch): void {
+    const items = this.itemsOf(batch.id)
+    this.batches.drop(({ id }) => id === batch.id)
+    const running = items.filter(({ hold }) => hold !== null)
+    for (const job of running) Object.assign(job, { cancelRequested: true, goesAtEnd: true, batch: null })
+    this.#forget((job) => items.includes(job) && !running.includes(job))
+  }
+
+  items({ batch: id, state, outcome, warning }: Omit<ItemsQuery, 'limit' | 'after'>): JobRecord[] {
+    const items = this.batches.find(id) ? this.itemsOf(id) : []
+    return items
+      .filter((job) => state === null || job.state === state)
+      .filter((job) => outcome === null || job.remarks?.outcome === outcome)
+      .filter((job) => warning === null || job.remarks?.warning === warning)
+      .map(record)
+  }
+
+  /** Whether those whose items were changed are given up, or finished. */
+  #conclude(oracle: Oracle): void {
+    for (let ids = this.batches.takeTouched(); ids.length > 0; ids = this.batches.takeTouched()) {
+      for (const id of ids) this.#judge(id, oracle)
+    }
+  }
+
+  #judge(id: string, oracle: Oracle): void {
+    const doomed = this.batches.find(id)
+    const reason = doomed ? this.batches.despair(doomed) : null
+    if (doomed && reason !== null) this.#cancelBatch(doomed, reason)
+    const batch = this.batches.find(id)
+    if (!batch || !this.batches.isOver(batch)) return
+    const completion = this.batches.finish(batch)
+    const { onComplete } = batch
+    // One that is refused tells nobody, and the batch is finished all the same.
+    const tell = (target: NonNullable<typeof onComplete>) =>
+      this.#enqueueOne(completionJob(target, completion, oracle.completionId(completion)))
+    if (onComplete) this.#wholeOrNot(() => tell(onComplete))
+  }
+
+  /** A job that waits for something outside is done, if what it left in the key-value store is still there. */
+  accept(request: AcceptRequest, oracle: Oracle): { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused {
+    const { key, version, result, remarks, effects } = request
+    const answer = this.#wholeOrNot(() => {
+      const job = this.find(request.id)
+      if (job?.state !== 'scheduled' || this.kv.versionOf(this.kv.get(key)) !== version) return 'stale' as const
+      this.kv.write({ as: 'delete', key })
+      this.batches.spend(job.batch, remarks?.costs ?? null)
+      Object.assign(job, { result, remarks })
+      this.#end(job, 'done', null)
+      const enqueued = this.#apply(effects ? [effects] : [])
+      return isRefused(enqueued) ? enqueued : { enqueued }
+    })
+    return this.#settleUp(answer, oracle)
   }
 
   /** Who holds the key now. */
@@ -347,13 +580,14 @@ export class Model {
   }
 
   /** A cursor and what its step brings: both, or neither. */
-  advance({ key, version, value, jobs }: AdvanceRequest): ModelAdvanceAnswer {
-    return this.#wholeOrNot((): ModelAdvanceAnswer => {
+  advance({ key, version, value, jobs }: AdvanceRequest, oracle: Oracle): ModelAdvanceAnswer {
+    const answer = this.#wholeOrNot((): ModelAdvanceAnswer => {
       const moved = this.kv.write({ as: 'compareAndSet', key, version, value, ttlMs: null })
       if (!moved.applied) return 'stale'
       const enqueued = this.#enqueueAll(jobs)
       return isRefused(enqueued) ? enqueued : { write: moved.write, enqueued }
     })
+    return this.#settleUp(answer, oracle)
   }
 
   // Claim, renew, settle
@@ -377,24 +611,39 @@ export class Model {
       const wanted = this.inOrder(queues)
         .filter((job) => !this.#pauseOf(job.queue) && !this.#isOverdue(job) && !misses(job))
         .filter((job) => compareLanes(laneOf(job, names), laneOf(turn, names)) <= 0 === isFirst)
-      for (const job of wanted) {
-        if (claimed.length < max && this.#roomInQueue(job.queue) > 0) {
-          claimed.push(this.#lend(job, { leaseMs, worker }, oracle))
-        }
+      while (claimed.length < max) {
+        const next = this.#nextToStart(wanted, oracle)
+        if (!next) break
+        claimed.push(this.#lend(next, { leaseMs, worker }, oracle))
       }
       if (isFirst) yield
     }
-    return this.#letInAfter(claimed)
+    return this.#settleUp(claimed, oracle)
+  }
+
+  /** The first of its lane; of the lanes of one queue and priority, whichever the store took it from. */
+  #nextToStart(wanted: readonly ModelJob[], oracle: Oracle): ModelJob | undefined {
+    const may = wanted.filter(
+      (job) => job.state === 'ready' && this.#roomInQueue(job.queue) > 0 && this.batches.room(job.batch) > 0,
+    )
+    const [first] = may
+    const isBeside = (job: ModelJob) => job.queue === first?.queue && job.priority === first.priority
+    const lanes = new Set(may.filter(isBeside).map(({ batch }) => batch))
+    const firsts = [...lanes].map((lane) => may.find((job) => isBeside(job) && job.batch === lane) as ModelJob)
+    return firsts.sort((a, b) => compareNumbers(oracle.turnOf(a.id), oracle.turnOf(b.id)))[0]
   }
 
   #roomInQueue(queue: string): number {
-    const concurrency = this.#settingsOf(queue)?.limit?.concurrency ?? Number.POSITIVE_INFINITY
-    return concurrency - this.state.live.filter((job) => job.queue === queue && job.state === 'running').length
+    const admitted = this.state.live.filter((job) => job.queue === queue && job.state === 'running').length
+    const used = this.#startsOf(queue, null).length
+    return roomIn(this.#settingsOf(queue)?.limit ?? null, { admitted, used })
   }
 
   #lend(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
     const { now } = this.state
     this.#free(job, ['waiting'])
+    this.#noteStart(job)
+    this.batches.start(job.batch)
     job.state = 'running'
     job.attempts += 1
     job.started = true
@@ -414,6 +663,23 @@ export class Model {
     return this.state.live
       .filter((job) => job.state === 'ready' && names.includes(job.queue))
       .sort((a, b) => compareLanes(laneOf(a, names), laneOf(b, names)) || a.turn - b.turn)
+  }
+
+  /**
+   * Jobs that have become ready since that tick, and one of them by way of a line: in which order those of different keys
+   * came is the store's to say. Those of one key, and those of none, keep theirs.
+   */
+  adoptOrder(ids: readonly string[], since: number): void {
+    const fresh = this.inOrder(null).filter(({ turn }) => turn > since)
+    const lanes = Map.groupBy(fresh, ({ queue, priority, batch, front }) => `${queue} ${priority} ${batch} ${front}`)
+    for (const jobs of lanes.values()) {
+      const listed = jobs.toSorted((a, b) => ids.indexOf(a.id) - ids.indexOf(b.id))
+      const ofKey = (list: readonly ModelJob[], key: string | null) => list.filter(({ limitKey }) => limitKey === key)
+      const keys = new Set(jobs.map(({ limitKey }) => limitKey))
+      const isFit = [...keys].every((key) => isDeepStrictEqual(ofKey(listed, key), ofKey(jobs, key)))
+      const turns = jobs.map(({ turn }) => turn)
+      if (isFit) for (const [i, job] of listed.entries()) job.turn = turns[i] as number
+    }
   }
 
   #isOverdue(job: ModelJob): boolean {
@@ -440,7 +706,8 @@ export class Model {
   }
 
   settle(requests: readonly SettleRequest[], oracle: Oracle): SettleAnswer[] {
-    return this.#letInAfter(requests.map((request) => this.#settleOne(request, oracle)))
+    const answers = requests.map((request) => this.#settleOne(request, oracle))
+    return this.#settleUp(answers, oracle)
   }
 
   #settleOne(request: SettleRequest, oracle: Oracle): SettleAnswer {
@@ -449,7 +716,8 @@ export class Model {
     const answer = this.#wholeOrNot(() => this.#landHeld(request, settlement, oracle))
     if (!isRefused(answer)) return answer
     const error = effectError(answer)
-    const failure = { as: 'retry', error, delayMs: retryDelayMs, ending: 'failed' } as const
+    const costs = remarksOf(settlement)?.costs ?? null
+    const failure = { as: 'retry', error, delayMs: retryDelayMs, ending: 'failed', costs } as const
     const failed = this.#wholeOrNot(() => this.#landHeld(request, failure, oracle))
     if (!isRefused(failed)) return { failed: answer, state: failed.state }
     // A requested cancel whose own effects fail: it is cancelled all the same, without them.
@@ -461,9 +729,11 @@ export class Model {
   #landHeld(request: HoldName, settlement: Settlement, oracle: Oracle): Landed | Refused {
     const job = this.#held(request) as ModelJob
     const verdict = settled(job, settlement, this.state.now)
-    const staged = 'effects' in settlement && settlement.effects ? [settlement.effects] : []
+    const isPutOff = verdict.to === 'scheduled' || verdict.to === 'ready'
+    const isMeant = settlement.as !== 'snooze' || isPutOff
+    const staged = 'effects' in settlement && settlement.effects && isMeant ? [settlement.effects] : []
     const effects = [...staged, ...(verdict.to === 'cancelled' ? job.cancelEffects : [])]
-    this.#land(job, verdict, oracle, settlement.as === 'done' ? settlement : null)
+    this.#land(job, verdict, oracle, settlement)
     const { state } = job
     const enqueued = this.#apply(effects)
     if (isRefused(enqueued)) return enqueued
@@ -479,12 +749,15 @@ export class Model {
   }
 
   /** The attempt is over: writes it down, and moves the job to where the verdict says. */
-  #land(job: ModelJob, verdict: Verdict, oracle: Oracle, done: DoneSettlement | null): void {
+  #land(job: ModelJob, verdict: Verdict, oracle: Oracle, settlement: Settlement | null): void {
     const { now } = this.state
     const { worker, startedAt } = job.hold as NonNullable<JobRecord['hold']>
     const { ending, error } = verdict
-    const ended = { attempt: job.attempts, worker, startedAt, endedAt: now, ending, ...(error && { error }) }
-    job.history = remember(job.history, ended)
+    const remarks = settlement && remarksOf(settlement)
+    const costs = remarks?.costs ?? null
+    const facts = { ...(error && { error }), ...(costs && { costs }) }
+    job.history = remember(job.history, { attempt: job.attempts, worker, startedAt, endedAt: now, ending, ...facts })
+    this.batches.spend(job.batch, costs)
     job.attempts = verdict.attempts
     job.hold = null
     job.progress = null
@@ -494,8 +767,8 @@ export class Model {
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
     } else {
-      job.result = done?.result ?? null
-      job.remarks = done?.remarks ?? null
+      job.result = settlement?.as === 'done' ? settlement.result : null
+      job.remarks = remarks
       job.error = error
       this.#end(job, verdict.to, oracle)
     }
@@ -510,9 +783,11 @@ export class Model {
     job.state = state
     job.finishedAt = now
     job.keepUntil = now + retainMs
-    this.#free(job, ['live', 'waiting'])
+    this.#free(job, job.goesAtEnd ? ['live', 'waiting', 'window'] : ['live', 'waiting'])
     this.state.live = this.state.live.filter((other) => other !== job)
-    if (retainMs > 0) this.state.ended.push(job)
+    this.batches.touch(job.batch)
+    if (retainMs > 0 && !job.goesAtEnd) this.state.ended.push(job)
+    else this.batches.remember(job)
     if (state === 'dead' && settings?.onDead && oracle) this.#tell(settings.onDead, job, oracle)
   }
 
@@ -558,7 +833,7 @@ export class Model {
       .filter((job) => !leaves(job))
       .slice(0, max)
     for (const { born } of lapsed) this.#rescue(born, oracle)
-    this.#letInAfter(null)
+    this.#settleUp(null, oracle)
     for (const job of this.state.live) {
       // The clock was set back: no lease lasts longer than it was given for.
       if (job.hold) job.hold = { ...job.hold, expiresAt: Math.min(job.hold.expiresAt, now + job.leaseMs) }
@@ -571,14 +846,14 @@ export class Model {
       job.error = { name: 'Overdue', message: '' }
       this.#end(job, 'cancelled', null)
     }
-    this.#letInAfter(null)
+    this.#settleUp(null, oracle)
     yield
     const due = this.due()
       .filter((job) => !leaves(job))
       .slice(0, max)
     for (const job of due) this.#wait(job, now, false)
     yield
-    this.#letInAfter(null)
+    this.#settleUp(null, oracle)
     const admitted = this.#review()
     yield
     const pruned = this.#prune(max)
@@ -587,14 +862,10 @@ export class Model {
     return { rescued: lapsed.length, promoted: due.length, overdue: overdue.length, admitted, pruned, nextDueAt }
   }
 
-  /** Lets in whoever a limit that was changed has room for, key by key. */
+  /** Lets in whoever there is room for by now, line by line: a limit was changed, or a window is over. */
   #review(): number {
-    const held = this.state.live.filter(({ state, queue }) => state === 'held' && this.state.reviewed.includes(queue))
-    const keys = [...new Map(held.map((job) => [`${job.queue} ${job.limitKey}`, job])).values()]
     this.state.reviewed = []
-    return keys
-      .sort((a, b) => this.#noOf(a.queue) - this.#noOf(b.queue) || compare(a.limitKey ?? '', b.limitKey ?? ''))
-      .reduce((sum, { queue, limitKey }) => sum + this.#admit({ queue, limitKey }), 0)
+    return this.#lines().reduce((sum, { queue, limitKey }) => sum + this.#admit({ queue, limitKey }), 0)
   }
 
   #noOf(queue: string): number {
@@ -640,7 +911,8 @@ export class Model {
     const { ended, slots, now } = this.state
     return (
       [...ended.filter((job) => job.keepUntil <= now), ...slots.filter((slot) => slot.until <= now)].length +
-      this.kv.garbage()
+      this.kv.garbage() +
+      this.batches.garbage()
     )
   }
 
@@ -649,10 +921,19 @@ export class Model {
     const { now } = this.state
     const pruned = this.garbage()
     assert.ok(pruned <= max, 'more to prune than one sweep may: the model cannot know which')
+    for (const job of this.state.ended) if (job.keepUntil <= now) this.batches.remember(job)
     this.state.ended = this.state.ended.filter((job) => job.keepUntil > now)
     this.state.slots = this.state.slots.filter((slot) => slot.until > now)
     this.kv.prune()
+    this.#pruneBatches()
     return pruned
+  }
+
+  /** What is left of their items is of none. */
+  #pruneBatches(): void {
+    const isLeft = (job: ModelJob) => job.batch !== null && this.batches.find(job.batch) === undefined
+    this.batches.drop((batch) => this.batches.isPast(batch))
+    for (const job of this.state.ended) if (isLeft(job)) job.batch = null
   }
 
   nextDueAt(): number | null {
@@ -661,13 +942,15 @@ export class Model {
       const deadline = job.startBefore !== null && !job.started ? [job.startBefore] : []
       return job.state === 'scheduled' ? [job.runAt, ...deadline] : deadline
     })
-    return times.length > 0 ? Math.min(...times) : null
+    const all = [...times, ...this.#nextStarts()]
+    return all.length > 0 ? Math.min(...all) : null
   }
 
   // By hand: cancel, requeue
 
-  cancel(requests: readonly CancelRequest[]): CancelAnswer[] {
-    return this.#letInAfter(requests.map(({ id, effects }) => this.#wholeOrNot(() => this.#cancelOne(id, effects))))
+  cancel(requests: readonly CancelRequest[], oracle: Oracle): CancelAnswer[] {
+    const answers = requests.map(({ id, effects }) => this.#wholeOrNot(() => this.#cancelOne(id, effects)))
+    return this.#settleUp(answers, oracle)
   }
 
   #cancelOne(id: string, effects: EffectSet | null): CancelAnswer {
@@ -684,8 +967,8 @@ export class Model {
     return isRefused(enqueued) ? enqueued : { status: 'cancelled', enqueued }
   }
 
-  alter(requests: readonly AlterRequest[]): AlterAnswer[] {
-    return this.#letInAfter(this.#alterAll(requests))
+  alter(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
+    return this.#settleUp(this.#alterAll(requests), oracle)
   }
 
   #alterAll(requests: readonly AlterRequest[]): AlterAnswer[] {
@@ -719,29 +1002,32 @@ export class Model {
     return { state }
   }
 
-  purge({ queue, states }: PurgeRequest): PurgeAnswer {
+  purge({ queue, states }: PurgeRequest, oracle: Oracle): PurgeAnswer {
     const isMeant = (job: ModelJob) => job.queue === queue && (states as readonly string[]).includes(job.state)
-    return this.#letInAfter({ deleted: this.#forget(isMeant) })
+    return this.#settleUp({ deleted: this.#forget(isMeant) }, oracle)
   }
 
   #forget(isMeant: (job: ModelJob) => boolean): number {
     const gone = [...this.state.live, ...this.state.ended].filter(isMeant)
     this.state.live = this.state.live.filter((job) => !gone.includes(job))
     this.state.ended = this.state.ended.filter((job) => !gone.includes(job))
-    for (const job of gone) this.#leave(job)
+    for (const job of gone) {
+      this.#leave(job)
+      this.batches.touch(job.batch)
+    }
     this.state.slots = this.state.slots.filter((slot) => !gone.some(({ born }) => born === slot.holder))
     return gone.length
   }
 
-  requeue(ids: readonly string[]): RequeueAnswer[] {
-    return this.#letInAfter(this.#requeueEach(ids))
+  requeue(ids: readonly string[], oracle: Oracle): RequeueAnswer[] {
+    return this.#settleUp(this.#requeueEach(ids), oracle)
   }
 
   #requeueEach(ids: readonly string[]): RequeueAnswer[] {
     return ids.map((id) => {
       const job = this.find(id)
       if (!job) return no('JOB_NOT_FOUND')
-      if (job.state !== 'dead') return no('INVALID_STATE')
+      if (job.state !== 'dead' || this.batches.find(job.batch)?.isCancelled) return no('INVALID_STATE')
       const heldBy = this.#heldBy(job)
       if (heldBy !== undefined) return no('INVALID_STATE', { heldBy })
       this.#revive(job)
@@ -749,8 +1035,8 @@ export class Model {
     })
   }
 
-  requeueAll({ filter, dryRun }: RequeueAllRequest): RequeueAllAnswer {
-    if (dryRun) return this.clone().requeueAll({ filter, dryRun: false })
+  requeueAll({ filter, dryRun }: RequeueAllRequest, oracle: Oracle): RequeueAllAnswer {
+    if (dryRun) return this.clone().requeueAll({ filter, dryRun: false }, oracle)
     const { queue, diedSince = 0, diedBefore = Number.POSITIVE_INFINITY, error = '' } = filter
     const skipped: { id: string; heldBy: string }[] = []
     let requeued = 0
@@ -758,13 +1044,18 @@ export class Model {
       if (job.state !== 'dead' || (queue !== undefined && job.queue !== queue)) continue
       if ((job.finishedAt ?? 0) < diedSince || (job.finishedAt ?? 0) >= diedBefore) continue
       if (!(job.error?.message ?? '').includes(error)) continue
-      const heldBy = this.#heldBy(job)
+      const heldBy = this.#heldBy(job) ?? this.#cancelledBatchOf(job)
       if (heldBy === undefined) {
         this.#revive(job)
         requeued += 1
       } else skipped.push({ id: job.id, heldBy })
     }
-    return { requeued, skipped }
+    return this.#settleUp({ requeued, skipped }, oracle)
+  }
+
+  #cancelledBatchOf({ batch: id }: ModelJob): string | undefined {
+    const batch = this.batches.find(id)
+    return batch?.isCancelled ? batch.id : undefined
   }
 
   /** By queue, then by death, then by birth. */
@@ -793,6 +1084,7 @@ export class Model {
     this.state.ended = this.state.ended.filter((other) => other !== job)
     this.state.live.push(job)
     job.remarks = null
+    this.batches.rearm(job.batch)
     this.#wait(job, this.state.now, false)
     if (job.scope === 'live' && job.dedupKey !== null) this.#take(job, job.dedupKey, Number.POSITIVE_INFINITY)
   }
@@ -865,7 +1157,7 @@ export class Model {
 /** Jobs are changed in place; everything else is replaced, never changed, so that copies may share it. */
 function copyOf(state: ModelState): ModelState {
   const copies = (jobs: readonly ModelJob[]) => jobs.map((job) => ({ ...job }))
-  const { live, ended, slots, settings, paused, queues, kv } = state
+  const { live, ended, slots, settings, paused, queues, kv, batches } = state
   return {
     ...state,
     ...{ live: copies(live), ended: copies(ended), slots: [...slots], settings: [...settings] },
@@ -874,6 +1166,7 @@ function copyOf(state: ModelState): ModelState {
       ...{ left: [...state.left], reviewed: [...state.reviewed] },
       queues: [...queues],
       kv: { ...kv, entries: [...kv.entries], versions: [...kv.versions] },
+      batches: { ...batches },
     },
   }
 }
@@ -887,15 +1180,37 @@ export function isWaiting({ state }: ModelJob): boolean {
 }
 
 type Keyed = Pick<ModelJob, 'queue' | 'limitKey'>
-type DoneSettlement = Extract<Settlement, { as: 'done' }>
+
+function isSameLine(a: Keyed, b: Keyed): boolean {
+  return a.queue === b.queue && a.limitKey === b.limitKey
+}
+
+/** `used`: starts that count for a rate, and those that are reserved. */
+function roomIn(limit: Limit | null, { admitted, used }: { readonly admitted: number; readonly used: number }): number {
+  const places = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
+  const starts = (limit?.rate?.count ?? Number.POSITIVE_INFINITY) - used
+  return Math.min(places, starts)
+}
+
+/** Of a job that is done, what was said of it; of any other, what its run has cost. */
+function remarksOf(settlement: Settlement): Remarks | null {
+  if (settlement.as === 'done') return settlement.remarks ?? null
+  const costs: Costs | null = 'costs' in settlement ? (settlement.costs ?? null) : null
+  return costs && { outcome: null, warning: null, costs }
+}
+
+function compareNumbers(a: number, b: number): number {
+  return a === b ? 0 : a - b
+}
 
 function isSameKey(a: LimitName, b: LimitName): boolean {
   return a.queue === b.queue && a.key === b.key
 }
 
 function record(job: ModelJob): JobRecord {
-  const { born, turn, front, freed, woken, fence, leaseMs, cancelEffects, started, scope, hash, keepUntil, ...known } =
+  const { born, turn, front, freed, woken, fence, leaseMs, cancelEffects, started, scope, hash, keepUntil, ...rest } =
     job
+  const { goesAtEnd, ...known } = rest
   return known
 }
 

@@ -3,17 +3,21 @@
 
 import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
+import type { BatchRecord } from '../../src/job/batch.ts'
 import type { JobRecord } from '../../src/job/record.ts'
 import type { JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
-import { compareRecords, plain, show } from './commands.ts'
+import { compareRecords, itemsAgree, plain, readItems, show } from './commands.ts'
 import type { Model } from './model.ts'
-import { givenIds } from './steps.ts'
+import { batchKeys, givenIds } from './steps.ts'
 
 export interface Observed {
   /** In the order of the pages. */
   readonly records: readonly JobRecord[]
   readonly stats: readonly QueueStats[]
   readonly kv: readonly (KvEntry & { readonly key: string })[]
+  /** In the order of the pages, each with its items. */
+  readonly batches: readonly (readonly [batch: BatchRecord, items: readonly JobRecord[]])[]
+  readonly keyed: readonly (readonly [key: string, batch: BatchRecord | null])[]
   /** The ids that are used again and again, and what each names now. */
   readonly named: readonly (readonly [id: string, job: JobRecord | null])[]
 }
@@ -26,6 +30,8 @@ export async function observe(store: Store): Promise<Observed> {
     records: await readRecords(store, { queue: null, state: null }),
     stats: await store.stats(),
     kv: await readKv(store),
+    batches: await readBatches(store),
+    keyed: await Promise.all(batchKeys.map(async (key) => [key, await store.batch({ key })] as const)),
     named: await Promise.all(givenIds.map(async (id) => [id, await store.job(id)] as const)),
   }
 }
@@ -55,6 +61,20 @@ async function readKv(store: Store): Promise<Observed['kv']> {
   throw new assert.AssertionError({ message: 'the pages of kv never end' })
 }
 
+async function readBatches(store: Store): Promise<Observed['batches']> {
+  const found: [BatchRecord, readonly JobRecord[]][] = []
+  let after: string | null = null
+  for (let pages = 0; pages < pagesMax; pages++) {
+    const page = await store.batches({ state: null, limit: 2, after })
+    for (const batch of page.batches) found.push([batch, await readItems(store, { batch: batch.id, ...everything })])
+    after = page.next
+    if (after === null) return found
+  }
+  throw new assert.AssertionError({ message: 'the pages of batches never end' })
+}
+
+const everything = { state: null, outcome: null, warning: null }
+
 /** How the store's state differs from the model's, or null. */
 export function differenceOf(model: Model, observed: Observed): string | null {
   return contentsDiffer(model, observed) ?? listsDiffer(model, observed)
@@ -62,7 +82,7 @@ export function differenceOf(model: Model, observed: Observed): string | null {
 
 /** The same, whatever the order. */
 export function contentsDiffer(model: Model, observed: Observed): string | null {
-  const parts = [recordsDiffer, namesDiffer, statsDiffer, kvDiffers]
+  const parts = [recordsDiffer, namesDiffer, statsDiffer, kvDiffers, batchesDiffer]
   return parts.map((differs) => differs(model, observed)).find((difference) => difference !== null) ?? null
 }
 
@@ -93,8 +113,12 @@ function listsDiffer(model: Model, { records }: Observed): string | null {
     const scheduled = model.state.live
       .filter((job) => job.queue === queue && job.state === 'scheduled')
       .sort((a, b) => a.runAt - b.runAt || a.born - b.born)
+    const lanes = [...new Set(model.inOrder([queue]).map(({ batch }) => batch))]
     const lists = [
-      ['ready', ids(of('ready')), ids(model.inOrder([queue]))],
+      ...lanes.map((lane) => {
+        const inLane = ({ batch }: { readonly batch: string | null }) => batch === lane
+        return ['ready', ids(of('ready').filter(inLane)), ids(model.inOrder([queue]).filter(inLane))] as const
+      }),
       ['scheduled', ids(of('scheduled')), ids(scheduled)],
     ] as const
     for (const [state, real, expected] of lists) {
@@ -140,4 +164,22 @@ function kvDiffers(model: Model, { kv }: Observed): string | null {
       return real !== undefined && real.key === entry.key && model.kv.acceptsEntry(entry.key, entry, real)
     })
   return agree ? null : `kv holds\n${show(kv, true)}\nand should hold\n${show(expected, true)}`
+}
+
+function batchesDiffer(model: Model, { batches, keyed }: Observed): string | null {
+  const expected = model.batches.records()
+  const real = batches.map(([batch]) => batch)
+  if (!isDeepStrictEqual(plain(real), plain(expected))) {
+    const at = expected.findIndex((batch, i) => !isDeepStrictEqual(plain(batch), plain(real[i])))
+    return `of ${expected.length} batches there are ${real.length}; one is\n${show(real[at], true)}\nand should be\n${show(expected[at], true)}`
+  }
+  for (const [{ id }, items] of batches) {
+    const wanted = model.items({ batch: id, ...everything })
+    if (!itemsAgree(wanted, items)) return `items are\n${show(items, true)}\nand should be\n${show(wanted, true)}`
+  }
+  for (const [key, batch] of keyed) {
+    const named = model.batches.findByKey(key)
+    if (batch?.id !== named?.id) return `the key ${key} names ${show(batch?.id)} and should name ${show(named?.id)}`
+  }
+  return null
 }

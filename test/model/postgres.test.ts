@@ -23,6 +23,7 @@ after(async () => {
 
 const inSchema = (clock: VirtualClock) => postgres({ pool, schema: `model ${schemas++}` })({ clock })
 
-test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25 }))
+// Without limits: who attends a gate lets in after the call, in an order that the model does not know yet.
+test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25, hasLimits: false }))
 
 test('the store does what the model says when', (t) => tellStories(t, inSchema))

@@ -2,12 +2,16 @@
 // says how to pick one ("the third of the holds that are gone"), so that it means something in every world it is tried in,
 // also after shrinking took away half of what came before. The universe is small on purpose: two dozen names meet often.
 
-import type { PurgeState } from '../../src/store/store.ts'
+import type { Costs, JobState, Remarks } from '../../src/job/record.ts'
+import type { PurgeState, Steering } from '../../src/store/store.ts'
 
 export const queueNames = ['a', 'b', 'c'] as const
 export const dedupKeys = ['k1', 'k2'] as const
 export const idempotencyKeys = ['i1', 'i2'] as const
 export const limitKeys = ['t1', 't2'] as const
+export const batchKeys = ['b1', 'b2'] as const
+export const outcomes = ['saved', 'duplicate'] as const
+export const warnings = ['slow', 'consent-wall'] as const
 export const kvKeys = ['x', 'x/1', 'x/é', 'y'] as const
 export const payloads = ['{"n":1}', '{"n":2}', '"é\\n"', 'null'] as const
 export const givenIds = [1, 2, 3].map((n) => `00000000-0000-4000-8000-00000000000${n}`)
@@ -19,7 +23,8 @@ export interface Pick<Among extends string> {
 }
 
 export type HoldPick = Pick<'current' | 'gone' | 'any'>
-export type JobPick = Pick<'waiting' | 'running' | 'dead' | 'ended' | 'any' | 'unknown'>
+export type JobPick = Pick<'waiting' | 'scheduled' | 'running' | 'dead' | 'ended' | 'any' | 'unknown'>
+export type BatchPick = Pick<'open' | 'closed' | 'finished' | 'any' | 'unknown'>
 
 /** Times are relative: they become times when the move is made. */
 export interface JobSpec {
@@ -56,13 +61,37 @@ export interface EffectsSpec {
 }
 
 export type SettleSpec = { readonly hold: HoldPick } & (
-  | { readonly as: 'done'; readonly result: string | null; readonly effects: EffectsSpec | null }
-  | { readonly as: 'retry'; readonly delayMs: number; readonly ending: 'failed' | 'timeout' | 'crashed' }
-  | { readonly as: 'dead'; readonly error: string; readonly effects: EffectsSpec | null }
+  | {
+      readonly as: 'done'
+      readonly result: string | null
+      readonly effects: EffectsSpec | null
+      readonly remarks: Remarks | null
+    }
+  | {
+      readonly as: 'retry'
+      readonly delayMs: number
+      readonly ending: 'failed' | 'timeout' | 'crashed'
+      readonly costs: Costs | null
+    }
+  | {
+      readonly as: 'dead'
+      readonly error: string
+      readonly effects: EffectsSpec | null
+      readonly costs: Costs | null
+    }
   | { readonly as: 'release' }
-  | { readonly as: 'snooze'; readonly delayMs: number }
+  | { readonly as: 'snooze'; readonly delayMs: number; readonly effects: EffectsSpec | null }
   | { readonly as: 'cancelled'; readonly effects: EffectsSpec | null }
 )
+
+/** How many may run at once, and how many may start within `windowMs`. */
+export interface LimitSpec {
+  readonly concurrency: number | null
+  readonly starts: number | null
+}
+
+/** The same for all rates: what a window that is changed does to starts that were noted is not promised. */
+export const windowMs = 5_000
 
 /** Which version of an entry is expected to stand there. */
 export type ExpectSpec = 'current' | 'stale' | 'absent' | 'never'
@@ -129,9 +158,42 @@ export type Move =
       readonly retainDoneMs: number
       readonly retainDeadMs: number
       readonly onDead: string | null
-      /** How many may run at once, of the queue and of each limit key. */
-      readonly limit: number | null
-      readonly keyLimit: number | null
+      /** Of the queue, and of each limit key. */
+      readonly limit: LimitSpec | null
+      readonly keyLimit: LimitSpec | null
+    }
+  | {
+      readonly do: 'openBatch'
+      readonly key: string | null
+      readonly concurrency: number | null
+      readonly failShare: number | null
+      readonly retainMs: number
+      /** The job that tells of its completion. */
+      readonly onComplete: JobSpec | null
+    }
+  | {
+      readonly do: 'addItems'
+      readonly batch: BatchPick
+      /** Where the submission goes on; `hole`: with an item missing before; null: wherever it is. */
+      readonly at: 'next' | 'again' | 'hole' | null
+      readonly jobs: readonly JobSpec[]
+    }
+  | { readonly do: 'steer'; readonly batch: BatchPick; readonly as: Steering; readonly by: string | null }
+  | {
+      readonly do: 'items'
+      readonly batch: BatchPick
+      readonly state: JobState | null
+      readonly outcome: string | null
+      readonly warning: string | null
+    }
+  | {
+      readonly do: 'accept'
+      readonly job: JobPick
+      readonly key: string
+      readonly expect: ExpectSpec
+      readonly result: string | null
+      readonly remarks: Remarks | null
+      readonly effects: EffectsSpec | null
     }
   | { readonly do: 'read'; readonly job: JobPick; readonly key: string }
 

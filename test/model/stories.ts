@@ -2,6 +2,7 @@
 // come by. They are told to store and model like any other run.
 
 import { bounds } from '../../src/job/bounds.ts'
+import type { Steering } from '../../src/store/store.ts'
 import { givenIds, type JobSpec, type Move, type SettleSpec, type Step } from './steps.ts'
 
 const givenId = givenIds[0] ?? ''
@@ -11,7 +12,7 @@ const claim: Move = { do: 'claim', queues: null, max: 1, leaseMs: 5_000, worker:
 const release: Move = settle({ hold: { among: 'current', nth: 0 }, as: 'release' })
 const die: readonly Move[] = [
   claim,
-  settle({ hold: { among: 'current', nth: 0 }, as: 'dead', error: 'boom', effects: null }),
+  settle({ hold: { among: 'current', nth: 0 }, as: 'dead', error: 'boom', effects: null, costs: null }),
 ]
 const cancel: Move = { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 0 }, effects: null }] }
 
@@ -74,6 +75,28 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     release,
   ],
 
+  'a retry of what failed begins another round, which is told as well': [
+    {
+      ...{ do: 'openBatch', key: 'b1', concurrency: 1, failShare: null, retainMs: 20_000 },
+      onComplete: { ...plainJob(), queue: 'c' },
+    },
+    { do: 'addItems', batch: { among: 'open', nth: 0 }, at: null, jobs: [plainJob(), plainJob()] },
+    steer('close'),
+    ...die,
+    steer('pause'),
+    steer('resume'),
+    ...die,
+    steer('retryFailed'),
+    ...die,
+    claim,
+    { do: 'pass', ms: 6_000 },
+    { do: 'sweep', max: 100 },
+    ...die,
+    steer('retryFailed'),
+    steer('cancel'),
+    steer('delete'),
+  ],
+
   'only the newest attempts are kept': [
     enqueue({}),
     ...Array.from({ length: bounds.attemptsKept + 3 }, () => [claim, release]).flat(),
@@ -93,6 +116,10 @@ function enqueue(options: Partial<JobSpec>): Move {
 
 function settle(spec: SettleSpec): Move {
   return { do: 'settle', settles: [spec] }
+}
+
+function steer(as: Steering): Move {
+  return { do: 'steer', batch: { among: 'any', nth: 0 }, as, by: 'ada' }
 }
 
 function requeueAll(dryRun: boolean): Move {

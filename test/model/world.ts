@@ -3,14 +3,15 @@
 // does, calls that go part by part (a claim from lane to lane, a sweep from task to task) may have had others come in
 // between. A step fails when no model is left.
 
+import { isDeepStrictEqual } from 'node:util'
 import type { JobRecord } from '../../src/job/record.ts'
 import type { DeathNotice } from '../../src/job/transition.ts'
-import type { HoldName, Store } from '../../src/store/store.ts'
+import type { FinishedBatch, HoldName, Store } from '../../src/store/store.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
-import { type Answered, type Call, kvGetCall, type Race, toCall } from './commands.ts'
+import { type Answered, type Call, kvGetCall, type Race, show, toCall } from './commands.ts'
 import { type Lane, Model, type Oracle } from './model.ts'
 import { differenceOf, observe, readRecords } from './observe.ts'
-import type { Step } from './steps.ts'
+import { kvKeys, type Step } from './steps.ts'
 import { Told } from './told.ts'
 
 /** Store and model disagree: the judge's finding. */
@@ -34,6 +35,7 @@ export class World {
   /** Every kind of answer that was met. */
   readonly kinds = new Set<string>()
   readonly #trace: (() => string)[] = []
+  readonly #finished: FinishedBatch[] = []
   #models: Model[]
   #lastId = 0
 
@@ -41,7 +43,8 @@ export class World {
     this.#store = store
     this.#clock = clock
     this.#told = new Told(store)
-    this.#models = [new Model(clock.now())]
+    store.subscribe({ onFinished: (finished) => this.#finished.push(finished) })
+    this.#models = [new Model(clock.now(), { admitsLate: !store.claimsFollowEnqueues })]
   }
 
   /** Everything that was asked and answered so far. */
@@ -63,6 +66,7 @@ export class World {
     }
     if (step.do === 'race') return this.call(...step.moves.map((move) => toCall(move, this.#scene())))
     if (step.do === 'kv') for (const { key } of step.writes) await this.call(kvGetCall(key))
+    if (step.do === 'accept') for (const key of kvKeys) await this.call(kvGetCall(key))
     if (step.do === 'advance') await this.call(kvGetCall(step.key))
     if (step.do === 'read') await this.call(kvGetCall(step.key))
     return this.call(toCall(step, this.#scene()))
@@ -75,9 +79,18 @@ export class World {
     for (const kind of answered.flatMap(({ kinds }) => kinds)) this.kinds.add(kind)
     this.#checkFences(answered)
     const oracle = await this.oracle(answered)
-    if (calls.length === 1) this.keep((model) => answered[0]?.judge(model, oracle) ?? null)
+    if (calls.length === 1) await this.#explain(answered[0] as Answered, oracle)
     else await this.#explainRace(answered, oracle)
     this.#remember()
+  }
+
+  async #explain(answered: Answered, oracle: Oracle): Promise<void> {
+    const ticks = new Map(this.#models.map((model) => [model, model.state.tick]))
+    this.keep((model) => answered.judge(model, oracle))
+    const isKeyed = this.model.state.live.some(({ state, limitKey }) => state === 'ready' && limitKey !== null)
+    if (!isKeyed) return
+    const ready = (await readRecords(this.#store, { queue: null, state: 'ready' })).map(({ id }) => id)
+    for (const model of this.#models) model.adoptOrder(ready, ticks.get(model) ?? 0)
   }
 
   async #explainRace(answered: readonly Answered[], oracle: Oracle): Promise<void> {
@@ -111,9 +124,14 @@ export class World {
   /** The whole state agrees. */
   async compare(): Promise<void> {
     const observed = await observe(this.#store)
-    this.keep((model) => differenceOf(model, observed))
+    this.keep((model) => differenceOf(model, observed) ?? this.#completionsDiffer(model))
     const untold = await this.#told.differenceOf(observed.records)
     if (untold !== null) this.#fail(untold, 1)
+  }
+
+  #completionsDiffer({ batches }: Model): string | null {
+    if (batches.hasTold(this.#finished)) return null
+    return `completions told are ${show(this.#finished)} and should be ${show(batches.told)}`
   }
 
   /** From now on everything that happens must be told. */
@@ -140,6 +158,7 @@ export class World {
       holds: this.#holds,
       ids: [...this.#ids],
       sqlEffects: this.#store.capabilities.sqlEffects,
+      deletesAtOnce: this.#store.claimsFollowEnqueues,
       newId: () => {
         this.#lastId += 1
         return `00000000-0000-4000-9000-${String(this.#lastId).padStart(12, '0')}`
@@ -159,8 +178,12 @@ export class World {
 
   /** Fences as the store gave them; notices as the store made them: jobs nobody knew, that tell of this death. */
   async oracle(answered: readonly Answered[] = []): Promise<Oracle> {
-    const fences = new Map(answered.flatMap(({ claimed }) => claimed).map(({ id, fence }) => [id, fence]))
-    const targets = new Set(this.model.state.settings.flatMap(({ onDead }) => onDead ?? []))
+    const claimed = answered.flatMap((each) => each.claimed)
+    const fences = new Map(claimed.map(({ id, fence }) => [id, fence]))
+    const turns = new Map(claimed.map(({ id }, turn) => [id, turn]))
+    const { settings, batches } = this.model.state
+    const told = batches.batches.flatMap(({ onComplete }) => onComplete?.job.queue ?? [])
+    const targets = new Set([...settings.flatMap(({ onDead }) => onDead ?? []), ...told])
     const strangers: JobRecord[] = []
     for (const queue of targets) {
       const records = await readRecords(this.#store, { queue, state: null })
@@ -169,6 +192,11 @@ export class World {
     return {
       fence: (id) => fences.get(id) ?? 'not claimed',
       noticeId: (notice) => strangers.find((record) => tellsOf(record, notice))?.id ?? `no notice of ${notice.id}`,
+      completionId: (completion) => {
+        const told = strangers.find(({ payload }) => isDeepStrictEqual(JSON.parse(payload), { told: 1, ...completion }))
+        return told?.id ?? `no word of ${completion.batchId}`
+      },
+      turnOf: (id) => turns.get(id) ?? Number.POSITIVE_INFINITY,
     }
   }
 

@@ -20,6 +20,17 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a sweep that forgets the attempt cap'),
   ],
   'a claim of paused queues': ['a paused queue hands out nothing', { store: unpaused }],
+  'a store that forgets the limit of a queue': [
+    'limits hold at every moment',
+    ofModel('a store that forgets the limit of a queue'),
+  ],
+  'a store that forgets the limit of a key': [
+    'limits hold at every moment',
+    ofModel('a store that forgets the limit of a key'),
+  ],
+  'a pause that lets items start': ['a paused batch starts nothing', ofModel('a pause that lets items start')],
+  'a completion that is told twice': ['a completion is told once a round', ofModel('a completion that is told twice')],
+  'counts that forget the dead': ['a batch counts its items', ofModel('counts that forget the dead')],
   ...Object.fromEntries(
     [
       'an answered enqueue that is not there',

@@ -8,6 +8,7 @@ import { RetryLater } from '../../src/retry-later.ts'
 import type { Job } from '../../src/worker/job.ts'
 import type { Random } from '../torture/random.ts'
 import { after, anchor, effectKey, work } from '../torture/world.ts'
+import { guardedNames } from './guarded.ts'
 import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
 import type { Running } from './witness.ts'
 
@@ -50,6 +51,7 @@ export async function handle(scene: HandlerScene, job: Job): Promise<unknown> {
   if (scene.isPoison(job)) scene.die()
   try {
     if (!scene.isCalm() && job.queue === work.name) return await meetFate(scene, job, run)
+    if (!scene.isCalm() && guardedNames.has(job.queue)) return await meetGuarded(scene, job)
     return await pause(timers, random.between(0, 5))
   } finally {
     run.endedAt = timers.now()
@@ -90,6 +92,17 @@ async function meetFate(scene: HandlerScene, job: Job, run: Running): Promise<un
       await pause(timers, timeoutMs + 2 * unwindMs)
       return scene.tag()
   }
+}
+
+/** Ends, fails or is put off after a while; what it leaves behind is counted. */
+async function meetGuarded(scene: HandlerScene, job: Job): Promise<unknown> {
+  const { random } = scene
+  await take(scene, job, durationOf(random))
+  job.cost('tokens', 1)
+  if (random.chance(0.15)) throw new Error('once more')
+  if (random.chance(0.1)) throw new Permanent('given up')
+  if (random.chance(0.1)) return random.chance(0.5) ? job.release() : job.snooze(random.below(300))
+  return job.outcome(random.pick(['saved', 'duplicate']), null)
 }
 
 /** From now on it knows when it is told to stop. */

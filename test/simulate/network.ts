@@ -16,7 +16,7 @@ export const verbs = [
   ...(['define', 'enqueue', 'claim', 'renew', 'progress', 'cancelRequested', 'settle', 'sweep'] as const),
   ...(['cancel', 'requeue', 'requeueAll', 'alter', 'purge', 'pause'] as const),
   ...(['job', 'outcomes', 'jobs', 'stats', 'kvGet', 'kvWrite', 'kvScan', 'advance', 'time'] as const),
-  ...(['watch', 'changes', 'examine'] as const),
+  ...(['watch', 'changes', 'examine', 'openBatch', 'addItems', 'steerBatch', 'batch', 'batches', 'items'] as const),
 ]
 
 export type Verb = (typeof verbs)[number]

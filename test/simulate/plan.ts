@@ -44,6 +44,9 @@ const deeds = {
   pause: 3,
   resume: 3,
   sweep: 3,
+  enqueueGuarded: 12,
+  submitBatch: 9,
+  steerBatch: 9,
 } as const
 
 export type DeedName = keyof typeof deeds

@@ -16,6 +16,7 @@ import { Journal, type Note, parseJournal } from '../torture/journal.ts'
 import { increment, meddle, putOwn, setPaused, turnValve } from '../torture/meddling.ts'
 import { Random } from '../torture/random.ts'
 import { after, attempts, deaths, litter, type World } from '../torture/world.ts'
+import { enqueueGuarded, guardedQueues, steerBatch, submitBatch } from './guarded.ts'
 import { handle } from './handlers.ts'
 import { type DeedName, leaseMs, type Plan, timeoutMs, unwindMs } from './plan.ts'
 import type { Stage } from './stage.ts'
@@ -169,7 +170,12 @@ export class Process implements Watched {
     try {
       await this.#deed(as, label)
     } catch (error) {
-      const isExpected = isHoldfastError(error, 'STORE_UNAVAILABLE') || isHoldfastError(error, 'CLOSED')
+      const expected = [
+        'STORE_UNAVAILABLE',
+        'CLOSED',
+        ...(isOfBatches(as) ? (['INVALID_STATE'] as const) : []),
+      ] as const
+      const isExpected = expected.some((code) => isHoldfastError(error, code))
       if (!isExpected && !this.isDead) this.#around.accuse('what is asked is answered', `${as} failed: ${error}`)
     }
   }
@@ -204,6 +210,12 @@ export class Process implements Watched {
         return setPaused(world, after.name, false)
       case 'sweep':
         return this.holdfast.sweep()
+      case 'enqueueGuarded':
+        return enqueueGuarded(world, label)
+      case 'submitBatch':
+        return submitBatch(world, label)
+      case 'steerBatch':
+        return steerBatch(world)
     }
   }
 
@@ -217,7 +229,7 @@ export class Process implements Watched {
       die: () => this.isDead || this.die(),
       tag: () => `${this.name}-run-${++tags}`,
     }
-    const pairs = [work, after, deaths, litter, ticks].map(
+    const pairs = [work, after, deaths, litter, ticks, ...guardedQueues].map(
       (queue) => [queue, (job: never) => handle(scene, job)] as const,
     )
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }
@@ -255,6 +267,11 @@ export class Process implements Watched {
     this.isDead = true
     this.#around.gone(this)
   }
+}
+
+/** What comes too late for a batch is refused. */
+function isOfBatches(as: DeedName): boolean {
+  return as === 'submitBatch' || as === 'steerBatch'
 }
 
 /** One in four of those that are enqueued alone. */

@@ -15,6 +15,7 @@ import { setPaused } from '../torture/meddling.ts'
 import { noTables, type Observation, observe } from '../torture/observe.ts'
 import { Random } from '../torture/random.ts'
 import { anchor, type World } from '../torture/world.ts'
+import { guardedNames, judgeBatches, letGo } from './guarded.ts'
 import { judgeRun, type Violation } from './judge.ts'
 import { Ledger } from './ledger.ts'
 import { Network } from './network.ts'
@@ -120,7 +121,8 @@ class Run {
     const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
     const untold = await told.differenceOf(await readRecords(store, { queue: null, state: null }))
     const verdict = judgeRun({ findings, slots, untold, missed: this.#plan.missed, declaredAt, unscheduledAt })
-    for (const { promise, what } of verdict) this.#accuse(promise, what)
+    const ofBatches = await judgeBatches(host.holdfast)
+    for (const { promise, what } of [...verdict, ...ofBatches]) this.#accuse(promise, what)
     network.end()
     await rest()
     await host.holdfast.close()
@@ -173,12 +175,13 @@ class Run {
   /** What the host does is seen, too. */
   #observed(store: Store): Store {
     const caller = this.#hostAsCaller()
-    const see = (verb: 'claim' | 'settle' | 'sweep') => async (request: never) => {
+    const see = (verb: 'claim' | 'settle' | 'sweep' | 'steerBatch') => async (request: never) => {
       const answer = await store[verb](request)
       this.#witness.landed({ caller, verb, args: [request] }, answer)
       return answer
     }
-    return overlaid(store, { claim: see('claim'), settle: see('settle'), sweep: see('sweep') } as Partial<Store>)
+    const seen = { claim: see('claim'), settle: see('settle'), sweep: see('sweep'), steerBatch: see('steerBatch') }
+    return overlaid(store, seen as Partial<Store>)
   }
 
   #hostAsCaller(): Watched {
@@ -241,6 +244,7 @@ class Run {
         this.#witness.pause(name, false)
         if (name.startsWith('valve-') && ready > 0) await this.#empty(world, name)
       }
+      await letGo(world.holdfast)
       await this.#stage.run(Math.min(untilMs, this.#stage.now + lookEveryMs))
     }
   }
@@ -281,12 +285,12 @@ function isWell({ worker, isEnding }: Process): boolean {
   return isEnding || ((ok || abandoned > 0) && running === 0 && unsettled === 0)
 }
 
-/** Slots of the schedule are judged apart. */
+/** Slots of the schedule, and what is limited or of a batch, are judged apart. */
 function withoutTicks({ jobs, queues, ...rest }: Observation): Observation {
   return {
     ...rest,
-    jobs: jobs.filter(({ queue }) => queue !== ticks.name),
-    queues: queues.filter(({ name }) => name !== ticks.name),
+    jobs: jobs.filter(({ queue }) => queue !== ticks.name && !guardedNames.has(queue)),
+    queues: queues.filter(({ name }) => name !== ticks.name && !guardedNames.has(name)),
   }
 }
 

@@ -2,7 +2,8 @@
 // contradicts that is a broken promise, and so is a worker in good health that lets a lease run out, or goes on with a job
 // that it has lost or that somebody wants cancelled.
 
-import { isRefused } from '../../src/errors.ts'
+import { isRefused, type Refused } from '../../src/errors.ts'
+import type { BatchRecord } from '../../src/job/batch.ts'
 import type {
   CancelAnswer,
   CancelRequest,
@@ -14,6 +15,7 @@ import type {
   SettleRequest,
   SweepReport,
 } from '../../src/store/store.ts'
+import { batchLimit, guarded, queueLimit, tenantLimit, tenants } from './guarded.ts'
 import type { Call, Caller, Observer } from './network.ts'
 import { leaseMs } from './plan.ts'
 import type { Stage } from './stage.ts'
@@ -39,6 +41,9 @@ interface Hold {
   readonly id: string
   readonly fence: string
   readonly holder: Watched
+  readonly queue: string
+  readonly batch: string | null
+  readonly tenant: string | null
   /** It was a worker that claimed, which renews; else somebody by hand. */
   readonly isWorkers: boolean
   grantedAt: number
@@ -55,6 +60,10 @@ export class Witness implements Observer {
   readonly #holds = new Map<string, Hold>()
   readonly #fences = new Set<string>()
   readonly #paused = new Set<string>()
+  /** Batches that are paused or cancelled. */
+  readonly #stopped = new Set<string>()
+  /** When jobs of the queue with a rate have started, by the store's clock. */
+  readonly #starts: number[] = []
   /** How often each job was settled, less how often that was told. */
   readonly #untold = new Map<string, number>()
 
@@ -74,6 +83,7 @@ export class Witness implements Observer {
     else if (verb === 'settle') this.#settled(caller, requests as SettleRequest[], answer as SettleAnswer[])
     else if (verb === 'sweep') this.#swept(answer as SweepReport)
     else if (verb === 'cancel') this.#cancelled(requests as CancelRequest[], answer as CancelAnswer[])
+    else if (verb === 'steerBatch') this.#steered(answer as BatchRecord | Refused)
     else if (verb === 'pause') this.pause(args[0] as string, args[1] as boolean)
   }
 
@@ -90,7 +100,8 @@ export class Witness implements Observer {
   }
 
   #claimed(holder: Watched, { worker }: ClaimRequest, jobs: readonly ClaimedJob[]): void {
-    for (const { id, fence, queue, attempt, maxAttempts, expiresAt } of jobs) {
+    for (const job of jobs) {
+      const { id, fence, queue, attempt, maxAttempts, expiresAt, batch } = job
       const before = this.#holds.get(id)
       if (before) this.#accuse('a job has one holder at a time', `${id} is handed out, held by ${before.holder.name}`)
       if (this.#fences.has(fence)) this.#accuse('a fence names one hold', `the fence of ${id} was given out before`)
@@ -99,7 +110,39 @@ export class Witness implements Observer {
         this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
       this.#fences.add(fence)
       const isWorkers = worker.startsWith(`${holder.name}#`)
-      this.#holds.set(id, { id, fence, holder, isWorkers, grantedAt: this.#stage.now, expiresAt })
+      const tenant = queue === tenants.name ? (JSON.parse(job.payload) as { tenant: string }).tenant : null
+      const place = { queue, batch, tenant }
+      this.#holds.set(id, { id, fence, holder, isWorkers, grantedAt: this.#stage.now, expiresAt, ...place })
+      this.#checkLimits(job)
+    }
+  }
+
+  #steered(batch: BatchRecord | Refused): void {
+    if (isRefused(batch)) return
+    if (batch.state === 'paused' || batch.state === 'cancelled') this.#stopped.add(batch.id)
+    else this.#stopped.delete(batch.id)
+  }
+
+  /** Of the jobs that are held now, no more than any limit allows; and no more have started than a rate does. */
+  #checkLimits({ queue, payload, batch }: ClaimedJob): void {
+    const holds = [...this.#holds.values()]
+    const accuse = (what: string) => this.#accuse('limits hold at every moment', what)
+    if (batch !== null) {
+      if (this.#stopped.has(batch)) this.#accuse('a paused batch starts nothing', `an item of ${batch} starts`)
+      const running = holds.filter((hold) => hold.batch === batch).length
+      if (running > batchLimit) accuse(`${running} items of ${batch} run`)
+    }
+    if (queue === guarded.name) {
+      const running = holds.filter((hold) => hold.queue === queue).length
+      if (running > queueLimit.concurrency) accuse(`${running} jobs of ${queue} run`)
+      this.#starts.push(this.#stage.clock)
+      const started = this.#starts.filter((at) => at > this.#stage.clock - queueLimit.windowMs).length
+      if (started > queueLimit.count) accuse(`${started} jobs of ${queue} have started within its window`)
+    }
+    if (queue === tenants.name) {
+      const { tenant } = JSON.parse(payload)
+      const running = holds.filter((hold) => hold.queue === queue && hold.tenant === tenant).length
+      if (running > tenantLimit.concurrency) accuse(`${running} jobs of ${tenant} run`)
     }
   }
 

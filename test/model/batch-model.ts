@@ -1,0 +1,232 @@
+// The batch side of the model: what is known of each batch beside its items. Counts are not kept: they are a recount of the
+// items that are there and of what is remembered of those that retention has taken. What steering does to items, and what
+// follows when they end, is the model's own (`model.ts`).
+
+import { isDeepStrictEqual } from 'node:util'
+import type { BatchRecord, BatchSettings, Completion, ItemCounts } from '../../src/job/batch.ts'
+import { batchState, failsTooOften, totalOf } from '../../src/job/batch.ts'
+import type { Costs, JobRecord, Remarks } from '../../src/job/record.ts'
+import type { FinishedBatch, Steering } from '../../src/store/store.ts'
+
+/** What an item counts for: where it is, and what was remarked of it. */
+type Item = Pick<JobRecord, 'state' | 'remarks'>
+
+export interface ModelBatch extends BatchSettings {
+  readonly isClosed: boolean
+  readonly isCancelled: boolean
+  readonly round: number
+  readonly submitted: number
+  readonly createdAt: number
+  readonly startedAt: number | null
+  readonly finishedAt: number | null
+  readonly pausedAt: number | null
+  readonly pausedBy: string | null
+  readonly pausedMs: number
+  readonly reason: string | null
+  /** What every run of an item has cost so far. */
+  readonly spent: readonly Costs[]
+  /** Items that have ended and that retention has taken: they count on. */
+  readonly pruned: readonly Item[]
+}
+
+export interface BatchesState {
+  /** Oldest first. */
+  batches: ModelBatch[]
+  /** Ids of those whose items have changed in this call, in that order: whether they are finished is to be looked at. */
+  touched: string[]
+  /** Every completion that was told, in that order. */
+  told: FinishedBatch[]
+}
+
+type Change = Partial<Omit<ModelBatch, keyof BatchSettings>>
+
+export class BatchModel {
+  readonly #state: BatchesState
+  readonly #now: number
+  readonly #itemsOf: (id: string) => readonly JobRecord[]
+
+  constructor(state: BatchesState, now: number, itemsOf: (id: string) => readonly JobRecord[]) {
+    this.#state = state
+    this.#now = now
+    this.#itemsOf = itemsOf
+  }
+
+  find(id: string | null): ModelBatch | undefined {
+    return this.#state.batches.find((batch) => batch.id === id)
+  }
+
+  findByKey(key: string): ModelBatch | undefined {
+    return this.#state.batches.find((batch) => batch.key === key)
+  }
+
+  open(settings: BatchSettings): { readonly batch: BatchRecord; readonly created: boolean } {
+    const known = settings.key === null ? undefined : this.findByKey(settings.key)
+    if (known) return { batch: this.record(known), created: false }
+    const batch: ModelBatch = {
+      ...settings,
+      ...{ isClosed: false, isCancelled: false, round: 1, submitted: 0, reason: null, spent: [], pruned: [] },
+      ...{ createdAt: this.#now, startedAt: null, finishedAt: null, pausedAt: null, pausedBy: null, pausedMs: 0 },
+    }
+    this.#state.batches = [...this.#state.batches, batch]
+    return { batch: this.record(batch), created: true }
+  }
+
+  touch(id: string | null): void {
+    if (id !== null && !this.#state.touched.includes(id)) this.#state.touched = [...this.#state.touched, id]
+  }
+
+  takeTouched(): string[] {
+    const { touched } = this.#state
+    this.#state.touched = []
+    return touched
+  }
+
+  change(id: string | null, change: Change): void {
+    this.#state.batches = this.#state.batches.map((batch) => (batch.id === id ? { ...batch, ...change } : batch))
+    this.touch(id)
+  }
+
+  drop(isMeant: (batch: ModelBatch) => boolean): void {
+    this.#state.batches = this.#state.batches.filter((batch) => !isMeant(batch))
+  }
+
+  /** One that has ended stays as it is. */
+  isTooLate({ isCancelled, finishedAt }: ModelBatch, as: Steering): boolean {
+    if (as === 'pause' || as === 'resume') return isCancelled || finishedAt !== null
+    if (as === 'cancel') return !isCancelled && finishedAt !== null
+    return as === 'retryFailed' && isCancelled
+  }
+
+  pause({ id, pausedAt }: ModelBatch, by: string | null): void {
+    if (pausedAt === null) this.change(id, { pausedAt: this.#now, pausedBy: by })
+  }
+
+  /** Also what ends a batch ends its pause. */
+  resume({ id, pausedAt, startedAt, pausedMs }: ModelBatch): void {
+    if (pausedAt === null) return
+    const lastedMs = startedAt === null ? 0 : Math.max(0, this.#now - Math.max(pausedAt, startedAt))
+    this.change(id, { pausedAt: null, pausedBy: null, pausedMs: pausedMs + lastedMs })
+  }
+
+  cancel(batch: ModelBatch, reason: string | null): void {
+    this.resume(batch)
+    this.change(batch.id, { isCancelled: true, isClosed: true, reason })
+  }
+
+  finish(batch: ModelBatch): Completion {
+    this.resume(batch)
+    this.change(batch.id, { finishedAt: this.#now })
+    const state = batch.isCancelled ? ('cancelled' as const) : ('done' as const)
+    const completion = { batchId: batch.id, state, round: batch.round }
+    this.#state.told = [...this.#state.told, { ...completion, name: batch.name }]
+    return completion
+  }
+
+  /** An item of it was claimed. */
+  start(id: string | null): void {
+    const batch = this.find(id)
+    if (batch) this.change(id, { startedAt: batch.startedAt ?? this.#now })
+  }
+
+  spend(id: string | null, costs: Costs | null): void {
+    const batch = this.find(id)
+    if (batch && costs) this.change(id, { spent: [...batch.spent, costs] })
+  }
+
+  /** An item that has ended waits again. */
+  rearm(id: string | null): void {
+    const batch = this.find(id)
+    if (batch?.finishedAt != null) this.change(id, { finishedAt: null, round: batch.round + 1 })
+  }
+
+  /** Retention has taken one of its items. */
+  remember({ batch: id, state, remarks }: JobRecord): void {
+    const batch = this.find(id)
+    if (batch) this.change(id, { pruned: [...batch.pruned, { state, remarks }] })
+  }
+
+  /** How many more of its items may start. */
+  room(id: string | null): number {
+    const batch = this.find(id)
+    if (!batch) return Number.POSITIVE_INFINITY
+    if (batch.isCancelled || batch.pausedAt !== null) return 0
+    return (batch.concurrency ?? Number.POSITIVE_INFINITY) - this.counts(batch).running
+  }
+
+  isOver(batch: ModelBatch): boolean {
+    const { waiting, running } = this.counts(batch)
+    return batch.isClosed && batch.finishedAt === null && waiting + running === 0
+  }
+
+  /** Why it is given up; null: it is not. */
+  despair(batch: ModelBatch): string | null {
+    const counts = this.counts(batch)
+    if (batch.isCancelled || batch.finishedAt !== null || !failsTooOften(batch.failShare, batch, counts)) return null
+    return `Too many items failed: ${counts.dead} of ${totalOf(counts)}.`
+  }
+
+  counts(batch: ModelBatch): ItemCounts {
+    const states = this.#items(batch).map(({ state }) => state)
+    const count = (...wanted: string[]) => states.filter((state) => wanted.includes(state)).length
+    return {
+      waiting: count('held', 'scheduled', 'ready'),
+      ...{ running: count('running'), done: count('done'), dead: count('dead'), cancelled: count('cancelled') },
+    }
+  }
+
+  #items({ id, pruned }: ModelBatch): Item[] {
+    return [...pruned, ...this.#itemsOf(id)]
+  }
+
+  /** Newest first. */
+  records(): BatchRecord[] {
+    return this.#state.batches.map((batch) => this.record(batch)).toReversed()
+  }
+
+  record(batch: ModelBatch): BatchRecord {
+    const { isCancelled, spent, pruned, ...known } = batch
+    const ended = this.#items(batch).flatMap(({ remarks }) => remarks ?? [])
+    return {
+      ...known,
+      ...this.counts(batch),
+      state: batchState(batch),
+      outcomes: tally(ended, 'outcome'),
+      warnings: tally(ended, 'warning'),
+      costs: sum(spent),
+    }
+  }
+
+  garbage(): number {
+    return this.#state.batches.filter((batch) => this.isPast(batch)).length
+  }
+
+  isPast({ finishedAt, retainMs }: ModelBatch): boolean {
+    return finishedAt !== null && finishedAt + retainMs <= this.#now
+  }
+
+  /** Whether the store told of the same completions, in whatever order. */
+  hasTold(real: readonly FinishedBatch[]): boolean {
+    const sorted = (told: readonly FinishedBatch[]) => told.map((each) => JSON.stringify(inOrder(each))).toSorted()
+    return isDeepStrictEqual(sorted(real), sorted(this.#state.told))
+  }
+
+  get told(): readonly FinishedBatch[] {
+    return this.#state.told
+  }
+}
+
+function inOrder({ batchId, name, state, round }: FinishedBatch) {
+  return [batchId, name, state, round]
+}
+
+function tally(remarks: readonly Remarks[], kind: 'outcome' | 'warning'): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const { [kind]: label } of remarks) if (label !== null) counts[label] = (counts[label] ?? 0) + 1
+  return counts
+}
+
+function sum(spent: readonly Costs[]): Record<string, number> {
+  const sums: Record<string, number> = {}
+  for (const [name, amount] of spent.flatMap((costs) => Object.entries(costs))) sums[name] = (sums[name] ?? 0) + amount
+  return sums
+}

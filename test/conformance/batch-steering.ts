@@ -271,6 +271,22 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
+        'begins no round where nothing comes back, by hand or all at once',
+        inWorld(async ({ holdfast }) => {
+          const items = [{ queue: 'mail', payload: 1, dedup: { key: 'a' } }]
+          const batch = await holdfast.batch({ name: 'r', onComplete }, items)
+          const lease = await claimOne(holdfast, 'mail')
+          await lease.dead(new Error('no'))
+          await holdfast.queue('mail').enqueue(0, { dedup: { key: 'a' } })
+          await rejects(holdfast.requeue(lease.job.id), 'INVALID_STATE')
+          const { state, round, dead } = await batch.retryFailed()
+          await holdfast.sweep()
+          assert.deepEqual({ state, round, dead }, { state: 'done', round: 1, dead: 1 })
+          assert.equal((await holdfast.claim(['told'], { max: 10 })).length, 1)
+        }),
+      )
+
+      test(
         'thousands of them, in chunks; the batch is not finished before',
         inWorld(async ({ holdfast }) => {
           const all = { concurrency: Number.POSITIVE_INFINITY }

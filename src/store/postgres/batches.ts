@@ -246,7 +246,7 @@ class Helm {
         break
       case 'retryFailed':
         if (isCancelled) throw new Refusal(cannotSteer(id, as, record.state))
-        if (record.dead > 0) await this.#retry()
+        if (record.dead > 0) await this.#set('retry_until = $2', [now])
         break
       case 'delete':
         await this.#set('is_deleted = true, is_cancelled = true, key = null, paused_at = null, retry_until = null')
@@ -277,11 +277,6 @@ class Helm {
   async #cancel(record: BatchRecord, reason: string | null): Promise<void> {
     await this.#resume(record)
     await this.#set('is_cancelled = true, is_closed = true, retry_until = null, reason = $2', [reason])
-  }
-
-  async #retry(): Promise<void> {
-    await this.#tx.query('select holdfast.rearm($1)', [this.#no])
-    await this.#set('retry_until = $2', [this.#tx.now])
   }
 
   #set(what: string, values: readonly (string | number | null)[] = []): Promise<unknown> {

@@ -240,6 +240,20 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'what an attempt has cost whose effects could not be applied',
+        inWorld(async ({ holdfast }) => {
+          const taken = await holdfast.queue('post').enqueue(0)
+          const batch = await holdfast.batch({ name: 'costly' }, numbered(1))
+          const lease = await claimOne(holdfast, 'mail')
+          const effects = { enqueue: [{ queue: 'post', payload: 1, id: taken.id }] }
+          await rejects(lease.done(1, effects, { costs: { tokens: 3 } }), 'DUPLICATE_JOB_ID')
+          const { history } = await readJob(holdfast, lease.job.id)
+          assert.deepEqual(history[0]?.costs, { tokens: 3 })
+          assert.deepEqual((await batch.progress()).costs, { tokens: 3 })
+        }),
+      )
+
+      test(
         'what an attempt has cost when its job is requeued, too',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'costly' }, numbered(1))

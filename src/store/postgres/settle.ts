@@ -54,7 +54,11 @@ function isPlainlyDone({ settlement }: SettleRequest): boolean {
 function remarksOf(settlement: Settlement): Remarks | null {
   if (settlement.as === 'done') return settlement.remarks ?? null
   const costs = costsOf(settlement)
-  return costs && { outcome: null, warning: null, costs }
+  return costs && onlyCosts(costs)
+}
+
+function onlyCosts(costs: Costs): Remarks {
+  return { outcome: null, warning: null, costs }
 }
 
 function costsOf(settlement: Settlement): Costs | null {
@@ -238,7 +242,8 @@ export class Clerk {
     const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, remarks }))
     if (!isRefused(answer)) return answer
     const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-    return { failed: answer, state: await this.#landAnyway(job, settled(core(job), failure, this.#tx.now)) }
+    const costs = remarks?.costs ?? null
+    return { failed: answer, state: await this.#landAnyway(job, settled(core(job), failure, this.#tx.now), costs) }
   }
 
   /** A lease ran out: the sweep settles in the place of a worker that is gone. */
@@ -246,7 +251,7 @@ export class Clerk {
     const verdict = expired(core(job), job.worker)
     const effects = requestedEffects(job, verdict)
     if (effects.every(cannotFail)) await this.#gather({ job, verdict, result: null, effects })
-    else await this.#landAnyway(job, verdict)
+    else await this.#landAnyway(job, verdict, null)
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
     return { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
   }
@@ -266,13 +271,14 @@ export class Clerk {
   }
 
   /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-  async #landAnyway(job: HeldJob, verdict: Verdict): Promise<JobState> {
+  async #landAnyway(job: HeldJob, verdict: Verdict, costs: Costs | null): Promise<JobState> {
     await this.write()
     const effects = requestedEffects(job, verdict)
-    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects }))
+    const remarks = costs && onlyCosts(costs)
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects, remarks }))
     if (!isRefused(answer)) return answer.state
     const without = { ...verdict, error: effectError(answer) }
-    return (await this.#land({ job, verdict: without, result: null, effects: [] })).state
+    return (await this.#land({ job, verdict: without, result: null, effects: [], remarks })).state
   }
 
   async #land(landing: Landing): Promise<Landed> {

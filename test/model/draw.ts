@@ -358,7 +358,7 @@ function movesOf(swarm: Swarm) {
     retainMs: fc.constantFrom(14 * day, 20_000, 0, Number.POSITIVE_INFINITY),
     onComplete: rarely(
       2,
-      job.map((spec) => ({ ...spec, startIn: null })),
+      job.map((spec) => ({ ...spec, startIn: null, runIn: null, delayMs: 0 })),
     ),
   })
 

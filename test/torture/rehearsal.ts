@@ -11,6 +11,7 @@ import { Journal, type Note, parseJournal } from './journal.ts'
 import { peace } from './judge/evidence.ts'
 import type { Findings } from './judge.ts'
 import { Life } from './life.ts'
+import { logInMemory } from './log.ts'
 import { noTables, observe } from './observe.ts'
 import { Random } from './random.ts'
 
@@ -27,7 +28,10 @@ export async function rehearse({ seed, rounds, fault = () => ({}) }: RehearsalOp
   await using holdfast = new Holdfast(broken(await sqlite({ path: ':memory:' })({ clock }), fault))
   const lines: string[] = []
   const now = () => machineMs() + clock.now() // both go on
-  const journal = new Journal((line) => lines.push(line), { mayBeDown: false, now })
+  const journal = new Journal(
+    logInMemory((line) => lines.push(line)),
+    { mayBeDown: false, now },
+  )
   const world = { holdfast, journal, random: new Random(seed), now: () => clock.now(), waitMs: 0 }
   await dropAnchor(world)
   await Life.whole({ ...world, life: 'life' }, { mayBeDown: false, rounds, pauseMs: 0 }).over

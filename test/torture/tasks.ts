@@ -71,10 +71,10 @@ export interface WorkersOptions {
 /** Runs all that handlers are for, in this process, until the client is closed. */
 export function startWorkers(world: AppWorld, options: WorkersOptions): void {
   const { holdfast, journal, life, application } = world
-  const lost = ({ id, worker, attempt }: JobFacts) => journal.begin('lost', { id, worker, attempt })(true)
+  const lost = ({ id, worker, attempt }: JobFacts) => journal.tell('lost', { id, worker, attempt }, true)
   holdfast.on('lease.lost', lost)
   holdfast.on('settle.failed', lost)
-  journal.begin('work', { worker: life })(true)
+  journal.tell('work', { worker: life }, true)
   holdfast.work(
     [
       [readTasks, (job) => noted(world, job, () => perform(job, options))],
@@ -158,13 +158,13 @@ function adopt({ effects, payload }: Job<Labelled>): string {
 /** A run and how it ended, unless it was aborted: then whoever aborted it decides. */
 async function noted({ journal, life }: AppWorld, job: Job<Task>, handler: () => Promise<unknown>): Promise<unknown> {
   const { id, attempt, signal } = job
-  const end = journal.begin('run', { id, worker: life, attempt })
+  const end = await journal.begin('run', { id, worker: life, attempt })
   try {
     const made = await handler()
-    if (!signal.aborted) end(isFate(made) ? (made.fate === 'snooze' ? 'snoozed' : 'released') : 'done')
+    if (!signal.aborted) await end(isFate(made) ? (made.fate === 'snooze' ? 'snoozed' : 'released') : 'done')
     return made
   } catch (error) {
-    if (!signal.aborted) end('failed')
+    if (!signal.aborted) await end('failed')
     throw error
   }
 }

@@ -4,10 +4,11 @@
 
 import { globSync, readFileSync } from 'node:fs'
 import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
+import type { BatchState } from '../../src/job/batch.ts'
 import type { JobState } from '../../src/job/record.ts'
 import type { FailedEnding } from '../../src/job/transition.ts'
 import type { AttemptInfo } from '../../src/job-info.ts'
-import type { Enqueued } from '../../src/store/store.ts'
+import type { Enqueued, Steering } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { type Log, logAt } from './log.ts'
 
@@ -25,6 +26,8 @@ export interface Entry {
   readonly idempotencyKey?: string
   /** It is ready as soon as it is there. */
   readonly atOnce?: boolean
+  /** What it shares a limit by. */
+  readonly tenant?: string
   /** Of a task: what its handler does. */
   readonly deed?: Deed
 }
@@ -37,6 +40,7 @@ export type Kind =
   | 'window'
   | 'idempotent'
   | 'transacted'
+  | 'item'
   | 'task'
   | 'after'
   | 'anchor'
@@ -44,6 +48,7 @@ export type Kind =
 export type Deed =
   | 'quick'
   | 'effects'
+  | 'outcome'
   | 'long'
   | 'throw'
   | 'permanent'
@@ -79,6 +84,8 @@ export interface Calls {
     readonly doomed: boolean
     /** How a failed attempt ended; `failed` unless given. */
     readonly ending?: FailedEnding
+    /** Of an item that is done. */
+    readonly outcome?: string
   }
   readonly cancel: { readonly id: string; readonly tag: string | null }
   readonly requeue: { readonly id: string }
@@ -94,6 +101,13 @@ export interface Calls {
   /** A counter goes to `value`, if it still is what it was. */
   readonly increment: { readonly key: string; readonly value: number }
   readonly sweep: Readonly<Record<string, never>>
+  /** The first `upTo` items of the batch of this key, which is what its key makes it; all of them, and it is closed. */
+  readonly submit: { readonly key: string; readonly upTo: number; readonly closes: boolean }
+  /** A batch without a key, of these labels, in parts. */
+  readonly submitOnce: { readonly labels: readonly string[] }
+  readonly steer: { readonly batch: string; readonly as: Steering }
+  /** How much runs, at one moment each. */
+  readonly sample: Readonly<Record<string, never>>
   readonly result: { readonly id: string }
   /** Something that must be refused with this code. */
   readonly misuse: { readonly what: string; readonly code: ErrorCode }
@@ -127,6 +141,11 @@ export interface Answers {
   readonly put: true
   readonly increment: { readonly applied: boolean }
   readonly sweep: true
+  readonly submit: { readonly batch: string }
+  readonly submitOnce: { readonly batch: string }
+  /** Null: it is gone. */
+  readonly steer: { readonly state: BatchState | null; readonly round: number | null }
+  readonly sample: readonly Sample[]
   readonly result: { readonly value: unknown }
   readonly misuse: { readonly code: string }
   readonly orphan: true
@@ -135,6 +154,13 @@ export interface Answers {
   readonly run: AttemptInfo['ending']
   readonly lost: true
   readonly stop: true
+}
+
+/** How many run of what has a limit. */
+export interface Sample {
+  readonly of: string
+  readonly running: number
+  readonly limit: number
 }
 
 export type Verb = keyof Calls
@@ -157,6 +183,11 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   put: [],
   increment: [],
   sweep: [],
+  // Another process may have closed or cancelled it, or have submitted what comes before.
+  submit: ['INVALID_STATE'],
+  submitOnce: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
+  steer: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
+  sample: [],
   rollback: [],
   result: ['JOB_DEAD', 'JOB_CANCELLED', 'JOB_NOT_FOUND', 'WAIT_TIMEOUT'],
   misuse: [],

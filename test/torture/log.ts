@@ -1,8 +1,8 @@
 // A file that lines are appended to, for a process that may die at any moment. Lines go to the system one by one, in their
 // order, and to the disk in groups: one sync is under way at a time, and whoever comes meanwhile shares the next.
 //
-// A sync for every line (O_DSYNC) keeps the event loop waiting for 1.3 ms each, and a round on SQLite got through two thirds
-// of the calls that it made without any sync; in groups it makes nine of ten.
+// What it costs: rounds of 18 s on SQLite, on a busy machine, made 5,600 to 7,900 calls without a sync, 3,400 to 3,900 with a
+// sync for every line (O_DSYNC), which keeps the event loop waiting for 1.3 ms each, and 3,900 to 4,300 so.
 
 import { fdatasync, openSync, writeSync } from 'node:fs'
 import { promisify } from 'node:util'

@@ -20,10 +20,17 @@ export type Break = (store: Store) => Partial<Store>
 export interface RehearsalOptions {
   readonly seed: number
   readonly rounds: number
+  /** Whether it is about what has limits, or all else. */
+  readonly about?: 'limits' | 'all else'
   readonly fault?: Break
 }
 
-export async function rehearse({ seed, rounds, fault = () => ({}) }: RehearsalOptions): Promise<Findings> {
+export async function rehearse({
+  seed,
+  rounds,
+  about = 'all else',
+  fault = () => ({}),
+}: RehearsalOptions): Promise<Findings> {
   const clock = new VirtualClock()
   await using holdfast = new Holdfast(broken(await sqlite({ path: ':memory:' })({ clock }), fault))
   const lines: string[] = []
@@ -34,7 +41,8 @@ export async function rehearse({ seed, rounds, fault = () => ({}) }: RehearsalOp
   )
   const world = { holdfast, journal, random: new Random(seed), now: () => clock.now(), waitMs: 0 }
   await dropAnchor(world)
-  await Life.whole({ ...world, life: 'life' }, { mayBeDown: false, rounds, pauseMs: 0 }).over
+  const live = about === 'limits' ? Life.limited : Life.whole
+  await live({ ...world, life: 'life' }, { mayBeDown: false, rounds, pauseMs: 0 }).over
   const found = await observe(holdfast, noTables)
   const pass = async (ms: number) => clock.advance(ms)
   await drain({ ...world, life: 'drain' }, { pass, maxMs: 10_000 })

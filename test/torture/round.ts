@@ -57,7 +57,7 @@ export async function runRound(site: Site, options: RoundOptions): Promise<Round
     await fleet.start()
     await round.suffer(plan, options)
     const { found, left } = await round.end()
-    const ordeal: Ordeal = { ...round.ordeal, failures: fleet.failures }
+    const ordeal: Ordeal = { ...round.ordeal, isSerial: store === 'sqlite', failures: fleet.failures }
     const told = readTold(join(directory, 'watch.told'))
     const findings = { notes: readJournals(directory), found, left, ordeal, told, received: receiver.tags }
     return { findings, faults: round.faults, jobs: left.jobs.length }

@@ -152,7 +152,7 @@ class Round {
     )
     const isOver = this.#stage === 'draining'
     if (fault === null || fault instanceof AssertionError || isOver) {
-      this.ordeal.inspections.push({ when, fault: fault && fault.message })
+      this.ordeal.inspections.push({ when, fault: fault?.message ?? null })
     }
   }
 

@@ -245,6 +245,24 @@ test(
 )
 
 test(
+  'who has settled is told so, though letting in the next was cancelled',
+  inHand(async (hand) => {
+    const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
+    await hand.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+    const lease = await claimOne(hand.holdfast, mail)
+    const other = await hand.begin()
+    await other.run('select * from holdfast.attend(array(select distinct gate from holdfast.job), null)')
+    const settled = lease.done()
+    await hand.waiters(1)
+    await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
+    assert.equal((await settled).state, 'done')
+    await other.commit()
+    await hand.holdfast.sweep()
+    assert.equal((await claimOne(hand.holdfast, mail)).job.payload, 'b')
+  }),
+)
+
+test(
   'a call that is sent again while the first is still at work waits for it, and both are one',
   inHand(async (hand) => {
     await using proxy = await cuttingProxy(hand.url)

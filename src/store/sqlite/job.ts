@@ -138,10 +138,11 @@ export function unlist(tx: Transaction, queue: QueueRow, job: IdleRow): void {
 export function moveWaiting(
   tx: Transaction,
   queue: QueueRow,
-  job: IdleRow,
+  found: IdleRow,
   { runAt, priority }: { readonly runAt: number; readonly priority: number },
 ): JobState {
-  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
+  if (found.limit_key !== null) tx.keys.admitEarlier(queue, found.limit_key)
+  const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // it may have been let in just now
   unlist(tx, queue, job)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)

@@ -145,11 +145,13 @@ export function workEndingTests(inWorld: InWorld): void {
         const { id } = await mail.enqueue(1)
         const [started, lost] = [heard(holdfast, 'job.started'), heard(holdfast, 'lease.lost')]
         const { promise: aborted, resolve: tellAborted } = Promise.withResolvers<unknown>()
+        const { promise: isTaken, resolve: tellTaken } = Promise.withResolvers<void>()
         await using _ = holdfast.work(
           mail,
           async (job) => {
             job.effects.put('late', true)
             tellAborted(await abortOf(job.signal))
+            await isTaken // else this worker may be the next to take it
             return 'late'
           },
           { lease: '200ms', concurrency: 1, sweep: false },
@@ -159,6 +161,7 @@ export function workEndingTests(inWorld: InWorld): void {
         do await clock.advance(hour)
         while ((await other.sweep()).rescued === 0) // a heartbeat may have come in between
         const [lease] = await other.claim(['mail'])
+        tellTaken()
         assert.ok(isHoldfastError(await aborted, 'LEASE_LOST'))
         assert.equal((await lost)[0]?.id, id)
         await lease?.done('first')

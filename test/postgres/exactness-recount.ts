@@ -2,28 +2,47 @@
 import assert from 'node:assert/strict'
 import type { ClientBase, Pool } from 'pg'
 
-const states = ['scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
+const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
 
 export type Counts = Record<(typeof states)[number], number>
 
-/** Every queue's counts as the tallies say, and as the rows say, in one snapshot. */
-const countBoth = `
-  with place as (
+const listed = `with place as (
     select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
   ),
-  listed (queue, state) as (
-    select l.queue, case when j.ready_xid is null then 'scheduled' when p.lane is null then 'ready' else 'running' end
+  listed (queue, batch, state) as (
+    select l.queue, l.batch,
+           case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
+                when p.lane is null then 'ready' else 'running' end
       from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1
       left join place p on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord
      union all
-    select queue, state from holdfast.ended
-  )
+    select queue, batch, state from holdfast.ended
+  )`
+
+/** Every queue's counts as the tallies say, and as the rows say, in one snapshot. */
+const countBoth = `
+  ${listed}
   select q.name,
          (select jsonb_build_object(${states.map((state) => `'${state}', coalesce(sum(t.${state}), 0)`).join(', ')})
             from holdfast.tally t where t.queue = q.no) as told,
          (select jsonb_build_object(${states.map((state) => `'${state}', count(*) filter (where l.state = '${state}')`).join(', ')})
             from listed l where l.queue = q.no) as counted
     from holdfast.queue q order by q.name`
+
+/** The same of batches; of what has ended, some may be forgotten by now. */
+const countItems = `
+  ${listed},
+  counted as (
+    select l.batch, count(*) filter (where l.state in ('held', 'scheduled', 'ready')) as waiting,
+           count(*) filter (where l.state = 'running') as running, count(*) filter (where l.state = 'done') as done,
+           count(*) filter (where l.state = 'dead') as dead, count(*) filter (where l.state = 'cancelled') as cancelled
+      from listed l where l.batch > 0 group by l.batch
+  )
+  select b.id, to_jsonb(c) as told, to_jsonb(n) as counted
+    from holdfast.batch b cross join lateral holdfast.batch_counts(b.no) c left join counted n on n.batch = b.no
+   where not b.is_deleted
+     and (c.waiting <> coalesce(n.waiting, 0) or c.running <> coalesce(n.running, 0)
+          or c.done < n.done or c.dead < n.dead or c.cancelled < n.cancelled)`
 
 /** Jobs that the cursor holds for waiting although a lease lists them, or the other way round. */
 const astray = `
@@ -47,6 +66,7 @@ export async function assertRecount(on: Pool | ClientBase, schema = 'holdfast'):
   const query = (text: string) => on.query(text.replaceAll('holdfast.', `"${schema.replaceAll('"', '""')}".`))
   const { rows } = await query(countBoth)
   for (const { name, told, counted } of rows) assert.deepEqual(told, counted, `the counts of ${name} equal a recount`)
+  assert.deepEqual((await query(countItems)).rows, [], 'batches count their items')
   assert.deepEqual((await query(astray)).rows, [], 'every ready job either waits or is held')
   assert.deepEqual((await query(orphans)).rows, [], 'every key has its job')
   return new Map(rows.map(({ name, told }) => [name, told]))

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
+import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { allJobs, claimOne, deadJob, readJob } from '../conformance/expect.ts'
 import { cuttingProxy, type Moment } from '../support/cutting-proxy.ts'
@@ -221,6 +222,43 @@ test(
     assert.equal((await far.sweep()).rescued, 0)
     await cut
     await far.close()
+  }),
+)
+
+test(
+  'a sweep that is cut off while it lets in who has room goes on',
+  inHand(async (hand) => {
+    await using proxy = await cuttingProxy(hand.url)
+    const far = await hand.another({ url: proxy.url })
+    const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
+    await far.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+    const lease = await claimOne(far, mail)
+    const unattended = proxy.cut('.attend(', 'before')
+    await lease.done()
+    await unattended
+    const cut = proxy.cut('.attend(', 'before')
+    await far.sweep()
+    await cut
+    assert.equal((await claimOne(far, mail)).job.payload, 'b')
+    await far.close()
+  }),
+)
+
+test(
+  'who has settled is told so, though letting in the next was cancelled',
+  inHand(async (hand) => {
+    const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
+    await hand.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+    const lease = await claimOne(hand.holdfast, mail)
+    const other = await hand.begin()
+    await other.run('select * from holdfast.attend(array(select distinct gate from holdfast.job), null)')
+    const settled = lease.done()
+    await hand.waiters(1)
+    await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
+    assert.equal((await settled).state, 'done')
+    await other.commit()
+    await hand.holdfast.sweep()
+    assert.equal((await claimOne(hand.holdfast, mail)).job.payload, 'b')
   }),
 )
 

@@ -34,6 +34,8 @@ export const completions = defineQueue('completions', { ...behaviour, attempts: 
 export const guardedQueues = [guarded, tenants, plenty, completions] as const
 export const guardedNames: ReadonlySet<string> = new Set(guardedQueues.map(({ name }) => name))
 
+/** None that plain jobs have: which of both comes first is left to chance, and a seed must make the same run again. */
+const itemPriority = 7
 const tenantNames = ['a', 'b', 'c'] as const
 
 export async function enqueueGuarded({ holdfast, random }: World, label: string): Promise<void> {
@@ -50,6 +52,7 @@ export async function submitBatch({ holdfast, random }: World, label: string): P
   const items = Array.from({ length: random.below(7) }, () => ({
     queue,
     payload: { label, tenant: random.pick(tenantNames) },
+    priority: itemPriority,
   }))
   const share = random.chance(0.3) ? { stopWhenFailed: 0.4 } : {}
   const key = random.chance(0.3) ? { key: random.pick(tenantNames) } : {}

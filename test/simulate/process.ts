@@ -13,6 +13,7 @@ import type { MakeLoop, Worker } from '../../src/worker/worker.ts'
 import { enqueueLitter, enqueueMany, enqueueOne } from '../torture/enqueues.ts'
 import { type Abandoned, claimAndSettle, settleLate } from '../torture/fates.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
+import { logInMemory } from '../torture/log.ts'
 import { increment, meddle, putOwn, setPaused, turnValve } from '../torture/meddling.ts'
 import { Random } from '../torture/random.ts'
 import { after, attempts, deaths, litter, type World } from '../torture/world.ts'
@@ -98,7 +99,10 @@ export class Process implements Watched {
       logger: false,
       random: () => this.random.fraction(),
     })
-    const journal = new Journal((line) => this.isDead || this.#lines.push(line), { mayBeDown: true, now: noteTime })
+    const journal = new Journal(
+      logInMemory((line) => this.isDead || this.#lines.push(line)),
+      { mayBeDown: true, now: noteTime },
+    )
     this.#world = {
       holdfast: this.holdfast,
       journal,

@@ -11,6 +11,7 @@ import { dropAnchor, isAtItsEnd } from '../torture/drain.ts'
 import { claim, settleAs } from '../torture/fates.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
 import { peace } from '../torture/judge/evidence.ts'
+import { logInMemory } from '../torture/log.ts'
 import { setPaused } from '../torture/meddling.ts'
 import { noTables, type Observation, observe } from '../torture/observe.ts'
 import { Random } from '../torture/random.ts'
@@ -161,7 +162,10 @@ class Run {
     }
     const holdfast = new Holdfast(this.#observed(store), { timers, logger: false, random: () => 0.5 })
     const lines: string[] = []
-    const journal = new Journal((line) => lines.push(line), { mayBeDown: false, now: () => this.#noteTime() })
+    const journal = new Journal(
+      logInMemory((line) => lines.push(line)),
+      { mayBeDown: false, now: () => this.#noteTime() },
+    )
     const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#stage.clock, waitMs: 0 }
     return { ...world, notes: () => parseJournal(lines.join('')) }
   }
@@ -289,6 +293,7 @@ function isWell({ worker, isEnding }: Process): boolean {
 function withoutTicks({ jobs, queues, ...rest }: Observation): Observation {
   return {
     ...rest,
+    batches: [],
     jobs: jobs.filter(({ queue }) => queue !== ticks.name && !guardedNames.has(queue)),
     queues: queues.filter(({ name }) => name !== ticks.name && !guardedNames.has(name)),
   }

@@ -102,7 +102,8 @@ describe('PgBouncer in transaction mode', { skip }, () => {
         tookMs.push(Math.round(machineMs() - from))
       }
       t.diagnostic(`${how}: from enqueue to claim ${tookMs} ms`)
-      assert.ok(Math.max(...tookMs) < (how === 'heard' ? 250 : 1_500))
+      const median = tookMs.toSorted((a, b) => a - b)[2] as number
+      assert.ok(median < (how === 'heard' ? 250 : 1_500), 'whoever hears of it does not wait for the next poll')
     }
   })
 

@@ -1,6 +1,7 @@
 // Whoever comes after the last fault: brings everything that is left to its end.
 
 import type { Holdfast, Stats } from '../../src/holdfast.ts'
+import { finishBatches } from './batches.ts'
 import { claim, settleAs } from './fates.ts'
 import { setPaused } from './meddling.ts'
 import { anchor, byHandlers, tick, type World } from './world.ts'
@@ -31,7 +32,8 @@ export async function drain(
   for (let round = 0; now() < deadline; round++) {
     await journal.ask('sweep', {}, () => holdfast.sweep().then(() => true as const))
     if (round === 0) await holdfast.unschedule(tick.name)
-    if (isAtItsEnd(await holdfast.stats()) && !(await isAwaited())) return true
+    const areFinished = await finishBatches(world)
+    if (areFinished && isAtItsEnd(await holdfast.stats()) && !(await isAwaited())) return true
     const names = (await holdfast.queues()).map(({ name }) => name)
     const mine = names.filter((name) => !handled.has(name))
     const worker = `${life}-${round}`

@@ -2,7 +2,18 @@
 
 import type { EnqueueOptions } from '../../src/prepare.ts'
 import type { Entry } from './journal.ts'
-import { type AppWorld, attempts, givenIds, litter, type World, windowMs, work } from './world.ts'
+import {
+  type AppWorld,
+  attempts,
+  givenIds,
+  type keyed,
+  litter,
+  narrow,
+  tenants,
+  type World,
+  windowMs,
+  work,
+} from './world.ts'
 
 interface Draft {
   readonly entry: Entry
@@ -31,9 +42,25 @@ export async function enqueueLitter(world: World, label: string): Promise<void> 
   await enqueue(world, litter, drafts)
 }
 
-const toEntry = ({ entry: { label, kind }, options }: Draft) => ({ payload: { label, kind }, ...options })
+/** Into queues that let through so many at once, or within a while. */
+export async function enqueueLimited(world: World, label: string, queue: typeof keyed): Promise<void> {
+  const { random } = world
+  const drafts = Array.from({ length: 1 + random.below(5) }, (_, n): Draft => {
+    const { entry, options } = plain(world, `${label}-${n}`, queue.name)
+    if (queue === narrow) return { entry, options }
+    // Whoever is let in when is not the order of enqueues alone.
+    const { atOnce: _atOnce, ...rest } = entry
+    return { entry: { ...rest, ...(random.chance(0.95) && { tenant: random.pick(tenants) }) }, options }
+  })
+  await enqueue(world, queue, drafts)
+}
 
-export function enqueue(world: World, queue: typeof work, drafts: readonly Draft[]): Promise<unknown> {
+const toEntry = ({ entry: { label, kind, tenant }, options }: Draft) => ({
+  payload: { label, kind, ...(tenant !== undefined && { tenant }) },
+  ...options,
+})
+
+export function enqueue(world: World, queue: typeof work | typeof keyed, drafts: readonly Draft[]): Promise<unknown> {
   const { holdfast, journal } = world
   return journal.ask('enqueue', { entries: drafts.map(({ entry }) => entry) }, async () => {
     const [first, ...rest] = drafts.map(toEntry)

@@ -2,8 +2,9 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Lease } from '../../src/lease.ts'
+import type { RemarkOptions } from '../../src/remarks.ts'
 import type { Way } from './journal.ts'
-import { beforeKey, byHand, effectsOf, leaseMaxMs, type World, work } from './world.ts'
+import { beforeKey, byHand, completions, effectsOf, leaseMaxMs, limited, type World, work } from './world.ts'
 
 const fates = {
   done: 40,
@@ -52,7 +53,7 @@ export async function claim(
   return leases
 }
 
-const definitions = new Map(byHand.map((definition) => [definition.name, definition]))
+const definitions = new Map([...byHand, ...limited].map((definition) => [definition.name, definition]))
 
 async function meetFate(world: World, lease: Lease, worker: string, tag: string, abandoned: Abandoned): Promise<void> {
   const { random } = world
@@ -94,6 +95,41 @@ async function meetFate(world: World, lease: Lease, worker: string, tag: string,
     default:
       await settle(fate)
   }
+}
+
+const limitedFates = {
+  done: 40,
+  kept: 20,
+  retry: 10,
+  dead: 8,
+  release: 6,
+  snooze: 5,
+  renewed: 4,
+  abandoned: 4,
+} as const
+const keptMaxMs = 40
+
+/** The same of queues and batches that have a limit: some hold what they have for a while, so that others must wait. */
+export async function claimLimited(world: World, worker: string, abandoned: Abandoned): Promise<number> {
+  const { random, waitMs = 20 } = world
+  const names = limited.map(({ name }) => name)
+  const queues = random.chance(0.5) ? names : [random.pick(names)]
+  const leases = await claim(world, worker, { queues, max: 1 + random.below(12), wait: waitMs })
+  await Promise.all(leases.map((lease) => meetLimitedFate(world, lease, worker, abandoned)))
+  return leases.length
+}
+
+async function meetLimitedFate(world: World, lease: Lease, worker: string, abandoned: Abandoned): Promise<void> {
+  const { random } = world
+  const isNotice = lease.job.queue === completions.name
+  const fate = isNotice ? random.weighted({ done: 8, release: 1, snooze: 1 }) : random.weighted(limitedFates)
+  if (fate === 'abandoned') {
+    abandoned.push({ lease, worker, at: world.now() + random.between(0, 3 * leaseMaxMs) })
+    return
+  }
+  if (fate === 'kept') await sleep(random.below(keptMaxMs))
+  if (fate === 'renewed') await renew(world, lease, worker)
+  await settleAs(world, lease, { worker, as: fate === 'kept' || fate === 'renewed' ? 'done' : fate })
 }
 
 /** Somebody comes back to a lease, and tries. */
@@ -143,23 +179,37 @@ export async function settleAs(
   const deletes = options.deletes === true && tag !== undefined && (await putBefore(world, tag))
   const effects = tag === undefined ? undefined : effectsOf(world, { tag, deletes, doomed })
   const result = as === 'done' && random.chance(0.4) ? `result of ${worker}` : null
+  const remarks = lease.job.batch === null ? {} : remark(world)
+  const { outcome, costs } = remarks
+  const spent = costs && { costs }
   const asked = { id: lease.job.id, fence: lease.fence, worker, as, result, tag: tag ?? null, deletes, doomed }
-  await journal.ask('settle', asked, async () => {
+  await journal.ask('settle', { ...asked, ...(outcome !== undefined && { outcome }) }, async () => {
     switch (as) {
       case 'done':
-        return told(await lease.done(result ?? undefined, effects))
+        return told(await lease.done(result ?? undefined, effects, remarks))
       case 'dead':
-        return told(await lease.dead(new Error('given up'), effects))
+        return told(await lease.dead(new Error('given up'), effects, { ...spent }))
       case 'cancelled':
         return told(await lease.cancelled(effects))
-      case 'retry':
-        return told(await lease.retry(new Error('once more'), random.chance(0.5) ? { delay: random.below(50) } : {}))
+      case 'retry': {
+        const delay = random.chance(0.5) ? { delay: random.below(50) } : {}
+        return told(await lease.retry(new Error('once more'), { ...delay, ...spent }))
+      }
       case 'release':
         return told(await lease.release())
       case 'snooze':
         return told(await lease.snooze(random.below(50)))
     }
   })
+}
+
+/** Of an item. */
+function remark({ random }: World): RemarkOptions {
+  return {
+    ...(random.chance(0.8) && { outcome: random.pick(['saved', 'duplicate', 'skipped']) }),
+    ...(random.chance(0.2) && { warning: random.pick(['late', 'odd']) }),
+    ...(random.chance(0.5) && { costs: { units: 1 + random.below(5), pages: random.below(3) } }),
+  }
 }
 
 const told = ({ state }: Awaited<ReturnType<Lease['done']>>) => ({ state })

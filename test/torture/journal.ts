@@ -1,16 +1,16 @@
 // What a process that may die at any moment writes down: a line for each call before it is made, and a line for each
-// answer before anybody acts on it. Afterwards a call was answered, was refused, or nobody knows what became of it.
-//
-// Lines are appended by plain synchronous writes without a sync: what was handed to the system outlives a process that is
-// killed, and these logs need not outlive the machine.
+// answer before anybody acts on it; both on disk. Afterwards a call was answered, was refused, or nobody knows what became of
+// it.
 
-import { globSync, openSync, readFileSync, writeSync } from 'node:fs'
+import { globSync, readFileSync } from 'node:fs'
 import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
+import type { BatchState } from '../../src/job/batch.ts'
 import type { JobState } from '../../src/job/record.ts'
 import type { FailedEnding } from '../../src/job/transition.ts'
 import type { AttemptInfo } from '../../src/job-info.ts'
-import type { Enqueued } from '../../src/store/store.ts'
+import type { Enqueued, Steering } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
+import { type Log, logAt } from './log.ts'
 
 /** A job as its producer asked for it. */
 export interface Entry {
@@ -26,6 +26,8 @@ export interface Entry {
   readonly idempotencyKey?: string
   /** It is ready as soon as it is there. */
   readonly atOnce?: boolean
+  /** What it shares a limit by. */
+  readonly tenant?: string
   /** Of a task: what its handler does. */
   readonly deed?: Deed
 }
@@ -38,6 +40,7 @@ export type Kind =
   | 'window'
   | 'idempotent'
   | 'transacted'
+  | 'item'
   | 'task'
   | 'after'
   | 'anchor'
@@ -45,6 +48,7 @@ export type Kind =
 export type Deed =
   | 'quick'
   | 'effects'
+  | 'outcome'
   | 'long'
   | 'throw'
   | 'permanent'
@@ -80,6 +84,8 @@ export interface Calls {
     readonly doomed: boolean
     /** How a failed attempt ended; `failed` unless given. */
     readonly ending?: FailedEnding
+    /** Of an item that is done. */
+    readonly outcome?: string
   }
   readonly cancel: { readonly id: string; readonly tag: string | null }
   readonly requeue: { readonly id: string }
@@ -95,6 +101,13 @@ export interface Calls {
   /** A counter goes to `value`, if it still is what it was. */
   readonly increment: { readonly key: string; readonly value: number }
   readonly sweep: Readonly<Record<string, never>>
+  /** The first `upTo` items of the batch of this key, which is what its key makes it; all of them, and it is closed. */
+  readonly submit: { readonly key: string; readonly upTo: number; readonly closes: boolean }
+  /** A batch without a key, of these labels, in parts. */
+  readonly submitOnce: { readonly labels: readonly string[] }
+  readonly steer: { readonly batch: string; readonly as: Steering }
+  /** How much runs, at one moment each. */
+  readonly sample: Readonly<Record<string, never>>
   readonly result: { readonly id: string }
   /** Something that must be refused with this code. */
   readonly misuse: { readonly what: string; readonly code: ErrorCode }
@@ -128,6 +141,11 @@ export interface Answers {
   readonly put: true
   readonly increment: { readonly applied: boolean }
   readonly sweep: true
+  readonly submit: { readonly batch: string }
+  readonly submitOnce: { readonly batch: string }
+  /** Null: it is gone. */
+  readonly steer: { readonly state: BatchState | null; readonly round: number | null }
+  readonly sample: readonly Sample[]
   readonly result: { readonly value: unknown }
   readonly misuse: { readonly code: string }
   readonly orphan: true
@@ -136,6 +154,13 @@ export interface Answers {
   readonly run: AttemptInfo['ending']
   readonly lost: true
   readonly stop: true
+}
+
+/** How many run of what has a limit. */
+export interface Sample {
+  readonly of: string
+  readonly running: number
+  readonly limit: number
 }
 
 export type Verb = keyof Calls
@@ -158,6 +183,11 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   put: [],
   increment: [],
   sweep: [],
+  // Another process may have closed or cancelled it, or have submitted what comes before.
+  submit: ['INVALID_STATE'],
+  submitOnce: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
+  steer: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
+  sample: [],
   rollback: [],
   result: ['JOB_DEAD', 'JOB_CANCELLED', 'JOB_NOT_FOUND', 'WAIT_TIMEOUT'],
   misuse: [],
@@ -186,6 +216,8 @@ type Line =
   | { readonly n: number; readonly at: number; readonly answer: unknown }
   | { readonly n: number; readonly at: number; readonly refused: ErrorCode }
 
+type End = { readonly answer: unknown } | { readonly refused: ErrorCode }
+
 export interface JournalOptions {
   /** The store may be down for a while: a call that fails for that is one of which nobody knows. */
   readonly mayBeDown: boolean
@@ -194,52 +226,60 @@ export interface JournalOptions {
 }
 
 export class Journal {
-  readonly #write: (line: string) => void
+  readonly #log: Log
   readonly #options: JournalOptions
   readonly #now: () => number
   #next = 0
 
-  constructor(write: (line: string) => void, options: JournalOptions) {
-    this.#write = write
+  constructor(log: Log, options: JournalOptions) {
+    this.#log = log
     this.#options = options
     this.#now = options.now ?? machineMs
   }
 
   static at(path: string, options: JournalOptions): Journal {
-    const file = openSync(path, 'a')
-    return new Journal((line) => writeSync(file, line), options)
+    return new Journal(logAt(path), options)
   }
 
   /** Makes the call, noted before and after. Null: it was refused, or nobody knows. */
   async ask<V extends Verb>(verb: V, asked: Calls[V], call: () => Promise<Answers[V]>): Promise<Answers[V] | null> {
-    const note = this.#begin(verb, asked)
+    const note = await this.#begin(verb, asked)
     try {
       const answer = await call()
-      note({ answer })
+      await note({ answer })
       return answer
     } catch (error) {
       if (!isHoldfastError(error)) throw error
       const isOutage = error.code === 'STORE_UNAVAILABLE' && this.#options.mayBeDown
       if (!isOutage && !refusals[verb].includes(error.code)) throw error
-      note({ refused: error.code })
+      await note({ refused: error.code })
       return null
     }
   }
 
   /** Something that goes on until its answer is noted. */
-  begin<V extends Verb>(verb: V, asked: Calls[V]): (answer: Answers[V]) => void {
-    const note = this.#begin(verb, asked)
+  async begin<V extends Verb>(verb: V, asked: Calls[V]): Promise<(answer: Answers[V]) => Promise<void>> {
+    const note = await this.#begin(verb, asked)
     return (answer) => note({ answer })
   }
 
-  #begin(verb: Verb, asked: object): (end: { readonly answer: unknown } | { readonly refused: ErrorCode }) => void {
+  /** Something that has happened, and that nobody acts on. */
+  tell<V extends Verb>(verb: V, asked: Calls[V], answer: Answers[V]): void {
     const n = this.#next++
-    this.#note({ n, at: this.#now(), verb, asked })
+    const at = this.#now()
+    void this.#note({ n, at, verb, asked })
+    void this.#note({ n, at, answer })
+  }
+
+  async #begin(verb: Verb, asked: object): Promise<(end: End) => Promise<void>> {
+    const n = this.#next++
+    await this.#note({ n, at: this.#now(), verb, asked })
     return (end) => this.#note({ n, at: this.#now(), ...end })
   }
 
-  #note(line: Line): void {
-    this.#write(`${JSON.stringify(line)}\n`)
+  #note(line: Line): Promise<void> {
+    this.#log.write(`${JSON.stringify(line)}\n`)
+    return this.#log.sync()
   }
 }
 

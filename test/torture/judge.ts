@@ -1,11 +1,13 @@
 // The judge: each promise of the design, how often it was put to the test, and what speaks against it.
 
+import { judgeBatches, judgeCompletions, judgeSteering } from './judge/batches.ts'
 import { judgeCounts, judgeHiding, judgeReturn } from './judge/counts.ts'
 import { judgeDeaths, judgeEffects } from './judge/effects.ts'
 import { judgeEnqueues } from './judge/enqueues.ts'
 import { Evidence, type Findings } from './judge/evidence.ts'
 import { judgeAttempts, judgeFences, judgeHolders } from './judge/fences.ts'
 import { judgeKeys } from './judge/keys.ts'
+import { judgeConcurrency, judgeRates } from './judge/limits.ts'
 import { judgeOrder } from './judge/order.ts'
 import { judgeCalls, judgeOrphans, judgeSlots, judgeWatch } from './judge/outside.ts'
 import { type Ruling, together } from './judge/ruling.ts'
@@ -28,6 +30,11 @@ const promises = {
   'a paused queue hands out nothing': judgePauses,
   'jobs are claimed in the order in which they became ready': judgeOrder,
   'counts equal a recount': judgeCounts,
+  'of a queue, a key and a batch no more run at once than they may': judgeConcurrency,
+  'no more start within a while than may': judgeRates,
+  'a batch has each of its items once, and counts what became of them': judgeBatches,
+  'a batch that is paused or cancelled starts nothing': judgeSteering,
+  'the completion of a batch is told once a round': judgeCompletions,
   'who is asked to end has settled everything': judgeDrains,
   'a slot of a schedule fires once': judgeSlots,
   'bad input is a typed error or one dead job': judgeInput,

@@ -2,11 +2,12 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../src/errors.ts'
-import { enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
-import { type Abandoned, claimAndSettle, haunt, settleLate } from './fates.ts'
+import { sample, steerSome, submitOnce, submitPart } from './batches.ts'
+import { enqueueLimited, enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
+import { type Abandoned, claimAndSettle, claimLimited, haunt, settleLate } from './fates.ts'
 import { abandonRow, increment, meddle, misuse, putOwn, turnValve } from './meddling.ts'
 import { enqueueTask } from './tasks.ts'
-import { type AppWorld, queues, type World } from './world.ts'
+import { type AppWorld, keyed, limited, narrow, paced, pieces, queues, type World } from './world.ts'
 
 type Lane = (label: string) => Promise<unknown>
 type Lanes = Readonly<Record<string, Lane>>
@@ -22,6 +23,8 @@ export interface LifeOptions {
 
 /** More than this many waiting jobs, and producers pause: claiming shall keep up, or there is no end to the work. */
 const backlogMax = 300
+/** The same of what has a limit. */
+const limitedMax = 40
 
 export class Life {
   /** Resolves when every lane has ended; rejects when one has failed. */
@@ -31,26 +34,37 @@ export class Life {
   #isOver = false
   #settled = 0
   #backlog = 0
+  #limitedBacklog: ReadonlyMap<string, number> = new Map()
 
   /** Enqueues everything that is settled by hand, and meddles with it. */
   static producer(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => life.#producing())
+    return new Life(world, options, (life) => ({ ...life.#producing(), ...life.#limiting() }))
   }
 
   /** Claims and settles by hand. */
   static claimer(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => ({ ...life.#claiming(), haunt: (label) => haunt(world, label) }))
+    return new Life(world, options, (life) => ({
+      ...life.#claiming(),
+      ...life.#claimingLimited(),
+      haunt: (label) => haunt(world, label),
+    }))
   }
 
-  /** Both. */
+  /** Both, of what has no limit. */
   static whole(world: World, options: LifeOptions): Life {
     return new Life(world, options, (life) => ({ ...life.#producing(), ...life.#claiming() }))
+  }
+
+  /** Both, of what has one. */
+  static limited(world: World, options: LifeOptions): Life {
+    return new Life(world, options, (life) => ({ ...life.#limiting(), ...life.#claimingLimited() }))
   }
 
   /** A producer that also has a database of its own, and work for handlers. */
   static application(world: AppWorld, options: LifeOptions): Life {
     return new Life(world, options, (life) => ({
       ...life.#producing(),
+      ...life.#limiting(),
       ...{
         task: life.#unlessBehind((label) => enqueueTask(world, label)),
         task2: life.#unlessBehind((label) => enqueueTask(world, label)),
@@ -94,9 +108,35 @@ export class Life {
       own: (label) => putOwn(world, label),
       valve: this.#calmly((label) => turnValve(world, label)),
       look: this.#calmly(async () => {
-        const counts = await Promise.all(queues.map(({ name }) => world.holdfast.stats(name)))
-        this.#backlog = counts.reduce((sum, { ready, scheduled }) => sum + ready + scheduled, 0)
+        const waiting = new Map(
+          (await world.holdfast.queues()).map(({ name, held, ready, scheduled }) => [name, held + ready + scheduled]),
+        )
+        const sum = (list: readonly { readonly name: string }[]) =>
+          list.reduce((sum, { name }) => sum + (waiting.get(name) ?? 0), 0)
+        this.#backlog = sum(queues) - sum(limited)
+        this.#limitedBacklog = waiting
       }),
+    }
+  }
+
+  /** Work for queues and batches that have limits. */
+  #limiting(): Lanes {
+    const world = this.#world
+    const enqueueTo = (queue: typeof keyed) => this.#calmly((label) => enqueueLimited(world, label, queue))
+    return {
+      narrow: this.#unlessFull([narrow], enqueueTo(narrow)),
+      keyed: this.#unlessFull([keyed], enqueueTo(keyed)),
+      paced: this.#unlessFull([paced], enqueueTo(paced)),
+      submitPart: this.#unlessFull(
+        [pieces, keyed],
+        this.#calmly(() => submitPart(world), 5),
+      ),
+      submitOnce: this.#unlessFull(
+        [pieces, keyed],
+        this.#calmly((label) => submitOnce(world, label), 20),
+      ),
+      steer: this.#calmly(() => steerSome(world)),
+      sample: this.#calmly(() => sample(world)),
     }
   }
 
@@ -113,8 +153,25 @@ export class Life {
     }
   }
 
+  #claimingLimited(): Lanes {
+    const world = this.#world
+    const abandoned: Abandoned = []
+    const settle: Lane = async (label) => {
+      this.#settled += await claimLimited(world, label, abandoned)
+    }
+    return {
+      ...{ limited1: settle, limited2: settle },
+      lateLimited: this.#calmly((label) => settleLate(world, label, abandoned)),
+    }
+  }
+
   #unlessBehind(lane: Lane): Lane {
     return (label) => (this.#backlog > backlogMax ? sleep(this.#pauseMs) : lane(label))
+  }
+
+  #unlessFull(queues: readonly { readonly name: string }[], lane: Lane): Lane {
+    const isFull = () => queues.some(({ name }) => (this.#limitedBacklog.get(name) ?? 0) > limitedMax)
+    return (label) => (isFull() ? sleep(this.#pauseMs) : lane(label))
   }
 
   #calmly(lane: Lane, pauses = 1): Lane {

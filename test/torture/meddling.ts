@@ -5,10 +5,23 @@ import type { JobInfo } from '../../src/job-info.ts'
 import { enqueue, plain } from './enqueues.ts'
 import { claim, settleAs } from './fates.ts'
 import type { Kind } from './journal.ts'
-import { type AppWorld, counters, effectsOf, litter, tasks, valve, type World, work } from './world.ts'
+import {
+  type AppWorld,
+  counters,
+  effectsOf,
+  keyed,
+  litter,
+  narrow,
+  paced,
+  pieces,
+  tasks,
+  valve,
+  type World,
+  work,
+} from './world.ts'
 
 /** Keys of these outlive a deletion, or are judged by the jobs that have them. */
-const kept: readonly Kind[] = ['idempotent', 'window', 'transacted']
+const kept: readonly Kind[] = ['idempotent', 'window', 'transacted', 'item']
 
 const deeds = {
   cancel: 6,
@@ -30,7 +43,8 @@ export async function meddle(world: World, tag: string, named?: keyof typeof dee
     case 'cancel':
     case 'cancelRunning': {
       const state = deed === 'cancelRunning' ? 'running' : random.pick(['ready', 'scheduled'] as const)
-      const id = await someJob(world, state, { queue: random.pick([work.name, tasks.name]) })
+      const queue = random.pick([work.name, tasks.name, pieces.name, narrow.name])
+      const id = await someJob(world, state, { queue })
       if (id === undefined) return
       const effects = random.chance(0.6) ? effectsOf(world, { tag }) : undefined
       await journal.ask('cancel', { id, tag: effects ? tag : null }, () =>
@@ -39,7 +53,7 @@ export async function meddle(world: World, tag: string, named?: keyof typeof dee
       return
     }
     case 'requeue': {
-      const id = await someJob(world, 'dead', { queue: random.pick([work.name, tasks.name]) })
+      const id = await someJob(world, 'dead', { queue: random.pick([work.name, tasks.name, pieces.name, keyed.name]) })
       if (id !== undefined) await journal.ask('requeue', { id }, () => holdfast.requeue(id).then(yes))
       return
     }
@@ -50,26 +64,26 @@ export async function meddle(world: World, tag: string, named?: keyof typeof dee
       })
       return
     case 'wake': {
-      const id = await someJob(world, random.pick(['scheduled', 'ready', 'running']))
+      const id = await someWaiting(world, ['running'])
       const data = random.chance(0.7) ? tag : null
       if (id !== undefined) await journal.ask('wake', { id, data }, () => holdfast.wake(id, data ?? undefined))
       return
     }
     case 'reschedule': {
-      const id = await someJob(world, random.pick(['scheduled', 'ready']))
+      const id = await someWaiting(world)
       const runAt = Math.round(now() + random.between(-50, 200))
       if (id !== undefined) await journal.ask('reschedule', { id, runAt }, () => holdfast.reschedule(id, runAt))
       return
     }
     case 'reprioritise': {
-      const id = await someJob(world, random.pick(['scheduled', 'ready']))
+      const id = await someWaiting(world)
       const priority = random.below(10)
       if (id !== undefined)
         await journal.ask('reprioritise', { id, priority }, () => holdfast.reprioritise(id, priority))
       return
     }
     case 'delete': {
-      const id = await someJob(world, random.pick(['ready', 'scheduled', 'done', 'dead', 'cancelled']), { but: kept })
+      const id = await someWaiting(world, ['done', 'dead', 'cancelled'], { but: kept })
       if (id !== undefined) await journal.ask('delete', { id }, () => holdfast.delete(id).then(yes))
       return
     }
@@ -80,11 +94,25 @@ export async function meddle(world: World, tag: string, named?: keyof typeof dee
 
 const yes = () => true as const
 
+/** Plain, or in a queue whose keys have limits. */
+function someWaiting(world: World, others: readonly JobInfo['state'][] = [], options: SomeOptions = {}) {
+  const { random } = world
+  const state = random.pick(['scheduled', 'ready', ...others] as const)
+  if (random.chance(0.8)) return someJob(world, state, options)
+  const heldOr = random.chance(0.5) ? 'held' : state
+  return someJob(world, heldOr, { ...options, queue: random.pick([keyed.name, paced.name]) })
+}
+
+interface SomeOptions {
+  readonly queue?: string
+  readonly but?: readonly Kind[]
+}
+
 /** By a page of them, so that jobs of other processes and of those before are met too. */
 async function someJob(
   { holdfast, random }: World,
   state: JobInfo['state'],
-  { queue = work.name, but = [] }: { readonly queue?: string; readonly but?: readonly Kind[] } = {},
+  { queue = work.name, but = [] }: SomeOptions = {},
 ): Promise<string | undefined> {
   const { jobs } = await holdfast.jobs({ queue, state, limit: 20 })
   const eligible = jobs.filter(({ payload }) => !but.includes((payload as { kind: Kind }).kind))

@@ -1,11 +1,14 @@
 // Everything that can be seen of a store, to judge it by.
 
+import type { BatchProgress } from '../../src/batch/progress.ts'
 import type { Holdfast, QueueInfo } from '../../src/holdfast.ts'
 import type { JobInfo } from '../../src/job-info.ts'
 import { allJobs } from '../conformance/expect.ts'
+import { allBatches } from './batches.ts'
 
 export interface Observation {
   readonly jobs: readonly JobInfo[]
+  readonly batches: readonly BatchProgress[]
   readonly queues: readonly QueueInfo[]
   readonly kv: ReadonlyMap<string, unknown>
   /** The tags in the table of the application; null where a store has none. */
@@ -21,6 +24,7 @@ export async function observe(
 ): Promise<Observation> {
   return {
     jobs: await allJobs(holdfast),
+    batches: await allBatches({ holdfast }),
     queues: await holdfast.queues(),
     kv: new Map((await Array.fromAsync(holdfast.kv.scan(''))).map(({ key, value }) => [key, value])),
     rows,

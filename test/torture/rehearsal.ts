@@ -11,6 +11,7 @@ import { Journal, type Note, parseJournal } from './journal.ts'
 import { peace } from './judge/evidence.ts'
 import type { Findings } from './judge.ts'
 import { Life } from './life.ts'
+import { logInMemory } from './log.ts'
 import { noTables, observe } from './observe.ts'
 import { Random } from './random.ts'
 
@@ -19,18 +20,29 @@ export type Break = (store: Store) => Partial<Store>
 export interface RehearsalOptions {
   readonly seed: number
   readonly rounds: number
+  /** Whether it is about what has limits, or all else. */
+  readonly about?: 'limits' | 'all else'
   readonly fault?: Break
 }
 
-export async function rehearse({ seed, rounds, fault = () => ({}) }: RehearsalOptions): Promise<Findings> {
+export async function rehearse({
+  seed,
+  rounds,
+  about = 'all else',
+  fault = () => ({}),
+}: RehearsalOptions): Promise<Findings> {
   const clock = new VirtualClock()
   await using holdfast = new Holdfast(broken(await sqlite({ path: ':memory:' })({ clock }), fault))
   const lines: string[] = []
   const now = () => machineMs() + clock.now() // both go on
-  const journal = new Journal((line) => lines.push(line), { mayBeDown: false, now })
+  const journal = new Journal(
+    logInMemory((line) => lines.push(line)),
+    { mayBeDown: false, now },
+  )
   const world = { holdfast, journal, random: new Random(seed), now: () => clock.now(), waitMs: 0 }
   await dropAnchor(world)
-  await Life.whole({ ...world, life: 'life' }, { mayBeDown: false, rounds, pauseMs: 0 }).over
+  const live = about === 'limits' ? Life.limited : Life.whole
+  await live({ ...world, life: 'life' }, { mayBeDown: false, rounds, pauseMs: 0 }).over
   const found = await observe(holdfast, noTables)
   const pass = async (ms: number) => clock.advance(ms)
   await drain({ ...world, life: 'drain' }, { pass, maxMs: 10_000 })

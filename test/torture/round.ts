@@ -1,5 +1,6 @@
 // A round: a fleet at work on a fresh store, everything that the plan does to them, the end of it all, and what was found.
 
+import { AssertionError } from 'node:assert/strict'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { machineMs } from '../sqlite/process.ts'
@@ -38,6 +39,7 @@ export interface RoundReport {
 }
 
 const newsEveryMs = 500
+const glanceEveryMs = 2_000
 const longestMs = 60_000
 
 export async function runRound(site: Site, options: RoundOptions): Promise<RoundReport> {
@@ -55,9 +57,11 @@ export async function runRound(site: Site, options: RoundOptions): Promise<Round
   const news = setInterval(() => options.onNews?.(round.news), newsEveryMs)
   try {
     await fleet.start()
+    const stopGlancing = round.glance()
     await round.suffer(plan, options)
+    await stopGlancing()
     const { found, left } = await round.end()
-    const ordeal: Ordeal = { ...round.ordeal, failures: fleet.failures }
+    const ordeal: Ordeal = { ...round.ordeal, isSerial: store === 'sqlite', failures: fleet.failures }
     const told = readTold(join(directory, 'watch.told'))
     const findings = { notes: readJournals(directory), found, left, ordeal, told, received: receiver.tags }
     return { findings, faults: round.faults, jobs: left.jobs.length }
@@ -123,12 +127,33 @@ class Round {
     return { found, left }
   }
 
-  async #inspect(when: string): Promise<void> {
-    const fault = await this.#ground.inspect().then(
+  /** Looks behind the queue now and then; answers how to stop. */
+  glance(): () => Promise<void> {
+    const stopped = new AbortController()
+    const look = async () => {
+      for (;;) {
+        await sleep(glanceEveryMs, undefined, { signal: stopped.signal }).catch(() => {})
+        if (stopped.signal.aborted) return
+        await this.#inspect('while everybody is at work', () => this.#ground.glance())
+      }
+    }
+    const over = look()
+    return () => {
+      stopped.abort()
+      return over
+    }
+  }
+
+  /** A store that is down, or locked by somebody who is stopped, cannot be looked at just now. */
+  async #inspect(when: string, look = () => this.#ground.inspect()): Promise<void> {
+    const fault = await look().then(
       () => null,
-      (error: Error) => error.message,
+      (error: Error) => error,
     )
-    this.ordeal.inspections.push({ when, fault })
+    const isOver = this.#stage === 'draining'
+    if (fault === null || fault instanceof AssertionError || isOver) {
+      this.ordeal.inspections.push({ when, fault: fault?.message ?? null })
+    }
   }
 
   async #strike(fault: Fault): Promise<void> {

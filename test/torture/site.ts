@@ -35,6 +35,8 @@ export interface Ground extends AsyncDisposable {
   observe(): Promise<Observation>
   /** Looks behind the queue: fails unless tables, lists and counts agree and the store is whole. */
   inspect(): Promise<void>
+  /** The same while everybody is at work: at one moment, all must agree. */
+  glance(): Promise<void>
   readonly blows: Blows
 }
 
@@ -95,18 +97,20 @@ async function sqliteGround(path: string, directory: string): Promise<Ground> {
       db.close()
     }
   }
+  const inspect = async () => {
+    const db = connect(30_000)
+    try {
+      assertCountsEqualRecount(db)
+    } finally {
+      db.close()
+    }
+  }
   await furnish(url, directory)
   return {
     url,
     observe: () => look(url),
-    async inspect() {
-      const db = connect(30_000)
-      try {
-        assertCountsEqualRecount(db)
-      } finally {
-        db.close()
-      }
-    },
+    inspect,
+    glance: inspect,
     blows: {
       holdSnapshot: (ms) => holding('begin; select count(*) from holdfast_job', ms),
       holdTransaction: (ms) => holding('begin immediate', ms),
@@ -146,6 +150,7 @@ async function postgresGround(server: Server, name: string, directory: string): 
       await querying(url, quiet)
       await querying(url, assertRecount)
     },
+    glance: () => querying(url, async (client) => void (await assertRecount(client))),
     blows: postgresBlows(server, url, proxy),
     async [Symbol.asyncDispose]() {
       await proxy[Symbol.asyncDispose]()

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { defineQueue } from '../../src/definition.ts'
 import type { JobFacts } from '../../src/events.ts'
+import type { AttemptInfo } from '../../src/job-info.ts'
 import { Permanent } from '../../src/permanent.ts'
 import { isFate } from '../../src/worker/fate.ts'
 import type { Job } from '../../src/worker/job.ts'
@@ -35,6 +36,7 @@ const deeds = {
   release: 3,
   hang: 1,
   block: 1,
+  outcome: 2,
   unreadable: 2,
 } as const satisfies Partial<Record<Deed, number>>
 
@@ -71,10 +73,10 @@ export interface WorkersOptions {
 /** Runs all that handlers are for, in this process, until the client is closed. */
 export function startWorkers(world: AppWorld, options: WorkersOptions): void {
   const { holdfast, journal, life, application } = world
-  const lost = ({ id, worker, attempt }: JobFacts) => journal.begin('lost', { id, worker, attempt })(true)
+  const lost = ({ id, worker, attempt }: JobFacts) => journal.tell('lost', { id, worker, attempt }, true)
   holdfast.on('lease.lost', lost)
   holdfast.on('settle.failed', lost)
-  journal.begin('work', { worker: life })(true)
+  journal.tell('work', { worker: life }, true)
   holdfast.work(
     [
       [readTasks, (job) => noted(world, job, () => perform(job, options))],
@@ -109,6 +111,9 @@ async function perform(job: Job<Task>, { receiver, isLast }: WorkersOptions): Pr
     case 'effects':
       stage(job, taskTag(label), receiver)
       break
+    case 'outcome':
+      job.cost('units', 2)
+      return job.outcome('saved', label, label.endsWith('1') ? { warning: 'late' } : {})
     case 'long':
       await sleep(2 * leaseMaxMs, undefined, { signal: job.signal })
       await job.progress(0.5, 'half-way')
@@ -155,16 +160,21 @@ function adopt({ effects, payload }: Job<Labelled>): string {
   return payload.label
 }
 
+function endingOf(made: unknown): AttemptInfo['ending'] {
+  if (!isFate(made) || made.fate === 'outcome') return 'done'
+  return made.fate === 'snooze' ? 'snoozed' : 'released'
+}
+
 /** A run and how it ended, unless it was aborted: then whoever aborted it decides. */
 async function noted({ journal, life }: AppWorld, job: Job<Task>, handler: () => Promise<unknown>): Promise<unknown> {
   const { id, attempt, signal } = job
-  const end = journal.begin('run', { id, worker: life, attempt })
+  const end = await journal.begin('run', { id, worker: life, attempt })
   try {
     const made = await handler()
-    if (!signal.aborted) end(isFate(made) ? (made.fate === 'snooze' ? 'snoozed' : 'released') : 'done')
+    if (!signal.aborted) await end(endingOf(made))
     return made
   } catch (error) {
-    if (!signal.aborted) end('failed')
+    if (!signal.aborted) await end('failed')
     throw error
   }
 }

@@ -186,6 +186,61 @@ export const variants: Readonly<Record<string, Variant>> = {
       },
     ],
   },
+
+  'sqlite: counts of a batch updated beside the settlement': {
+    store: 'sqlite',
+    breaks: 'a batch has each of its items once, and counts what became of them',
+    patches: [
+      {
+        file: 'src/store/sqlite/batches.ts',
+        from: '    row[countOf(state)] += change\n',
+        to: `    if (state !== 'done' || Math.random() < 0.9) row[countOf(state)] += change\n`,
+      },
+    ],
+  },
+
+  'postgres: counts of a batch updated beside the settlement': {
+    store: 'postgres',
+    breaks: 'a batch has each of its items once, and counts what became of them',
+    patches: [
+      {
+        file: 'src/store/postgres/migrations/0004-settle.ts',
+        from: 'select v_batches[g.i], pg_current_xact_id(), -count(*), count(*)\n',
+        to: 'select v_batches[g.i], pg_current_xact_id(), -count(*), count(*) filter (where random() < 0.9)\n',
+      },
+    ],
+  },
+
+  'sqlite: a limit that is not kept during rescue': {
+    store: 'sqlite',
+    breaks: 'of a queue, a key and a batch no more run at once than they may',
+    patches: [
+      {
+        file: 'src/store/sqlite/job.ts',
+        from: '  if (ord !== null) return listOrHold(tx, queue, job, ord)\n  listScheduled(',
+        to: `  if (ord !== null && next.front && job.limit_key !== null) {
+    tx.keys.admit(queue, tx.keys.row(queue, job.limit_key))
+    listReady(tx, queue, job, ord)
+    tx.tell(queue, 'ready', job.id)
+    return 'ready'
+  }
+  if (ord !== null) return listOrHold(tx, queue, job, ord)
+  listScheduled(`,
+      },
+    ],
+  },
+
+  'postgres: a limit that is not kept during rescue': {
+    store: 'postgres',
+    breaks: 'of a queue, a key and a batch no more run at once than they may',
+    patches: [
+      {
+        file: 'src/store/postgres/migrations/0005-obey.ts',
+        from: 'u.ready and k.gate is not null as held, l.priority',
+        to: 'u.ready and k.gate is not null and u.lane & 1 = 0 as held, l.priority',
+      },
+    ],
+  },
 }
 
 /** A copy of this tree with the variant's patches in it. */

@@ -55,15 +55,38 @@ export const calls = defineWebhooks({
   ...{ attempts: 1_000, backoff, retain: forEver, perHost: 50 },
 })
 
+const tenant = ({ tenant }: Labelled) => tenant
+/** So many at once, in all processes together. */
+export const narrow = defineQueue<Labelled>('narrow', { attempts, backoff, retain: forEver, limit: { concurrency: 3 } })
+/** So many at once of each tenant. */
+export const keyed = defineQueue<Labelled>('keyed', {
+  ...{ attempts, backoff, retain: forEver },
+  limit: { key: tenant, concurrency: 2 },
+})
+/** So many starts within any stretch of time, in all and of each tenant. */
+export const paced = defineQueue<Labelled>('paced', {
+  ...{ attempts, backoff, retain: forEver },
+  limit: [{ rate: { count: 12, per: 300 } }, { key: tenant, concurrency: 3, rate: { count: 4, per: 200 } }],
+})
+/** Items of batches that are settled by hand. */
+export const pieces = defineQueue<Labelled>('pieces', { attempts, backoff, retain: forEver })
+/** Where the completion of batches is told. */
+export const completions = defineQueue('completions', { attempts: 1_000, backoff, retain: forEver })
+export const tenants = ['ann', 'bob', 'cleo']
+
 /** Settled by hand. */
 export const byHand = [work, after, deaths, litter] as const
+/** Settled by hand as well, and limited, or items of what is. */
+export const limited = [narrow, keyed, paced, pieces, completions] as const
 /** Settled by workers and their handlers. */
 export const byHandlers = [tasks, ticks, orphans, calls.queue] as const
-export const queues = [...byHand, ...byHandlers] as const
+export const queues = [...byHand, ...limited, ...byHandlers] as const
 
 export interface Labelled {
   readonly label: string
   readonly kind: string
+  /** What it shares a limit by. */
+  readonly tenant?: string
 }
 
 export interface Task extends Labelled {
@@ -71,7 +94,7 @@ export interface Task extends Labelled {
 }
 
 export function capOf(queue: string): number {
-  if ([after.name, ticks.name, orphans.name, calls.queue.name].includes(queue)) return 1_000
+  if ([after, ticks, orphans, calls.queue, completions].some(({ name }) => name === queue)) return 1_000
   return queue === deaths.name || queue === 'anchor' ? 5 : attempts
 }
 

@@ -159,7 +159,8 @@ export class Database {
         this.#transactOnce(
           async (tx) => {
             const answer = await work(tx)
-            await tx.query('select holdfast.land($1, $2, $3)', [flush, tx.now, JSON.stringify(answer)])
+            const now = tx.knowsTime ? tx.now : await tx.readClock()
+            await tx.query('select holdfast.land($1, $2, $3)', [flush, now, JSON.stringify(answer)])
             return answer
           },
           { durable: true },
@@ -261,6 +262,10 @@ export class Transaction {
     const [row] = await this.query('select holdfast.now_ms($1)', [this.#now])
     this.#now = Number(row?.[0])
     return this.#now
+  }
+
+  get knowsTime(): boolean {
+    return this.#now !== null
   }
 
   get now(): number {

@@ -53,7 +53,7 @@ function codeOf(error: unknown): string {
 }
 
 /** What the server, the driver or the network said; anything else thrown in a transaction is its author's. */
-function isForeign(error: unknown): boolean {
+export function isForeign(error: unknown): boolean {
   return codeOf(error) !== '' || isBroken(error)
 }
 

@@ -48,7 +48,7 @@ import { cancel, define, pause, requeue, requeueAll } from './control.ts'
 import { Database } from './database.ts'
 import { examine } from './doctor/examine.ts'
 import { type Desk, enqueue, enqueueIn, type Knocks } from './enqueue.ts'
-import { isBroken, patiently } from './failures.ts'
+import { isForeign, patiently } from './failures.ts'
 import { attendGates } from './gates.ts'
 import { heal } from './heal.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
@@ -206,13 +206,16 @@ class PostgresStore implements Store {
     this.#sweeps = new Sweeps(this.#desk)
   }
 
-  /** What it fails to do, because the connection broke just now, the next sweep does: whoever knocked has been answered. */
+  /**
+   * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
+   * whoever knocked has been answered.
+   */
   async #attend({ gates = [], batches = [] }: Knocks): Promise<void> {
     try {
       if (gates.length > 0) this.#desk.announce(await attendGates(this.#db, gates))
       if (batches.length > 0) await attendBatches(this.#desk, batches)
     } catch (error) {
-      if (!isBroken(error) && !isHoldfastError(error)) throw error
+      if (!isForeign(error) && !isHoldfastError(error)) throw error
     }
   }
 

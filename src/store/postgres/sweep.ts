@@ -8,6 +8,7 @@ import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
 import { sweepBatches } from './batches.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import { patiently } from './failures.ts'
 import { attendGates } from './gates.ts'
 import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
@@ -76,7 +77,7 @@ export class Sweeps {
     const [row] = await this.#db.query('select * from holdfast.knocked($1::text::xid8, $2)', [from, max])
     const gates = JSON.parse(row?.[0] ?? '[]') as string[]
     if (gates.length < max) this.#knocksFrom = row?.[1] as string
-    const admitted = await attendGates(this.#db, gates)
+    const admitted = await patiently(() => attendGates(this.#db, gates))
     this.#desk.announce(admitted)
     return [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0)
   }

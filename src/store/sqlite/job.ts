@@ -145,10 +145,11 @@ interface NewPlace {
 export function moveWaiting(
   tx: Transaction,
   queue: QueueRow,
-  job: IdleRow,
-  { runAt, priority, limitKey = job.limit_key }: NewPlace,
+  found: IdleRow,
+  { runAt, priority, limitKey = found.limit_key }: NewPlace,
 ): JobState {
-  for (const key of new Set([job.limit_key, limitKey])) if (key !== null) tx.keys.admitEarlier(queue, key)
+  for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitEarlier(queue, key)
+  const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // it may have been let in just now
   unlist(tx, queue, job)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)

@@ -1,6 +1,7 @@
 // Promise: every enqueue that was answered is accounted for once, and every other is there at most once.
 
-import { after, calls, deaths, orphans, taskTag, ticks, work } from '../world.ts'
+import { labelsOf } from '../batches.ts'
+import { after, calls, completions, deaths, orphans, taskTag, ticks, work } from '../world.ts'
 import { type Evidence, isUnknown, labelOf, type Payload, type Wish } from './evidence.ts'
 import { check, type Ruling, together } from './ruling.ts'
 
@@ -41,8 +42,12 @@ function uncalledFor(evidence: Evidence): Ruling {
   const wished = new Set(possible.map(({ entry }) => entry.label))
   const tags = new Set([...evidence.of('settle'), ...evidence.of('cancel')].map(({ asked }) => asked.tag))
   for (const { entry } of possible) if (entry.deed === 'effects') tags.add(taskTag(entry.label))
+  for (const { asked } of evidence.of('submitOnce')) for (const label of asked.labels) wished.add(label)
+  for (const key of new Set(evidence.of('submit').map(({ asked }) => asked.key)))
+    for (const label of labelsOf(key)) wished.add(label)
   const rows = new Set(evidence.of('orphan').map(({ asked }) => asked.tag))
-  const isCalledFor = (queue: string, { label, tag, id }: Payload): boolean => {
+  const isCalledFor = (queue: string, { label, tag, id, batchId }: Payload): boolean => {
+    if (queue === completions.name) return batchId !== undefined // by a batch, which is judged apart
     if (queue === ticks.name) return true // by the schedule, which is judged apart
     if (queue === deaths.name) return id !== undefined
     if (queue === after.name) return tags.has(label ?? '')

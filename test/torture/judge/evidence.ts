@@ -21,6 +21,8 @@ export interface Findings {
 
 /** What was done, on the clock that notes are timed by. */
 export interface Ordeal {
+  /** Calls land one after the other, by one clock. */
+  readonly isSerial: boolean
   /** When the server crashed: claims that were answered may go with it, because they do not wait for the disk. */
   readonly crashes: readonly number[]
   /** When the clock of the store was set, and by how much. */
@@ -31,7 +33,7 @@ export interface Ordeal {
   readonly inspections: readonly { readonly when: string; readonly fault: string | null }[]
 }
 
-export const peace: Ordeal = { crashes: [], jumps: [], failures: [], inspections: [] }
+export const peace: Ordeal = { isSerial: true, crashes: [], jumps: [], failures: [], inspections: [] }
 
 export interface Told {
   /** From when on, by the notes' clock, it saw everything. */
@@ -58,6 +60,10 @@ export interface Payload {
   readonly deed?: Deed
   /** Of an announcement. */
   readonly tag?: string
+  /** Of a completion. */
+  readonly batchId?: string
+  readonly state?: string
+  readonly round?: number
 }
 
 export class Evidence implements Findings {
@@ -71,10 +77,13 @@ export class Evidence implements Findings {
   readonly jobs: ReadonlyMap<string, readonly JobInfo[]>
   /** Those that work by handlers; all others claim by hand. */
   readonly workers: ReadonlySet<string>
+  /** Batches that somebody asked to be gone, with their items. */
+  readonly deletedBatches: ReadonlySet<string>
   readonly #byVerb: ReadonlyMap<Verb, readonly Note[]>
   readonly #deleted: ReadonlySet<string>
   readonly #requeued: ReadonlySet<string>
   readonly #requeuedQueues: ReadonlySet<string>
+  readonly #retriedBatches: ReadonlySet<string>
 
   constructor({ notes, found, left, ordeal, told, received }: Findings) {
     this.notes = notes
@@ -92,6 +101,10 @@ export class Evidence implements Findings {
     this.#deleted = new Set(this.#possible('delete').map(({ asked }) => asked.id))
     this.#requeued = new Set(this.#possible('requeue').map(({ asked }) => asked.id))
     this.#requeuedQueues = new Set(this.#possible('requeueAll').map(({ asked }) => asked.queue))
+    const retries = this.#possible('steer').filter(({ asked }) => asked.as === 'retryFailed')
+    this.#retriedBatches = new Set(retries.map(({ asked }) => asked.batch))
+    const deletions = this.#possible('steer').filter(({ asked }) => asked.as === 'delete')
+    this.deletedBatches = new Set(deletions.map(({ asked }) => asked.batch))
   }
 
   of<V extends Verb>(verb: V): readonly Note<V>[] {
@@ -108,8 +121,8 @@ export class Evidence implements Findings {
   }
 
   /** Somebody asked that it start again. */
-  mayBeRequeued({ id, queue }: Pick<JobInfo, 'id' | 'queue'>): boolean {
-    return this.#requeued.has(id) || this.#requeuedQueues.has(queue)
+  mayBeRequeued({ id, queue, batch }: Pick<JobInfo, 'id' | 'queue' | 'batch'>): boolean {
+    return this.#requeued.has(id) || this.#requeuedQueues.has(queue) || this.#retriedBatches.has(batch ?? '')
   }
 
   crashedBetween(from: number, to: number): boolean {

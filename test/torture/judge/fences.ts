@@ -127,7 +127,7 @@ export function judgeHolders(evidence: Evidence): Ruling {
   return together(unique(fences, 'was handed out'), overlapping(evidence))
 }
 
-interface Hold {
+export interface Hold {
   readonly id: string
   readonly worker: string
   readonly at: number
@@ -138,13 +138,25 @@ interface Hold {
 
 /** Each was answered before the other was asked for, or the other way round: what overlaps may have come in either order. */
 function overlapping(evidence: Evidence): Ruling {
+  return check([...Map.groupBy(holdsOf(evidence), ({ id }) => id).values()], (ofJob) =>
+    ofJob.flatMap((hold) =>
+      ofJob
+        .filter((next) => next.at > hold.answeredAt && next.answeredAt < hold.endsAt)
+        .filter((next) => !evidence.crashedBetween(hold.at, next.answeredAt))
+        .map((next) => `${hold.id} was handed to ${next.worker} while ${hold.worker} held it`),
+    ),
+  )
+}
+
+/** What was claimed by hand, and for how long it was surely held. */
+export function holdsOf(evidence: Evidence): Hold[] {
   const settledAt = new Map<string, number>()
   for (const note of evidence.of('settle')) {
     if (!isHonoured(note) && !isUnknown(note)) continue
     const hold = `${note.asked.id} ${note.asked.worker}`
     settledAt.set(hold, Math.min(note.at, settledAt.get(hold) ?? note.at))
   }
-  const holds = evidence.of('claim').flatMap(({ asked: { worker, leaseMs }, at, answer, answeredAt }) =>
+  return evidence.of('claim').flatMap(({ asked: { worker, leaseMs }, at, answer, answeredAt }) =>
     (answer ?? []).map(({ id }): Hold => {
       const endsAt = at + leaseMs - evidence.gainedMs(at, at + leaseMs) - clockSlackMs
       return {
@@ -152,14 +164,6 @@ function overlapping(evidence: Evidence): Ruling {
         endsAt: Math.min(endsAt, settledAt.get(`${id} ${worker}`) ?? Infinity),
       }
     }),
-  )
-  return check([...Map.groupBy(holds, ({ id }) => id).values()], (ofJob) =>
-    ofJob.flatMap((hold) =>
-      ofJob
-        .filter((next) => next.at > hold.answeredAt && next.answeredAt < hold.endsAt)
-        .filter((next) => !evidence.crashedBetween(hold.at, next.answeredAt))
-        .map((next) => `${hold.id} was handed to ${next.worker} while ${hold.worker} held it`),
-    ),
   )
 }
 

@@ -29,7 +29,8 @@ export function judgeWatch(evidence: Evidence): Ruling {
   return together(
     check(watched, ({ entry, answer }) => {
       const { id } = answer as { readonly id: string }
-      if (seen(id, 'ready') + seen(id, 'scheduled') === 0) return [`nobody was told that ${id} is there`]
+      if (seen(id, 'ready') + seen(id, 'scheduled') + seen(id, 'held') === 0)
+        return [`nobody was told that ${id} is there`]
       const [job, another] = evidence.jobs.get(id) ?? []
       if (!job || another || entry.kind === 'given') return []
       if (seen(id, job.state) === 0) return [`nobody was told that ${id} is ${job.state}`]

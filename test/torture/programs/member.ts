@@ -76,10 +76,10 @@ export async function serve({ holdfast, application, journal, life }: AppWorld, 
   })
   say({ said: 'open' })
   await Promise.race([stopped.promise, member.over ?? stopped.promise])
-  const end = journal.begin('stop', { worker: life })
+  const end = await journal.begin('stop', { worker: life })
   await member.stop()
   await holdfast.close({ grace: '5s' })
-  end(true)
+  await end(true)
   await application[Symbol.asyncDispose]()
   process.disconnect()
 }

@@ -1,8 +1,9 @@
 // Watches everything and writes down what it is told, one line a change. Started again it goes on behind the last line.
-import { appendFileSync, existsSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../../src/errors.ts'
 import { machineMs } from '../../sqlite/process.ts'
+import { logAt } from '../log.ts'
 import type { WatchLine } from '../told.ts'
 import { duty, openWorld, say, serve } from './member.ts'
 
@@ -10,9 +11,14 @@ const path = `${duty.log}.told`
 /** How long nothing must be told until all is. */
 const quietMs = 1_500
 
-const write = (line: WatchLine) => appendFileSync(path, `${JSON.stringify(line)}\n`)
 const world = await openWorld()
 let cursor = lastCursor()
+const log = logAt(path)
+/** It does nothing but go on: nobody waits for the disk. */
+const write = (line: WatchLine) => {
+  log.write(`${JSON.stringify(line)}\n`)
+  void log.sync()
+}
 let toldAt = machineMs()
 let isOver = false
 
@@ -58,5 +64,6 @@ await serve(world, {
     toldAt = machineMs() // it may look but once a second
     while (machineMs() - toldAt < quietMs) await sleep(100)
     isOver = true
+    await log.sync()
   },
 })

@@ -281,31 +281,7 @@ begin
   return v_state;
 end $holdfast$;
 
--- A waiting job that was moved just now has another limit key.
-create function holdfast.change_gate(p_id uuid, p_gate text) returns void
-language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
-declare
-  v_job holdfast.job%rowtype;
-  v_lane holdfast.lane%rowtype;
-  v_held boolean; -- from now on
-  v_ord bigint;
-begin
-  select * into v_job from holdfast.job j where j.id = p_id;
-  select * into v_lane from holdfast.lane l where l.no = v_job.lane;
-  v_held := p_gate is not null and (v_job.is_held or v_job.ready_xid is not null);
-  v_ord := case when v_held then holdfast.line_place(v_lane.priority, false) else nextval('holdfast.number') end;
-  update holdfast.job j
-     set gate = p_gate, is_held = v_held, ord = v_ord,
-         ready_xid = case when p_gate is null and v_job.is_held then pg_current_xact_id() end
-   where j.id = p_id;
-  insert into holdfast.tally (xid, queue, held, ready)
-  values (pg_current_xact_id(), v_lane.queue, v_held::int - v_job.is_held::int, v_job.is_held::int - v_held::int);
-  if v_held then
-    insert into holdfast.knock (gate, xid, ord) values (p_gate, pg_current_xact_id(), v_ord);
-  end if;
-end $holdfast$;
-
--- The holder of a dedup key takes over payload and time, if it still waits.
+-- The holder of a dedup key takes over payload and time, if it still waits. Its limit key stays what it was.
 create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint)
 returns boolean language plpgsql as $holdfast$
 declare
@@ -323,9 +299,6 @@ begin
   end if;
   perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
-  if v_holder.gate is distinct from p_job ->> 'gate' then
-    perform holdfast.change_gate(p_id, p_job ->> 'gate');
-  end if;
   return true;
 end $holdfast$;
 

@@ -1,0 +1,160 @@
+// Stores that break a promise about limits or batches: a sound store behind a wrapper that lies in one place.
+
+import type { BatchRecord } from '../../src/job/batch.ts'
+import type { QueueSettings } from '../../src/job/record.ts'
+import type { Store } from '../../src/store/store.ts'
+import type { Promised } from './judge.ts'
+import type { Break } from './rehearsal.ts'
+
+const atOnce = 'of a queue, a key and a batch no more run at once than they may'
+const items = 'a batch has each of its items once, and counts what became of them'
+const starts = 'no more start within a while than may'
+const told = 'the completion of a batch is told once a round'
+
+export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> = {
+  'a queue that forgets its limit': [
+    atOnce,
+    (store) => defining(store, ({ limit, ...rest }) => ({ ...rest, limit: limit && { ...limit, concurrency: null } })),
+  ],
+
+  'a queue that forgets the limit of its keys': [
+    atOnce,
+    (store) =>
+      defining(store, ({ keyLimit, ...rest }) => ({
+        ...rest,
+        keyLimit: keyLimit && { ...keyLimit, concurrency: null },
+      })),
+  ],
+
+  'a batch that forgets its limit': [
+    atOnce,
+    (store) => {
+      const limits = new Map<string, number | null>()
+      const toldOf = (batch: BatchRecord) => ({ ...batch, concurrency: limits.get(batch.id) ?? null })
+      return {
+        openBatch: (settings) => {
+          limits.set(settings.id, settings.concurrency)
+          return store.openBatch({ ...settings, concurrency: null })
+        },
+        batches: async (query) => {
+          const page = await store.batches(query)
+          return { ...page, batches: page.batches.map(toldOf) }
+        },
+      }
+    },
+  ],
+
+  'a queue that forgets its rate': [
+    starts,
+    (store) => defining(store, ({ limit, ...rest }) => ({ ...rest, limit: limit && { ...limit, rate: null } })),
+  ],
+
+  'a queue that forgets the rate of its keys': [
+    starts,
+    (store) =>
+      defining(store, ({ keyLimit, ...rest }) => ({ ...rest, keyLimit: keyLimit && { ...keyLimit, rate: null } })),
+  ],
+
+  'an item that is lost on its way': [
+    items,
+    (store) => ({
+      addItems: async ({ jobs, ...request }) => {
+        const answer = await store.addItems({ ...request, jobs })
+        const last = jobs.at(-1)
+        if (last) await store.alter([{ as: 'delete', id: last.id }])
+        return answer
+      },
+    }),
+  ],
+
+  'an item that is handed over twice': [
+    items,
+    (store) => ({
+      addItems: async (request) => {
+        const answer = await store.addItems(request)
+        const again = request.jobs.slice(0, 1).map((job) => ({ ...job, id: crypto.randomUUID() }))
+        await store.addItems({ ...request, at: null, jobs: again })
+        return answer
+      },
+    }),
+  ],
+
+  'a count of a batch that is off by one': [
+    items,
+    (store) => ({
+      batches: async (query) => {
+        const page = await store.batches(query)
+        return { ...page, batches: page.batches.map((batch) => ({ ...batch, done: batch.done + 1 })) }
+      },
+    }),
+  ],
+
+  'an outcome that is lost': [
+    items,
+    (store) => ({
+      settle: (requests) =>
+        store.settle(
+          requests.map(({ settlement, ...request }) =>
+            settlement.as === 'done'
+              ? { ...request, settlement: { as: 'done', result: settlement.result, effects: settlement.effects } }
+              : { ...request, settlement },
+          ),
+        ),
+    }),
+  ],
+
+  'a cost that is counted twice': [
+    items,
+    (store) => ({
+      batches: async (query) => {
+        const page = await store.batches(query)
+        return {
+          ...page,
+          batches: page.batches.map(({ costs, ...batch }) => ({
+            ...batch,
+            costs: { ...costs, units: 2 * (costs['units'] ?? 1) },
+          })),
+        }
+      },
+    }),
+  ],
+
+  'a pause of a batch that does not hold': [
+    'a batch that is paused or cancelled starts nothing',
+    (store) => ({
+      steerBatch: async (request) => {
+        const answer = await store.steerBatch(request)
+        if (request.as === 'pause') await store.steerBatch({ ...request, as: 'resume' })
+        return answer
+      },
+    }),
+  ],
+
+  'a completion that nobody is told of': [
+    told,
+    (store) => ({ openBatch: (settings) => store.openBatch({ ...settings, onComplete: null }) }),
+  ],
+
+  'a completion that is told twice': [
+    told,
+    (store) => ({
+      jobs: async (query) => {
+        const page = await store.jobs(query)
+        const again = page.jobs.filter(({ queue }) => queue === 'completions')
+        return { ...page, jobs: [...page.jobs, ...again.map((job) => ({ ...job, id: crypto.randomUUID() }))] }
+      },
+    }),
+  ],
+
+  'a key that is stuck': [
+    'what fell off comes back',
+    (store) =>
+      defining(store, ({ keyLimit, ...rest }) => ({ ...rest, keyLimit: keyLimit && { ...keyLimit, rate: never } })),
+  ],
+}
+
+const never = { count: 1, windowMs: 3_600_000 }
+
+function defining(store: Store, settingsOf: (settings: QueueSettings) => QueueSettings): Partial<Store> {
+  return { define: (queues) => store.define(queues.map(settingsOf)) }
+}

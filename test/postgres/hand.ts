@@ -147,12 +147,12 @@ export class Hand implements AsyncDisposable {
     )
   }
 
-  /** Waits until so many sessions of this database wait for a lock, in statements that are at least so old. */
-  async waiters(count: number, ageMs = 0): Promise<void> {
+  /** Waits until so many sessions of this database wait for a lock, in statements that are at least so old and say so. */
+  async waiters(count: number, ageMs = 0, what = ''): Promise<void> {
     const text = `select count(*)::int as n from pg_stat_activity
-                   where datname = current_database() and wait_event_type = 'Lock'
+                   where datname = current_database() and wait_event_type = 'Lock' and strpos(query, $2) > 0
                      and clock_timestamp() - query_start >= $1 * interval '1 millisecond'`
-    const waiting = async () => (await this.rows(text, [ageMs]))[0]?.['n']
+    const waiting = async () => (await this.rows(text, [ageMs, what]))[0]?.['n']
     await until(async () => (await waiting()) === count, `${count} sessions wait for a lock`)
   }
 

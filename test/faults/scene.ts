@@ -33,7 +33,7 @@ export interface SceneOptions {
 export const faultsMs = Number(process.env['HOLDFAST_FAULTS_MS'] ?? 2_000)
 
 /** A worker asks again less and less often, every few seconds at the least. */
-const backMaxMs = 12_000
+const backMaxMs = 30_000
 const taskMs = 5
 
 export class Scene implements AsyncDisposable {

@@ -413,10 +413,6 @@ function cancel_running(p_no integer) returns SETOF uuid plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function change_gate(p_id uuid, p_gate text) returns void plpgsql volatile
-  set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan
-  set search_path=pg_catalog, pg_temp;
 function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -548,7 +544,7 @@ function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_now bigint) returns text plpgsql volatile
+function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_gate text, p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;

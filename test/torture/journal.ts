@@ -116,7 +116,12 @@ export interface Calls {
   /** A worker of this name begins. */
   readonly work: { readonly worker: string }
   /** Its handler runs. */
-  readonly run: { readonly id: string; readonly worker: string; readonly attempt: number }
+  readonly run: {
+    readonly id: string
+    readonly worker: string
+    readonly attempt: number
+    readonly batch: string | null
+  }
   /** It was told that the job is no longer its own, or that the end of it could not be settled. */
   readonly lost: { readonly id: string; readonly worker: string; readonly attempt: number }
   /** It was asked to end, and has. */

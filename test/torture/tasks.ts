@@ -167,8 +167,8 @@ function endingOf(made: unknown): AttemptInfo['ending'] {
 
 /** A run and how it ended, unless it was aborted: then whoever aborted it decides. */
 async function noted({ journal, life }: AppWorld, job: Job<Task>, handler: () => Promise<unknown>): Promise<unknown> {
-  const { id, attempt, signal } = job
-  const end = await journal.begin('run', { id, worker: life, attempt })
+  const { id, attempt, batch, signal } = job
+  const end = await journal.begin('run', { id, worker: life, attempt, batch })
   try {
     const made = await handler()
     if (!signal.aborted) await end(endingOf(made))

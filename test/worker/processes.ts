@@ -87,8 +87,9 @@ export function processTests(makeGround: MakeGround): void {
         assert.deepEqual([job.state, job.attempts, job.result], ['done', 2, 'other'])
         assert.deepEqual(endingsOf(job), ['stopped expired', 'other done'])
       }
-      const keys = await Array.fromAsync(holdfast.kv.scan(''), ({ key }) => key)
+      const keys = await Array.fromAsync(holdfast.kv.scan('other/'), ({ key }) => key)
       assert.deepEqual(keys.sort(), ids.map((id) => `other/${id}`).sort())
+      assert.deepEqual(await Array.fromAsync(holdfast.kv.scan('stopped/')), [])
       const { jobs: followUps } = await holdfast.jobs({ queue: 'followUps' })
       assert.deepEqual(
         followUps.map(({ payload }) => payload),

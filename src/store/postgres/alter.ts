@@ -107,7 +107,8 @@ class Alteration {
     { queue, lane }: { readonly queue: string; readonly lane: number },
   ): Promise<AlterAnswer> {
     const { now } = this.#tx
-    const [row] = await this.#tx.query('select holdfast.move_waiting($1, $2, $3, $4)', [id, runAt, lane, now])
+    const text = 'select holdfast.move_waiting(j.id, $2, $3, j.gate, $4) from holdfast.job j where j.id = $1'
+    const [row] = await this.#tx.query(text, [id, runAt, lane, now])
     const { ready } = this.#altered
     if (row?.[0] === 'ready') ready.set(queue, (ready.get(queue) ?? 0) + 1)
     return { state: row?.[0] as JobState }

@@ -40,6 +40,7 @@ function endedRuns(evidence: Evidence): EndedRun[] {
     if (answer === null || !stopped.has(asked.worker) || lost.has(nameOf(asked))) return []
     // A claim that a crash took along took the run with it.
     if (evidence.crashedBetween(at - 2_000, (answeredAt ?? at) + 2_000)) return []
+    if (evidence.deletedBatches.has(asked.batch ?? '')) return [] // and its history with it
     const told = evidence.attemptsOf(asked.id, asked.worker).map(({ attempt }) => attempt)
     return [{ asked, answer, told: told.filter(({ attempt }) => attempt === asked.attempt) }]
   })
@@ -54,7 +55,7 @@ function fault({ asked: { id, worker, attempt }, answer, told }: EndedRun): stri
   return `${worker} ended attempt ${attempt} of ${id} as ${answer}, and its history says [${endings}]`
 }
 
-const nameOf = ({ id, worker, attempt }: Note<'run'>['asked']) => `${id} ${worker} ${attempt}`
+const nameOf = ({ id, worker, attempt }: Note<'lost'>['asked']) => `${id} ${worker} ${attempt}`
 
 function stoppedWorkers(evidence: Evidence): ReadonlySet<string> {
   const stops = evidence.of('stop').filter(({ answer }) => answer !== null)

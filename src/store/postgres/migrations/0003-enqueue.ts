@@ -245,8 +245,9 @@ begin
   return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_state <> 'scheduled');
 end $holdfast$;
 
--- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how.
-create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_now bigint) returns text
+-- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how. Whoever can go on
+-- in its stead at the gate that it leaves is let in by the next sweep.
+create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_gate text, p_now bigint) returns text
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_old holdfast.job%rowtype;
@@ -259,21 +260,22 @@ begin
   if not found then
     perform holdfast.miss_lane();
   end if;
-  v_state := case when p_run_at > p_now then 'scheduled' when v_old.gate is not null then 'held' else 'ready' end;
+  v_state := case when p_run_at > p_now then 'scheduled' when p_gate is not null then 'held' else 'ready' end;
   v_ord := case v_state when 'held' then holdfast.line_place(v_lane.priority, false) else nextval('holdfast.number') end;
   update holdfast.job j
      set run_at = greatest(p_run_at, p_now), ready_xid = case v_state when 'ready' then pg_current_xact_id() end,
-         is_held = v_state = 'held', ord = v_ord, lane = p_lane
+         is_held = v_state = 'held', ord = v_ord, lane = p_lane, gate = p_gate
    where j.id = p_id;
   update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
   insert into holdfast.tally (xid, queue, ready, held, scheduled)
   values (pg_current_xact_id(), v_lane.queue, (v_state = 'ready')::int - (v_old.ready_xid is not null)::int,
     (v_state = 'held')::int - v_old.is_held::int,
     (v_state = 'scheduled')::int - (v_old.ready_xid is null and not v_old.is_held)::int);
-  if v_old.gate is not null and (v_state = 'held' or v_old.ready_xid is not null) then
-    insert into holdfast.knock (gate, xid, gone, unused, ord)
-    values (v_old.gate, pg_current_xact_id(), (v_old.ready_xid is not null)::int, (v_old.ready_xid is not null)::int,
-      case v_state when 'held' then v_ord end);
+  if v_old.gate is not null and v_old.ready_xid is not null then
+    insert into holdfast.knock (gate, xid, gone, unused) values (v_old.gate, pg_current_xact_id(), 1, 1);
+  end if;
+  if v_state = 'held' then
+    insert into holdfast.knock (gate, xid, ord) values (p_gate, pg_current_xact_id(), v_ord);
   end if;
   if holdfast.is_watched(p_now) then
     perform holdfast.tell(v_lane.queue, v_state, array[p_id], p_now);
@@ -281,7 +283,7 @@ begin
   return v_state;
 end $holdfast$;
 
--- The holder of a dedup key takes over payload and time, if it still waits. Its limit key stays what it was.
+-- The holder of a dedup key takes over payload, limit key and time, if it still waits.
 create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint)
 returns boolean language plpgsql as $holdfast$
 declare
@@ -297,7 +299,7 @@ begin
       return false;
     end if;
   end if;
-  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_now);
+  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_job ->> 'gate', p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
   return true;
 end $holdfast$;

@@ -5,18 +5,20 @@ import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
+import { Schemas } from '../support/schemas.ts'
 import { conformance } from './index.ts'
 import { postgresDialect, postgresHand } from './sql-postgres.ts'
 import type { KeptText, Overwrite } from './world.ts'
 
 let database: Database
 let pool: Pool
-let schemas = 0
+let schemas: Schemas
 
 before(async () => {
   database = await testDatabase()
   pool = new Pool({ connectionString: database.url, max: 20 })
   pool.on('error', () => {}) // a connection on its way out may still hear that its database goes
+  schemas = new Schemas(pool, 'test')
 })
 
 after(async () => {
@@ -31,7 +33,7 @@ conformance({
   canBeDamaged: true,
   async open() {
     const clock = new VirtualClock()
-    const schema = `test ${schemas++}`
+    const schema = await schemas.take()
     const client = (options = {}) => open(postgres({ pool, schema }), { clock, logger: false, ...options })
     const store = () => postgres({ pool, schema })({ clock })
     const sql = postgresHand(pool, schema)
@@ -39,7 +41,7 @@ conformance({
       const { rowCount } = await pool.query(`update "${schema}".${places[part]}`, [text, id])
       assert.equal(rowCount, 1, `${part} of ${id} is there to be overwritten`)
     }
-    const close = async () => void (await pool.query(`drop schema "${schema}" cascade`))
+    const close = () => schemas.giveBack(schema)
     return { clock, client, store, sql, overwrite, close }
   },
 })

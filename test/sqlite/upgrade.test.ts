@@ -97,7 +97,7 @@ async function liveIn(holdfast: Holdfast) {
   const [done, dead] = await mail.claim({ max: 2 })
   await done?.done('result')
   await dead?.dead(new Error('no'))
-  const held = await claimOne(holdfast, 'mail', { lease: '2s' })
+  const held = await claimOne(holdfast, 'mail', { lease: '6s' })
   await mail.enqueue('keyed', { dedup: { key: 'k' } })
   await mail.enqueue('scheduled', { delay: '1h' })
   await holdfast.queue('stopped').enqueue('paused')

@@ -141,7 +141,7 @@ export const variants: Readonly<Record<string, Variant>> = {
         file: 'src/store/sqlite/settle.ts',
         from: `  if (!held) return 'lost'`,
         to: `  if (!held) {
-    for (const set of stagedEffects(request.settlement)) applyEffects(tx, set)
+    if ('effects' in request.settlement && request.settlement.effects) applyEffects(tx, request.settlement.effects)
     return 'lost'
   }`,
       },
@@ -157,7 +157,9 @@ export const variants: Readonly<Record<string, Variant>> = {
         from: `          const job = held.get(i)
 `,
         to: `          const job = held.get(i)
-          if (!job) await tx.attempt(async () => stagedEffects(request.settlement).map((set) => clerk.apply(set)))
+          const { settlement } = request
+          const staged = 'effects' in settlement ? settlement.effects : null
+          if (!job && staged) await tx.attempt(async () => clerk.apply(staged))
 `,
       },
     ],

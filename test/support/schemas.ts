@@ -1,0 +1,66 @@
+// Schemas of one database that are used again and again: to make one takes ten times as long as to empty one.
+import type { Pool } from 'pg'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { VirtualClock } from '../../src/testing/index.ts'
+
+export class Schemas {
+  readonly #pool: Pool
+  readonly #prefix: string
+  readonly #empty: string[] = []
+  #made = 0
+  /** What a new one consists of. */
+  #relations: readonly string[] | undefined
+
+  constructor(pool: Pool, prefix: string) {
+    this.#pool = pool
+    this.#prefix = prefix
+  }
+
+  /** One as it is when it was just made. */
+  async take(): Promise<string> {
+    return this.#empty.pop() ?? (await this.#make())
+  }
+
+  /** Nobody uses it any more. */
+  async giveBack(schema: string): Promise<void> {
+    await this.#pool.query(emptied(schema, this.#relations ?? []))
+    this.#empty.push(schema)
+  }
+
+  async #make(): Promise<string> {
+    const schema = `${this.#prefix} ${this.#made++}`
+    const store = await postgres({ pool: this.#pool, schema })({ clock: new VirtualClock() })
+    await store.close()
+    if (!this.#relations) {
+      const { rows } = await this.#pool.query<{ name: string }>(`select relname as name ${relationsOf(schema)}`)
+      this.#relations = rows.map(({ name }) => name)
+    }
+    return schema
+  }
+}
+
+function relationsOf(schema: string): string {
+  return `from pg_class c where c.relnamespace = '"${schema}"'::regnamespace and c.relkind in ('r', 'p', 'S')`
+}
+
+/** Only its meta row is there from the beginning. */
+function emptied(schema: string, relations: readonly string[]): string {
+  return `do $do$
+    declare
+      v record;
+    begin
+      set local session_replication_role = replica; -- in whichever order, keys that refer to others or not
+      for v in select c.oid::regclass as name, c.relname = any (array['${relations.join("', '")}']) as stays
+                 ${relationsOf(schema)} and c.relkind <> 'S' and c.relname <> 'meta'
+      loop
+        if v.stays then
+          execute format('delete from %s', v.name);
+        else
+          execute format('drop table if exists %s cascade', v.name);
+        end if;
+      end loop;
+      perform setval(s.seqrelid, s.seqstart, false)
+         from pg_sequence s join pg_class c on c.oid = s.seqrelid
+        where c.relnamespace = '"${schema}"'::regnamespace;
+    end $do$`
+}

@@ -1,6 +1,7 @@
 // The raw queues of raw-postgres.ts, worked by two loops that claim and settle by 500: what a server gives at best to hand-
 // written statements that do nothing else.
 
+import { Group } from '../../src/group.ts'
 import { type ContenderName, openContender } from '../postgres-contenders.ts'
 import { byHand } from './by-hand.ts'
 import { numbered, type Peer, type Place } from './peer.ts'
@@ -12,8 +13,17 @@ export async function openRawPeer({ postgres: url }: Place, name: ContenderName)
     const jobs = ids.map((id) => numbered(Number.parseInt(id.slice(-12), 16))) // as `makeIds` makes them
     return { jobs, settle }
   }
+  // As Holdfast does it: who meets goes out as one insert. What is left is the way there and the commit.
+  const singles = new Group<number, void>({
+    flush: async (calls) => {
+      await contender.enqueue(calls.length)
+      return calls.map(() => undefined)
+    },
+    weigh: () => 1,
+    weightMax: 1_000,
+  })
   return {
-    enqueue: () => contender.enqueue(1),
+    enqueue: () => singles.add(1),
     enqueueMany: (jobs) => contender.enqueue(jobs.length),
     work: async (handler) => byHand(claim, handler),
     contents: () => contender.contents(),

@@ -46,7 +46,7 @@ const taskMaxMs = 600_000
 
 export const workloads = {
   single: {
-    contenders: [...own, 'pg-boss', 'pg-boss-polling', 'graphile', ...bulls],
+    contenders: [...own, 'pg-boss', 'pg-boss-polling', 'graphile', ...bulls, 'raw-reference'],
     run: async (servers, names, { rounds, singleMs }) =>
       inTurns('single enqueue', servers, names, rounds, { kind: 'single', jobs: 0, ms: singleMs }),
   },

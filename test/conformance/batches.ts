@@ -121,6 +121,28 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'while others are added, and again after a crash: every one of both is there once',
+        inWorld(async ({ holdfast, another }) => {
+          const other = await another()
+          const items = async function* (upTo: number) {
+            for (let n = 0; n < 2_500; n++) {
+              if (n === upTo) throw new Error('power loss')
+              if (n % 1_100 === 500) await (await other.getBatch({ key: 'k' }))?.add([{ queue: 'post', payload: n }])
+              yield { queue: 'mail', payload: n }
+            }
+          }
+          await assert.rejects(holdfast.batch({ name: 'i', key: 'k' }, items(2_300)), /power loss/)
+          const batch = await other.batch({ name: 'i', key: 'k' }, items(2_500))
+          const payloads = (await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload as number)
+          assert.deepEqual(
+            payloads.toSorted((a, b) => a - b),
+            numbered(2_500).map(({ payload }) => payload),
+          )
+          assert.equal((await batch.progress()).total, 2_504)
+        }),
+      )
+
+      test(
         'with an item that is wrong: its number is told, and the batch stays open',
         inWorld(async ({ holdfast }) => {
           const mail = defineQueue('mail', { payload: z.object({ to: z.string() }) })

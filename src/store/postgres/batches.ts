@@ -130,8 +130,9 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
     return tx.attempt(async () => {
       const enqueued = await addTo(tx, desk, no, added)
       const created = enqueued.filter(({ status }) => status === 'created').length
-      await tx.query('select holdfast.end_items($1, $2, $3)', [no, submitted + added.length, created])
-      return { submitted: submitted + added.length, enqueued }
+      const after = at === null ? submitted : submitted + added.length
+      await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
+      return { submitted: after, enqueued }
     })
   }
   const answer = await desk.lanes.withLanes(async () => {

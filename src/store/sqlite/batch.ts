@@ -46,7 +46,7 @@ export function addItems(tx: Transaction, { batch: id, at, jobs }: ItemsRequest)
   const enqueued = tx.attempt(() => added.map((job) => enqueueJob(tx, job, no)))
   if (isRefused(enqueued)) return enqueued
   const after = tx.batches.get(no) as BatchRow
-  after.submitted += added.length
+  if (at !== null) after.submitted += added.length
   tx.batches.touch(after)
   return { submitted: after.submitted, enqueued }
 }

@@ -39,3 +39,26 @@ test(
     assert.equal(await holdfast.getBatch(batch.id), null)
   }),
 )
+
+test(
+  'whoever steers a batch and whoever claims its first item do not wait for one another',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const items = [{ queue: 'mail', payload: 1 }]
+    const batch = await holdfast.batch({ name: 'mail', concurrency: Number.POSITIVE_INFINITY }, items)
+    const [row] = await hand.rows('select no from holdfast.batch where id = $1', [batch.id])
+    const steering = await hand.begin()
+    await steering.run(`set local deadlock_timeout = '10ms'`) // so that it is the one that is told
+    await steering.run('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [row?.['no']])
+    await steering.run('select from holdfast.batch where no = $1 for no key update', [row?.['no']])
+    const claimed = hand.claim()
+    await hand.waiters(1)
+    await steering.run('update holdfast.batch set paused_at = 1 where no = $1', [row?.['no']])
+    await steering.run('select holdfast.open_batch_lanes($1)', [row?.['no']]) // a deadlock would end it here
+    await steering.commit()
+    assert.deepEqual(await claimed, [], 'it was paused first')
+    await batch.resume()
+    assert.deepEqual(await hand.claim(), [1])
+    assert.equal((await batch.progress()).state, 'running')
+  }),
+)

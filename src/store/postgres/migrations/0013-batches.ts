@@ -10,8 +10,8 @@
 // Adding up: under the batch's lock, changes that can be seen are deleted and their sum is inserted, in one statement. One
 // that commits later stays a change of its own. Sums carry the xmin of their snapshot (`low`), and readers begin there.
 //
-// Locks: the batch's, then its row, then lanes. A claim that must know how many items of a batch run takes the batch's lock
-// before those of lanes. Whoever closes lanes waits for the claims at work there: once he has answered no more items start.
+// Locks: the batch's, then its row, then lanes. A claim that must know how many items of a batch run, or that its first item
+// starts, takes the batch's lock before those of lanes. Whoever closes lanes waits for the claims at work there: once he has answered no more items start.
 //
 // Chores. A cancel or a retry of what failed is written into the row first, and then done to the items in steps, by whoever
 // asked; what he leaves undone, sweeps find by the row.

@@ -73,7 +73,7 @@ export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly finishedAt: number | null
   readonly pausedAt: number | null
   readonly pausedBy: string | null
-  /** How long it was paused before this pause, since it has started. */
+  /** How long it was paused before this pause, or finished before this round, since it has started. */
   readonly pausedMs: number
   /** Why it was cancelled. */
   readonly reason: string | null

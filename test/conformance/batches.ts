@@ -549,6 +549,29 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'as progress that does not count the time between two rounds',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'p' }, numbered(4))
+          for (let n = 0; n < 4; n++) {
+            const lease = await claimOne(holdfast, 'mail')
+            await clock.advance(1_000)
+            await (n < 2 ? lease.done() : lease.dead(new Error('no')))
+          }
+          assert.equal((await batch.progress()).rate, 1)
+          await clock.advance(day)
+          await batch.retryFailed()
+          const again = await batch.progress()
+          assert.deepEqual([again.rate, again.remainingMs], [0.5, 4_000], 'two of four seconds were for nothing')
+          const [id] = (await holdfast.jobs({ queue: 'mail', state: 'ready' })).jobs.map((job) => job.id)
+          await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+          await (await claimOne(holdfast, 'mail')).done()
+          await clock.advance(day)
+          await holdfast.requeue(id as string)
+          assert.equal((await batch.progress()).rate, 0.75)
+        }),
+      )
+
+      test(
         'by id and by key, and listed newest first, by state, in pages',
         inWorld(async ({ holdfast, clock }) => {
           const made = []

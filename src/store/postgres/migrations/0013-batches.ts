@@ -156,16 +156,18 @@ end $holdfast$;
 
 -- Whether items of a batch that are dead may begin again: not those of one that was cancelled. One whose record is gone is not
 -- there to say no, but neither are its lanes.
-create function holdfast.may_revive(p_no int, p_dry_run boolean) returns boolean language plpgsql as $holdfast$
+create function holdfast.may_revive(p_no int, p_dry_run boolean, p_now bigint) returns boolean language plpgsql
+as $holdfast$
 begin
   if p_dry_run then
     return exists (select from holdfast.batch b where b.no = p_no and not b.is_cancelled and not b.is_deleted);
   end if;
-  return holdfast.rearm(p_no);
+  return holdfast.rearm(p_no, p_now);
 end $holdfast$;
 
--- Items that have ended begin again. False: not those of a batch that was cancelled, or is gone.
-create function holdfast.rearm(p_no int) returns boolean language plpgsql as $holdfast$
+-- Items that have ended begin again; the time since the batch was finished counts as paused. False: not those of a batch that
+-- was cancelled, or is gone.
+create function holdfast.rearm(p_no int, p_now bigint) returns boolean language plpgsql as $holdfast$
 declare
   v_batch record;
 begin
@@ -175,7 +177,9 @@ begin
     return false;
   end if;
   if v_batch.finished_at is not null then
-    update holdfast.batch b set finished_at = null, round = b.round + 1 where b.no = p_no;
+    update holdfast.batch b set finished_at = null, round = b.round + 1,
+           paused_ms = b.paused_ms + case when b.started_at is null then 0 else greatest(0, p_now - b.finished_at) end
+     where b.no = p_no;
     perform holdfast.open_batch_lanes(p_no);
   end if;
   return true;

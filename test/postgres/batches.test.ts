@@ -1,9 +1,11 @@
 // Batches by the clock of the server: most tests have one of their own.
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { claimOne, rejects } from '../conformance/expect.ts'
 import { inHand, useDatabase } from './hand.ts'
+import { touched } from './plans.ts'
 
 useDatabase()
 
@@ -60,5 +62,27 @@ test(
     await batch.resume()
     assert.deepEqual(await hand.claim(), [1])
     assert.equal((await batch.progress()).state, 'running')
+  }),
+)
+
+test(
+  'what a claim reads does not depend on how many batches are finished, and kept, or paused',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const session = await hand.connect()
+    const cost = async () => {
+      await holdfast.queue('mail').enqueue(1)
+      const text = `select * from holdfast.claim('${randomUUID()}', 'w', 1, 1, '{mail}', '{}', null)`
+      return touched(session, hand.schema.sql(text))
+    }
+    await holdfast.batch({ name: 'one' }, [{ queue: 'mail', payload: 1 }])
+    for (let n = 0; n < 10; n++) await cost()
+    const alone = await cost()
+    await hand.rows(
+      `insert into holdfast.lane (queue, priority, batch, is_open)
+       select q.no, 5, 1000 + n, false from holdfast.queue q, generate_series(1, 20000) n where q.name = 'mail'`,
+    )
+    const among = Math.min(await cost(), await cost(), await cost())
+    assert.ok(among < alone + 50, `${among} blocks among 20,000 lanes that are closed, ${alone} without them`)
   }),
 )

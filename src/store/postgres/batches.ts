@@ -433,11 +433,18 @@ function completionOf({ id, state, round }: BatchRecord) {
   return { batchId: id, state: state === 'cancelled' ? 'cancelled' : 'done', round } as const
 }
 
-/** What others have left half done, and what nobody needs any more; with `all`, looks at every batch that is not finished. */
+interface BatchSweep {
+  readonly max: number
+  readonly pruneMax: number
+  /** Batches behind this number are looked at, whether they are finished; null: none. */
+  readonly from: number | null
+}
+
+/** What others have left half done, and what nobody needs any more. `next`: where to look on; null: all were looked at. */
 export async function sweepBatches(
   desk: Desk,
-  { max, pruneMax, all }: { readonly max: number; readonly pruneMax: number; readonly all: boolean },
-): Promise<{ pruned: number; more: boolean }> {
+  { max, pruneMax, from }: BatchSweep,
+): Promise<{ pruned: number; more: boolean; next: number | null }> {
   const chores = await desk.db.query(
     `select no from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
@@ -445,13 +452,7 @@ export async function sweepBatches(
     [max],
   )
   for (const [no] of chores) await doChores(desk, Number(no))
-  if (all) {
-    const open = await desk.db.query('select no from holdfast.batch where finished_at is null order by no', [])
-    await attendBatches(
-      desk,
-      open.map(([no]) => Number(no)),
-    )
-  }
+  const next = from === null ? null : await attendBehind(desk, from, max)
   const over = await desk.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
@@ -459,5 +460,12 @@ export async function sweepBatches(
     [desk.db.now, pruneMax],
   )
   for (const [no] of over) await remove(desk, Number(no), { withItems: false })
-  return { pruned: over.length, more: over.length >= pruneMax }
+  return { pruned: over.length, more: over.length >= pruneMax, next }
+}
+
+async function attendBehind(desk: Desk, from: number, max: number): Promise<number | null> {
+  const text = 'select no from holdfast.batch where finished_at is null and no > $1 order by no limit $2'
+  const nos = (await desk.db.query(text, [from, max])).map(([no]) => Number(no))
+  await attendBatches(desk, nos)
+  return nos.length < max ? null : (nos.at(-1) ?? null)
 }

@@ -1,6 +1,6 @@
 // Batches. How they lie in the database, and which locks are taken in which order, is in `migrations/0013-batches.ts`.
 
-import { isRefused, type Refused } from '../../errors.ts'
+import { isRefused, type Refused, toError } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import {
   type BatchRecord,
@@ -12,7 +12,7 @@ import {
   totalOf,
 } from '../../job/batch.ts'
 import type { NewJob } from '../../job/record.ts'
-import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing, Refusal } from '../refusals.ts'
+import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing, Refusal, unknownMark } from '../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -176,13 +176,20 @@ const conditions = {
   cancelled: 'is_cancelled',
 } as const
 
+const lastNo = 0x7fffffff
+
+/** The number of a batch. */
+function isMark(text: string): boolean {
+  return /^\d{1,10}$/.test(text) && Number(text) <= lastNo
+}
+
 export async function readBatches(desk: Desk, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
-  const before = after === null ? 0x7fffffff : Number(after)
+  if (after !== null && !isMark(after)) throw toError(unknownMark())
   const rows = await desk.db.query(
     `select no from holdfast.batch
       where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}
       order by no desc limit $2`,
-    [Number.isSafeInteger(before) ? before : 0, limit + 1],
+    [after ?? lastNo, limit + 1],
   )
   const nos = rows.map(([no]) => Number(no))
   const found = await readNos(desk.db, nos.slice(0, limit))

@@ -129,8 +129,13 @@ export class Batch {
     filter: ItemsPageFilter = {},
   ): Promise<{ readonly items: readonly JobInfo[]; readonly next: string | null }> {
     const query = this.#toQuery(filter)
-    const { jobs, next } = await this.#desk.look(() => this.#desk.store.items(query))
-    return { items: jobs.map(toJobInfo), next }
+    return this.#desk.look(async () => {
+      const { store } = this.#desk
+      const { jobs, next } = await store.items(query)
+      const isGone = jobs.length === 0 && next === null && (await store.batch({ id: this.id })) === null
+      if (isGone) throw noBatch(this.id)
+      return { items: jobs.map(toJobInfo), next }
+    })
   }
 
   /** What came of every item that has ended, in the order in which they were submitted; for `toJsonLines`. */

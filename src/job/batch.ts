@@ -60,7 +60,10 @@ export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly isClosed: boolean
   /** 1, and one more with every retry of what failed. */
   readonly round: number
-  /** How many items were handed over, those included that met the holder of a dedup key and were not created. */
+  /**
+   * How far its submission has come: items that were handed over, those included that met the holder of a dedup key and were
+   * not created. What is added beside it does not count, or whoever goes on with the submission would pass over too many.
+   */
   readonly submitted: number
   readonly outcomes: Readonly<Record<string, number>>
   readonly warnings: Readonly<Record<string, number>>
@@ -70,7 +73,7 @@ export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly finishedAt: number | null
   readonly pausedAt: number | null
   readonly pausedBy: string | null
-  /** How long it was paused before this pause, since it has started. */
+  /** How long it was paused before this pause, or finished before this round, since it has started. */
   readonly pausedMs: number
   /** Why it was cancelled. */
   readonly reason: string | null

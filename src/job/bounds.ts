@@ -29,6 +29,8 @@ export const bounds = {
   /** Items of a batch that are handed over together, and characters of JSON among them. */
   itemsMax: 1_000,
   itemsChars: 4 * 1024 * 1024,
+  /** Jobs that come before another are counted up to so many. */
+  aheadMax: 10_000,
   /** Of the names that a job's costs have. */
   costNamesMax: 100,
   labelLength: 255,

@@ -4,6 +4,7 @@
 
 import { span } from '../duration.ts'
 import type { BatchRecord } from '../job/batch.ts'
+import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState, Limit } from '../job/record.ts'
 import type { KeyStanding, Standing } from '../store/store.ts'
 import type { WorkerInfo } from '../worker/presence.ts'
@@ -19,6 +20,7 @@ export type Why =
   | 'batch-cancelled'
   | 'key-concurrency'
   | 'key-rate'
+  | 'admission'
   | 'queue-concurrency'
   | 'queue-rate'
   | 'batch-concurrency'
@@ -120,11 +122,15 @@ function stoppedBatch({ batch, now }: Standing): Reason | null {
 }
 
 function keyLimit({ job, key, now }: Standing): Reason | null {
-  if (job.state !== 'held' || key === null) return null
+  if (job.state !== 'held') return null
   const limitKey = job.limitKey as string
+  if (key === null || hasRoom(key)) {
+    const sentence = `Its key ${limitKey} has room, and the next sweep lets it in.`
+    return { why: 'admission', sentence, facts: { limitKey, ...(key && { limit: key.limit, ahead: key.ahead }) } }
+  }
   const { limit, admitted, holders, ahead, nextStartAt } = key
   const facts = { limitKey, limit, admitted, holders, ahead }
-  const line = ahead === 0 ? '' : `, and ${times(ahead, 'job')} of that key ${ahead === 1 ? 'comes' : 'come'} before it`
+  const line = ahead === 0 ? '' : `, and ${comeBefore(ahead, 'job of that key', 'jobs of that key')}`
   if (isFull(key)) {
     const who = holders.length === 0 ? '' : ` (${listed(holders, admitted)})`
     const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once; ${has(admitted)}${who}${line}.`
@@ -164,7 +170,7 @@ function inLine({ job, ahead: before }: Standing, serving: readonly WorkerInfo[]
     return { why: 'no-worker', sentence, facts }
   }
   if (ahead === 0) return { why: 'next', sentence: 'It is ready, and the next that is claimed of its line.', facts }
-  const sentence = `It is ready; ${times(ahead, 'job')} ${ahead === 1 ? 'comes' : 'come'} before it, for ${times(workers, 'worker')}.`
+  const sentence = `It is ready; ${comeBefore(ahead, 'job', 'jobs')}, for ${times(workers, 'worker')}.`
   return { why: 'behind', sentence, facts }
 }
 
@@ -178,6 +184,17 @@ const endings: Readonly<Record<string, string>> = {
 
 function isFull({ limit, admitted }: KeyStanding): boolean {
   return limit.concurrency !== null && admitted >= limit.concurrency
+}
+
+/** A limit was raised or taken away, or nobody has looked since room was made. */
+function hasRoom(key: KeyStanding): boolean {
+  const { rate } = key.limit
+  return !isFull(key) && (rate === null || (key.nextStartAt === null && key.admitted < rate.count))
+}
+
+function comeBefore(ahead: number, one: string, many: string): string {
+  if (ahead >= bounds.aheadMax) return `at least ${ahead} ${many} come before it`
+  return ahead === 1 ? `1 ${one} comes before it` : `${ahead} ${many} come before it`
 }
 
 function rateOf({ rate }: Limit): string {

@@ -387,7 +387,7 @@ export interface ItemsRequest {
   readonly batch: string
   /**
    * The number of the first of these items in the whole submission, from 0 on. Those that the batch has already are passed
-   * over, so that a submission that died can be made again; null: they follow whatever it has.
+   * over, so that a submission that died can be made again; null: they are no part of it, and follow whatever the batch has.
    */
   readonly at: number | null
   readonly jobs: readonly NewJob[]

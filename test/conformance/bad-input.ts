@@ -380,6 +380,34 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
+      'of batches, their items and inboxes, too; and a batch that is gone has no items to show',
+      inWorld(async ({ holdfast }) => {
+        const batch = await holdfast.batch({ name: 'b' }, [{ queue: 'mail', payload: 1 }])
+        const places = [['mail'], [3, 0], [1, 2, 'x', 4], [-1.5], {}, null]
+        const marks = places.map((place) => Buffer.from(JSON.stringify(place)).toString('base64url'))
+        for (const after of ['nonsense', '', '-1', '1e9', ...marks]) {
+          await rejects(holdfast.batches({ after }), 'INVALID_OPTION', { option: 'after' })
+          await rejects(batch.itemsPage({ after }), 'INVALID_OPTION', { option: 'after' })
+        }
+        for (const limit of [0, -1, 1.5, 1_001]) {
+          await rejects(holdfast.batches({ limit }), 'INVALID_OPTION')
+          await rejects(batch.itemsPage({ limit }), 'INVALID_OPTION')
+          await rejects(holdfast.inbox('in').page({ limit }), 'INVALID_OPTION')
+        }
+        await rejects(batch.itemsPage({ state: 'lost' as never }), 'INVALID_OPTION')
+        await rejects(holdfast.batches({ state: 'lost' as never }), 'INVALID_OPTION')
+        await rejects(batch.pause({ by: 7 as never }), 'INVALID_OPTION')
+        await rejects(batch.cancel({ reason: 'x'.repeat(2_000) }), 'INVALID_OPTION')
+        await batch.delete()
+        await rejects(batch.itemsPage(), 'BATCH_NOT_FOUND')
+        await rejects(Array.fromAsync(batch.results()), 'BATCH_NOT_FOUND')
+        for (const verb of ['pause', 'resume', 'cancel', 'retryFailed', 'close', 'delete', 'progress'] as const) {
+          await rejects(batch[verb](), 'BATCH_NOT_FOUND')
+        }
+      }),
+    )
+
+    test(
       'a page with a bad size, state, queue or place to go on from is refused',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)

@@ -121,6 +121,28 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'while others are added, and again after a crash: every one of both is there once',
+        inWorld(async ({ holdfast, another }) => {
+          const other = await another()
+          const items = async function* (upTo: number) {
+            for (let n = 0; n < 2_500; n++) {
+              if (n === upTo) throw new Error('power loss')
+              if (n % 1_100 === 500) await (await other.getBatch({ key: 'k' }))?.add([{ queue: 'post', payload: n }])
+              yield { queue: 'mail', payload: n }
+            }
+          }
+          await assert.rejects(holdfast.batch({ name: 'i', key: 'k' }, items(2_300)), /power loss/)
+          const batch = await other.batch({ name: 'i', key: 'k' }, items(2_500))
+          const payloads = (await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload as number)
+          assert.deepEqual(
+            payloads.toSorted((a, b) => a - b),
+            numbered(2_500).map(({ payload }) => payload),
+          )
+          assert.equal((await batch.progress()).total, 2_504)
+        }),
+      )
+
+      test(
         'with an item that is wrong: its number is told, and the batch stays open',
         inWorld(async ({ holdfast }) => {
           const mail = defineQueue('mail', { payload: z.object({ to: z.string() }) })
@@ -523,6 +545,29 @@ export function batchTests(inWorld: InWorld): void {
           assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [2, null])
           await batch.resume()
           assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [2, 3_000])
+        }),
+      )
+
+      test(
+        'as progress that does not count the time between two rounds',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'p' }, numbered(4))
+          for (let n = 0; n < 4; n++) {
+            const lease = await claimOne(holdfast, 'mail')
+            await clock.advance(1_000)
+            await (n < 2 ? lease.done() : lease.dead(new Error('no')))
+          }
+          assert.equal((await batch.progress()).rate, 1)
+          await clock.advance(day)
+          await batch.retryFailed()
+          const again = await batch.progress()
+          assert.deepEqual([again.rate, again.remainingMs], [0.5, 4_000], 'two of four seconds were for nothing')
+          const [id] = (await holdfast.jobs({ queue: 'mail', state: 'ready' })).jobs.map((job) => job.id)
+          await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+          await (await claimOne(holdfast, 'mail')).done()
+          await clock.advance(day)
+          await holdfast.requeue(id as string)
+          assert.equal((await batch.progress()).rate, 0.75)
         }),
       )
 

@@ -98,6 +98,22 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
+      'a key whose starts are used up in part and reserved for the rest',
+      inWorld(async ({ holdfast, clock }) => {
+        const limit = { key: ({ to }: { to: string }) => to, rate: { count: 2, per: '1m' as const } }
+        const queue = holdfast.queue(defineQueue<{ to: string }>('mail', { limit }))
+        await queue.enqueue({ to: 'a' })
+        await (await claimOne(holdfast, 'mail')).done()
+        const until = clock.now() + minute
+        await clock.advance(1_000)
+        await queue.enqueue({ to: 'a' })
+        const { id } = await queue.enqueue({ to: 'a' })
+        const { why, facts } = await holdfast.explain(id)
+        assert.deepEqual([why, Number(facts.until)], ['key-rate', until])
+      }),
+    )
+
+    test(
       'a queue without room, or whose starts are used up',
       inWorld(async ({ holdfast, clock }) => {
         const one = defineQueue<number>('one', { limit: { concurrency: 1 } })
@@ -152,6 +168,38 @@ export function explainTests(inWorld: InWorld): void {
         assert.equal(last.sentence, 'It is ready; 2 jobs come before it, for 1 worker.')
         assert.equal((await holdfast.explain(ids[0] as string)).why, 'next')
         await worker.stop({ grace: 0 })
+      }),
+    )
+
+    test(
+      'jobs of an earlier priority come before it as well',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue('late', { priority: 7 })
+        for (const priority of [0, 5, 5]) await holdfast.queue('mail').enqueue(priority, { priority })
+        await holdfast.queue('mail').enqueue('later', { priority: 8 })
+        assert.equal((await holdfast.explain(id)).facts.ahead, 3)
+        await claimOne(holdfast, 'mail')
+        assert.equal((await holdfast.explain(id)).facts.ahead, 2)
+      }),
+    )
+
+    test(
+      'held though there is room: the next sweep lets it in',
+      inWorld(async ({ holdfast }) => {
+        const key = ({ to }: { to: string }) => to
+        const one = defineQueue<{ to: string }>('mail', { limit: { key, concurrency: 1 } })
+        await holdfast.queue(one).enqueue({ to: 'a' })
+        const { id } = await holdfast.queue(one).enqueue({ to: 'a' })
+        const raised = defineQueue<{ to: string }>('mail', { limit: { key, concurrency: 3 } })
+        await holdfast.queue(raised).enqueue({ to: 'b' })
+        const more = await holdfast.explain(id)
+        assert.equal(more.why, 'admission')
+        assert.equal(more.sentence, 'Its key a has room, and the next sweep lets it in.')
+        const without = defineQueue<{ to: string }>('mail', { limit: null })
+        await holdfast.queue(without).enqueue({ to: 'b' })
+        assert.equal((await holdfast.explain(id)).why, 'admission')
+        await holdfast.sweep()
+        assert.equal((await holdfast.explain(id)).why, 'no-worker')
       }),
     )
 

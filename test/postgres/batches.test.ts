@@ -1,9 +1,11 @@
 // Batches by the clock of the server: most tests have one of their own.
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { claimOne, rejects } from '../conformance/expect.ts'
 import { inHand, useDatabase } from './hand.ts'
+import { touched } from './plans.ts'
 
 useDatabase()
 
@@ -37,5 +39,50 @@ test(
     await sleep(2)
     await holdfast.sweep()
     assert.equal(await holdfast.getBatch(batch.id), null)
+  }),
+)
+
+test(
+  'whoever steers a batch and whoever claims its first item do not wait for one another',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const items = [{ queue: 'mail', payload: 1 }]
+    const batch = await holdfast.batch({ name: 'mail', concurrency: Number.POSITIVE_INFINITY }, items)
+    const [row] = await hand.rows('select no from holdfast.batch where id = $1', [batch.id])
+    const steering = await hand.begin()
+    await steering.run(`set local deadlock_timeout = '10ms'`) // so that it is the one that is told
+    await steering.run('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [row?.['no']])
+    await steering.run('select from holdfast.batch where no = $1 for no key update', [row?.['no']])
+    const claimed = hand.claim()
+    await hand.waiters(1)
+    await steering.run('update holdfast.batch set paused_at = 1 where no = $1', [row?.['no']])
+    await steering.run('select holdfast.open_batch_lanes($1)', [row?.['no']]) // a deadlock would end it here
+    await steering.commit()
+    assert.deepEqual(await claimed, [], 'it was paused first')
+    await batch.resume()
+    assert.deepEqual(await hand.claim(), [1])
+    assert.equal((await batch.progress()).state, 'running')
+  }),
+)
+
+test(
+  'what a claim reads does not depend on how many batches are finished, and kept, or paused',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const session = await hand.connect()
+    const cost = async () => {
+      await holdfast.queue('mail').enqueue(1)
+      const text = `select * from holdfast.claim('${randomUUID()}', 'w', 1, 1, '{mail}', '{}', null)`
+      return touched(session, hand.schema.sql(text))
+    }
+    await holdfast.batch({ name: 'one' }, [{ queue: 'mail', payload: 1 }])
+    for (let n = 0; n < 10; n++) await cost()
+    const alone = await cost()
+    await hand.rows(
+      `insert into holdfast.lane (queue, priority, batch, is_open)
+       select q.no, 5, 1000 + n, false from holdfast.queue q, generate_series(1, 20000) n where q.name = 'mail'`,
+    )
+    const among = Math.min(await cost(), await cost(), await cost())
+    assert.ok(among < alone + 50, `${among} blocks among 20,000 lanes that are closed, ${alone} without them`)
   }),
 )

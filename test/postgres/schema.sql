@@ -362,6 +362,7 @@ CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
 CREATE INDEX knock_xid ON holdfast.knock USING btree (xid);
 CREATE INDEX kv_expiry ON holdfast.kv USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX lane_batch ON holdfast.lane USING btree (batch) WHERE (batch > 0);
+CREATE INDEX lane_open ON holdfast.lane USING btree (queue) WHERE is_open;
 CREATE INDEX lease_expiry ON holdfast.lease USING btree (expires_at);
 CREATE INDEX lease_given ON holdfast.lease USING btree (given_at);
 CREATE INDEX lease_token ON holdfast.lease USING btree (token);
@@ -536,7 +537,7 @@ function low_note(p_batch integer) returns xid8 sql stable;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function may_revive(p_no integer, p_dry_run boolean) returns boolean plpgsql volatile;
+function may_revive(p_no integer, p_dry_run boolean, p_now bigint) returns boolean plpgsql volatile;
 function miss_lane() returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
@@ -609,7 +610,7 @@ function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable security definer
   set search_path=pg_catalog, pg_temp;
-function rearm(p_no integer) returns boolean plpgsql volatile;
+function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function remove_batch(p_no integer, p_with_items boolean, p_max integer) returns bigint plpgsql volatile
   set enable_seqscan=off

@@ -95,6 +95,22 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
+  test('a retry of what failed begins again where another is half done', async () => {
+    await using world = await storeWorld()
+    const { store, db } = world
+    const batch = await world.openBatch()
+    await store.addItems({ batch, at: 0, jobs: items(6) })
+    await world.settle(await world.claim(6), { as: 'dead', error: { message: 'no' }, effects: null })
+    // As a process leaves it that has brought back the first half, which has died again.
+    db.exec(
+      `update holdfast_batch set chore = 'retry', chore_after = (select cast(avg(seq) as integer) from holdfast_job)`,
+    )
+    await world.steer(batch, 'retryFailed')
+    const record = await store.batch({ id: batch })
+    assert.deepEqual([record?.waiting, record?.dead], [6, 0])
+    assertCountsEqualRecount(db)
+  })
+
   test('many items are cancelled, retried and deleted', async () => {
     await using world = await storeWorld()
     const { store, db } = world

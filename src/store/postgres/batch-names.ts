@@ -1,6 +1,9 @@
-// The numbers of batches and the ids that go with them, remembered: neither ever changes.
+// The numbers of batches and the ids that go with them, remembered: neither ever changes. Of those that came first most have
+// ended by now, so they are forgotten first.
 
 import type { Database } from './database.ts'
+
+const namesMax = 10_000
 
 export class BatchNames {
   readonly #db: Database
@@ -27,6 +30,8 @@ export class BatchNames {
   remember(no: number, id: string): void {
     this.#ids.set(no, id)
     this.#nos.set(id, no)
+    const [oldest] = this.#ids.size > namesMax ? this.#ids.keys() : []
+    if (oldest !== undefined) this.forget(oldest)
   }
 
   forget(no: number): void {

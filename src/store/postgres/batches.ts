@@ -1,6 +1,6 @@
 // Batches. How they lie in the database, and which locks are taken in which order, is in `migrations/0013-batches.ts`.
 
-import { isRefused, type Refused } from '../../errors.ts'
+import { isRefused, type Refused, toError } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import {
   type BatchRecord,
@@ -12,7 +12,7 @@ import {
   totalOf,
 } from '../../job/batch.ts'
 import type { NewJob } from '../../job/record.ts'
-import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing, Refusal } from '../refusals.ts'
+import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing, Refusal, unknownMark } from '../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -130,8 +130,9 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
     return tx.attempt(async () => {
       const enqueued = await addTo(tx, desk, no, added)
       const created = enqueued.filter(({ status }) => status === 'created').length
-      await tx.query('select holdfast.end_items($1, $2, $3)', [no, submitted + added.length, created])
-      return { submitted: submitted + added.length, enqueued }
+      const after = at === null ? submitted : submitted + added.length
+      await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
+      return { submitted: after, enqueued }
     })
   }
   const answer = await desk.lanes.withLanes(async () => {
@@ -175,13 +176,20 @@ const conditions = {
   cancelled: 'is_cancelled',
 } as const
 
+const lastNo = 0x7fffffff
+
+/** The number of a batch. */
+function isMark(text: string): boolean {
+  return /^\d{1,10}$/.test(text) && Number(text) <= lastNo
+}
+
 export async function readBatches(desk: Desk, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
-  const before = after === null ? 0x7fffffff : Number(after)
+  if (after !== null && !isMark(after)) throw toError(unknownMark())
   const rows = await desk.db.query(
     `select no from holdfast.batch
       where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}
       order by no desc limit $2`,
-    [Number.isSafeInteger(before) ? before : 0, limit + 1],
+    [after ?? lastNo, limit + 1],
   )
   const nos = rows.map(([no]) => Number(no))
   const found = await readNos(desk.db, nos.slice(0, limit))
@@ -432,11 +440,18 @@ function completionOf({ id, state, round }: BatchRecord) {
   return { batchId: id, state: state === 'cancelled' ? 'cancelled' : 'done', round } as const
 }
 
-/** What others have left half done, and what nobody needs any more; with `all`, looks at every batch that is not finished. */
+interface BatchSweep {
+  readonly max: number
+  readonly pruneMax: number
+  /** Batches behind this number are looked at, whether they are finished; null: none. */
+  readonly from: number | null
+}
+
+/** What others have left half done, and what nobody needs any more. `next`: where to look on; null: all were looked at. */
 export async function sweepBatches(
   desk: Desk,
-  { max, pruneMax, all }: { readonly max: number; readonly pruneMax: number; readonly all: boolean },
-): Promise<{ pruned: number; more: boolean }> {
+  { max, pruneMax, from }: BatchSweep,
+): Promise<{ pruned: number; more: boolean; next: number | null }> {
   const chores = await desk.db.query(
     `select no from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
@@ -444,13 +459,7 @@ export async function sweepBatches(
     [max],
   )
   for (const [no] of chores) await doChores(desk, Number(no))
-  if (all) {
-    const open = await desk.db.query('select no from holdfast.batch where finished_at is null order by no', [])
-    await attendBatches(
-      desk,
-      open.map(([no]) => Number(no)),
-    )
-  }
+  const next = from === null ? null : await attendBehind(desk, from, max)
   const over = await desk.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
@@ -458,5 +467,12 @@ export async function sweepBatches(
     [desk.db.now, pruneMax],
   )
   for (const [no] of over) await remove(desk, Number(no), { withItems: false })
-  return { pruned: over.length, more: over.length >= pruneMax }
+  return { pruned: over.length, more: over.length >= pruneMax, next }
+}
+
+async function attendBehind(desk: Desk, from: number, max: number): Promise<number | null> {
+  const text = 'select no from holdfast.batch where finished_at is null and no > $1 order by no limit $2'
+  const nos = (await desk.db.query(text, [from, max])).map(([no]) => Number(no))
+  await attendBatches(desk, nos)
+  return nos.length < max ? null : (nos.at(-1) ?? null)
 }

@@ -5,6 +5,9 @@ import { defaults } from '../../job/bounds.ts'
 import { list, texts } from './columns.ts'
 import type { Database } from './database.ts'
 
+/** Lanes of batches that are remembered; more than any transaction uses. */
+const batchLanesMax = 10_000
+
 /** 0: of no batch. */
 type BatchNo = number
 
@@ -35,6 +38,8 @@ export class Lanes {
   readonly #db: Database
   readonly #byPlace = new Map<string, Lane>()
   readonly #byNo = new Map<number, Lane>()
+  /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
+  readonly #ofBatches = new Set<Lane>()
 
   constructor(db: Database) {
     this.#db = db
@@ -79,6 +84,7 @@ export class Lanes {
     if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
     this.#byPlace.clear()
     this.#byNo.clear()
+    this.#ofBatches.clear()
     return true
   }
 
@@ -86,9 +92,16 @@ export class Lanes {
     const missing = new Map<string, Wanted>()
     for (const job of jobs) {
       const place = placeOf(job.queue, job.priority, batch)
-      if (!this.#byPlace.has(place)) missing.set(place, job)
+      const known = this.#byPlace.get(place)
+      if (known === undefined) missing.set(place, job)
+      else if (batch !== 0) this.#use(known)
     }
     return [...missing.values()]
+  }
+
+  #use(lane: Lane): void {
+    this.#ofBatches.delete(lane)
+    this.#ofBatches.add(lane)
   }
 
   of(job: Wanted, batch: BatchNo = 0): Lane {
@@ -115,17 +128,28 @@ export class Lanes {
   /** The lanes of a batch are not needed any more. */
   forgetBatch(batch: BatchNo): void {
     for (const [place, lane] of this.#byPlace) {
-      if (lane.batch !== batch) continue
-      this.#byPlace.delete(place)
-      this.#byNo.delete(lane.lane)
+      if (lane.batch === batch) this.#forget(place, lane)
     }
+  }
+
+  #forget(place: string, lane: Lane): void {
+    this.#byPlace.delete(place)
+    this.#byNo.delete(lane.lane)
+    this.#ofBatches.delete(lane)
   }
 
   #remember([name, priority, queue, no, batch]: readonly (string | null)[]): void {
     const lane = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(no) }
     const known = { ...lane, batch: Number(batch) }
-    this.#byPlace.set(placeOf(known.name, known.priority, known.batch), known)
+    const place = placeOf(known.name, known.priority, known.batch)
+    const before = this.#byPlace.get(place)
+    if (before) this.#forget(place, before)
+    this.#byPlace.set(place, known)
     this.#byNo.set(known.lane, known)
+    if (known.batch === 0) return
+    this.#use(known)
+    const [oldest] = this.#ofBatches.size > batchLanesMax ? this.#ofBatches : []
+    if (oldest) this.#forget(placeOf(oldest.name, oldest.priority, oldest.batch), oldest)
   }
 }
 

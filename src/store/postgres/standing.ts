@@ -1,5 +1,6 @@
 // What stands between a job and its run. Only looks; what is counted is counted up to a bound.
 
+import { bounds } from '../../job/bounds.ts'
 import type { Limit } from '../../job/record.ts'
 import type { KeyStanding, Standing } from '../store.ts'
 import { readBatch } from './batches.ts'
@@ -7,24 +8,26 @@ import type { Row } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import { readJob } from './read.ts'
 
-const countedMax = 1_000
 const holdersMax = 10
+/** Looked for among so many that are ready or run: no index leads from a key to them. */
+const looksMax = 10_000
 
 export async function standing(desk: Desk, id: string): Promise<Standing | null> {
   const { db } = desk
   const job = await readJob(db, id)
   if (!job) return null
-  const [queue] = await db.query(selectQueue, [job.queue, db.now])
-  const now = Number(queue?.[0])
+  const [clock] = await db.query('select holdfast.now_ms($1)', [db.now])
+  const now = Number(clock?.[0])
+  const [queue] = await db.query(selectQueue, [job.queue, now])
   return {
     job,
     now,
     queue: {
-      pausedAt: numberOrNull(queue?.[1]),
-      pausedBy: queue?.[2] ?? null,
-      running: Number(queue?.[3]),
-      limit: limitOf(queue, 4),
-      nextStartAt: numberOrNull(queue?.[7]),
+      pausedAt: numberOrNull(queue?.[0]),
+      pausedBy: queue?.[1] ?? null,
+      running: Number(queue?.[2]),
+      limit: limitOf(queue, 3),
+      nextStartAt: numberOrNull(queue?.[6]),
     },
     ahead: job.state === 'ready' ? Number((await db.query(countAhead, [id]))[0]?.[0] ?? 0) : null,
     key: job.limitKey === null ? null : await keyStanding(desk, id, now),
@@ -32,44 +35,64 @@ export async function standing(desk: Desk, id: string): Promise<Standing | null>
   }
 }
 
+/** When the next may start: the first end of a window after which less than the rate allows has started or is reserved. */
+const nextStart = ({ gate, count, reserved }: Record<'gate' | 'count' | 'reserved', string>) => `
+  (select min(s.until)
+     from (select t.until, sum(t.jobs) over (order by t.until) as gone, sum(t.jobs) over () + ${reserved} as used
+             from holdfast.start t where t.gate = ${gate} and t.until > $2) s
+    where s.used >= ${count} and s.gone > s.used - ${count})`
+
 const selectQueue = `
-  select t.now, q.paused_at, q.paused_by,
+  select q.paused_at, q.paused_by,
          (select coalesce(sum(t.running), 0) from holdfast.tally t
            where t.queue = q.no and t.xid >= holdfast.low_tally()),
          q.max_running, q.max_starts, q.window_ms,
-         (select case when sum(s.jobs) >= q.max_starts then min(s.until) end from holdfast.start s
-           where s.gate = q.no::text and s.until > t.now)
-    from holdfast.queue q, (select holdfast.now_ms($2) as now) t
-   where q.name = $1`
+         ${nextStart({ gate: 'q.no::text', count: 'q.max_starts', reserved: '0' })}
+    from holdfast.queue q where q.name = $1`
 
-/** In its lane, between the bound of the cursor and its place; those of the lane that goes first come before. */
+/** Those that wait in some lanes. */
+const waitingIn = (lanes: string, which: string) => `
+  select from ${lanes}
+   cross join lateral (select * from holdfast.lane_cursor where lane = m.no order by no desc limit 1) c
+    join holdfast.job k on k.lane = m.no and (k.ready_xid, k.ord) > (c.xid, c.ord)
+   where ${which} limit ${bounds.aheadMax}`
+
+/** In its lane, those before its place; in the lane that goes first, and in those of earlier priorities, all. */
 const countAhead = `
-  select (select count(*) from (
-            select from holdfast.job k, (select * from holdfast.lane_cursor where lane = j.lane order by no desc limit 1) c
-             where k.lane = j.lane and (k.ready_xid, k.ord) > (c.xid, c.ord)
-               and (k.ready_xid, k.ord) < (j.ready_xid, j.ord) limit ${countedMax}) a)
-       + (select count(*) from (
-            select from holdfast.job k,
-                        (select * from holdfast.lane_cursor where lane = j.lane | 1 order by no desc limit 1) c
-             where j.lane & 1 = 0 and k.lane = j.lane | 1 and (k.ready_xid, k.ord) > (c.xid, c.ord)
-             limit ${countedMax}) a)
-    from holdfast.job j where j.id = $1`
+  select least(${bounds.aheadMax},
+      (select count(*) from (
+         ${waitingIn('(select j.lane as no) m', '(k.ready_xid, k.ord) < (j.ready_xid, j.ord)')}) a)
+    + (select count(*) from (${waitingIn('(select j.lane | 1 as no) m', 'j.lane & 1 = 0')}) a)
+    + (select count(*) from (
+         ${waitingIn(
+           `(select e.no + f.front as no from holdfast.lane e, (values (0), (1)) f(front)
+              where e.queue = l.queue and e.batch = l.batch and e.priority < l.priority) m`,
+           'true',
+         )}) a))
+    from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 where j.id = $1`
 
+/** What was knocked and not heard yet is counted in. */
 const selectGate = `
-  select q.key_max_running, q.key_max_starts, q.key_window_ms,
-         coalesce((select g.admitted from holdfast.gate_room g where g.gate = j.gate order by g.no desc limit 1), 0),
+  select q.key_max_running, q.key_max_starts, q.key_window_ms, r.admitted,
          (select count(*) from (select from holdfast.job k
-                                 where k.is_held and k.gate = j.gate and j.is_held and k.ord < j.ord limit ${countedMax}) a),
-         (select case when sum(s.jobs) >= q.key_max_starts then min(s.until) end from holdfast.start s
-           where s.gate = j.gate and s.until > $2),
+                                 where k.is_held and k.gate = j.gate and j.is_held and k.ord < j.ord
+                                 limit ${bounds.aheadMax}) a),
+         ${nextStart({ gate: 'j.gate', count: 'q.key_max_starts', reserved: 'r.reserved' })},
          (select jsonb_agg(h.id)::text
-            from (select k.id from holdfast.lane m cross join (values (0), (1)) f(front)
-                    join holdfast.job k on k.lane = m.no + f.front
-                   where m.queue = q.no and k.ready_xid is not null and k.gate = j.gate
-                   order by k.ready_xid, k.ord limit ${holdersMax}) h)
+            from (select k.id
+                    from (select k.* from holdfast.lane m cross join (values (0), (1)) f(front)
+                           cross join lateral (select * from holdfast.job where lane = m.no + f.front and ready_xid is not null
+                                                order by ready_xid, ord limit ${looksMax}) k
+                           where m.queue = q.no limit ${looksMax}) k
+                   where k.gate = j.gate order by k.ready_xid, k.ord limit ${holdersMax}) h)
     from holdfast.job j
     join holdfast.lane l on l.no = j.lane & ~1
     join holdfast.queue q on q.no = l.queue
+    left join lateral (select * from holdfast.gate_room where gate = j.gate order by no desc limit 1) g on true
+   cross join lateral (
+     select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,
+            greatest(0, coalesce(g.reserved, 0) - coalesce(sum(k.unused), 0)) as reserved
+       from holdfast.knock k where k.gate = j.gate and k.xid >= coalesce(g.low, '0')) r
    where j.id = $1`
 
 async function keyStanding({ db }: Desk, id: string, now: number): Promise<KeyStanding | null> {

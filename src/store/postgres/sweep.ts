@@ -33,6 +33,8 @@ export class Sweeps {
   #knocksFrom = '0'
   #allKnocksAt = 0
   #allBatchesAt = 0
+  /** Up to which number this round has looked at batches; null: it is over. */
+  #batchesFrom: number | null = null
 
   constructor(desk: Desk) {
     this.#desk = desk
@@ -52,7 +54,8 @@ export class Sweeps {
     this.#desk.announce(ready)
     const admitted = await this.#admit(max)
     const pruneMax = Math.max(0, max - report.pruned)
-    const batches = await sweepBatches(this.#desk, { max, pruneMax, all: this.#looksAtAllBatches() })
+    const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
+    this.#batchesFrom = batches.next
     const dropped = await this.#keepUp()
     return {
       ...report,
@@ -62,11 +65,12 @@ export class Sweeps {
     }
   }
 
-  /** One whose last item was settled by somebody who died before he had looked is found so. */
-  #looksAtAllBatches(): boolean {
-    if (this.#db.now === null && performance.now() < this.#allBatchesAt) return false
+  /** One whose last item was settled by somebody who died before he had looked is found so: all in turn, some in each sweep. */
+  #fromBatch(): number | null {
+    if (this.#batchesFrom !== null) return this.#batchesFrom
+    if (this.#db.now === null && performance.now() < this.#allBatchesAt) return null
     this.#allBatchesAt = performance.now() + batchesEveryMs
-    return true
+    return 0
   }
 
   /** Who knocked and was not attended to: in somebody's own transaction, or by a process that died. */

@@ -46,7 +46,7 @@ export function addItems(tx: Transaction, { batch: id, at, jobs }: ItemsRequest)
   const enqueued = tx.attempt(() => added.map((job) => enqueueJob(tx, job, no)))
   if (isRefused(enqueued)) return enqueued
   const after = tx.batches.get(no) as BatchRow
-  after.submitted += added.length
+  if (at !== null) after.submitted += added.length
   tx.batches.touch(after)
   return { submitted: after.submitted, enqueued }
 }
@@ -90,7 +90,7 @@ function steer(tx: Transaction, row: BatchRow, { as, by, reason }: SteerRequest)
   if (as === 'pause') pause(tx, row, by)
   if (as === 'resume') tx.batches.resume(row)
   if (as === 'cancel' && row.is_cancelled === 0) beginCancel(tx, row, reason)
-  if (as === 'retryFailed' && row.dead > 0) row.chore ??= 'retry'
+  if (as === 'retryFailed' && row.dead > 0) beginRetry(row)
   if (as === 'delete') beginDelete(row)
 }
 
@@ -98,6 +98,12 @@ function pause(tx: Transaction, row: BatchRow, by: string | null): void {
   if (row.paused_at !== null) return
   row.paused_at = tx.now
   row.paused_by = by
+}
+
+/** From the beginning, also where one is half done: what it has brought back may have died again. */
+function beginRetry(row: BatchRow): void {
+  row.chore = 'retry'
+  row.chore_after = 0
 }
 
 /** Nobody finds it any more; it goes with the last of its items. */

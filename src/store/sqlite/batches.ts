@@ -119,9 +119,10 @@ export class Batches {
     row.paused_by = null
   }
 
-  /** Items of it that have ended wait again. */
+  /** Items of it that have ended wait again. The time since it was finished counts as paused. */
   rearm(row: BatchRow): void {
     if (row.finished_at === null) return
+    if (row.started_at !== null) row.paused_ms += Math.max(0, this.#tx.now - row.finished_at)
     row.finished_at = null
     row.prune_at = null
     row.round += 1

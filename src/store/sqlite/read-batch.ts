@@ -44,7 +44,7 @@ export function readItems(tx: Transaction, query: ItemsQuery): JobsPage {
   const { limit, after } = query
   const batch = tx.batches.find(query.batch)
   const found: Place[] = []
-  let place: Place | null = after === null ? [0, 0] : (decodeMark(after, 2) as unknown as Place)
+  let place: Place | null = after === null ? [0, 0] : toPlace(decodeMark(after, 2))
   for (let looks = looksMax; batch && place && looks > 0 && found.length < limit; ) {
     const rows: ItemRow[] = tx.db.all(
       place[0] === 0 ? selectEnded : selectLive,
@@ -68,6 +68,11 @@ export function readItems(tx: Transaction, query: ItemsQuery): JobsPage {
 
 /** 0 and a number among those that have ended, or 1 and one among those that have not. */
 type Place = readonly [phase: number, seq: number]
+
+function toPlace([phase, seq]: readonly number[]): Place {
+  if (phase !== 0 && phase !== 1) throw toError(unknownMark())
+  return [phase, seq as number]
+}
 
 const step = 500
 

@@ -1,6 +1,7 @@
 // What stands between a job and its run: its queue, its line, its key, its batch. Counting stops somewhere: people want to
 // know whether there are three before them or thousands.
 
+import { bounds } from '../../job/bounds.ts'
 import type { KeyStanding, Standing } from '../store.ts'
 import { toBatch } from './batches.ts'
 import { type FoundRow, findById } from './job.ts'
@@ -9,7 +10,6 @@ import { readRecord } from './read.ts'
 import { nextStartOf } from './starts.ts'
 import type { Transaction } from './transaction.ts'
 
-const countMax = 10_000
 const holdersMax = 10
 
 export function readStanding(tx: Transaction, id: string): Standing | null {
@@ -64,7 +64,7 @@ function keyStanding(tx: Transaction, queue: QueueRow, job: FoundRow): KeyStandi
 type Value = string | number | null
 
 function count(tx: Transaction, sql: string, ...values: Value[]): number {
-  const select = `select count(*) as jobs from (${sql} limit ${countMax})`
+  const select = `select count(*) as jobs from (${sql} limit ${bounds.aheadMax})`
   return tx.db.get<{ jobs: number }>(select, ...values)?.jobs ?? 0
 }
 

@@ -53,6 +53,7 @@ create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the
   constraint lane_once unique (queue, priority, batch)
 );
 create index lane_batch on holdfast.lane (batch) where batch > 0;
+create index lane_open on holdfast.lane (queue) where is_open; -- those of batches that are finished stay, closed, as long as they do
 
 create table holdfast.lane_cursor ( -- how far claims have come; only the newest row of a lane counts
   lane int not null,

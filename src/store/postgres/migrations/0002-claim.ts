@@ -389,7 +389,8 @@ begin
      order by l.turn;
 end $holdfast$;
 
--- The locks of limited queues and batches that these lanes belong to.
+-- The locks of limited queues and batches that these lanes belong to, and of batches whose first item may start now: then
+-- their row is written, after the locks of lanes, and whoever steers a batch has its row before those.
 create function holdfast.lock_limits(p_lanes int[]) returns void language plpgsql as $holdfast$
 declare
   v_no int;
@@ -406,7 +407,7 @@ begin
     select distinct b.no from unnest(p_lanes) u(lane)
      cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and batch > 0 offset 0) l
      cross join lateral (select * from holdfast.batch where no = l.batch offset 0) b
-     where b.concurrency is not null order by 1
+     where b.concurrency is not null or b.started_at is null order by 1
   loop
     perform pg_advisory_xact_lock(BATCH_LOCKS, v_no);
   end loop;

@@ -242,7 +242,7 @@ begin
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
     end if;
     -- Last, for it begins a round.
-    if v_held is null and v_ended.batch is not null and not holdfast.may_revive(v_ended.batch, p_dry_run) then
+    if v_held is null and v_ended.batch is not null and not holdfast.may_revive(v_ended.batch, p_dry_run, p_now) then
       v_held := coalesce((select b.id from holdfast.batch b where b.no = v_ended.batch), v_turn.id);
     end if;
     if v_held is null and not p_dry_run then

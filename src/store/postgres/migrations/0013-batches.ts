@@ -10,8 +10,8 @@
 // Adding up: under the batch's lock, changes that can be seen are deleted and their sum is inserted, in one statement. One
 // that commits later stays a change of its own. Sums carry the xmin of their snapshot (`low`), and readers begin there.
 //
-// Locks: the batch's, then its row, then lanes. A claim that must know how many items of a batch run takes the batch's lock
-// before those of lanes. Whoever closes lanes waits for the claims at work there: once he has answered no more items start.
+// Locks: the batch's, then its row, then lanes. A claim that must know how many items of a batch run, or that its first item
+// starts, takes the batch's lock before those of lanes. Whoever closes lanes waits for the claims at work there: once he has answered no more items start.
 //
 // Chores. A cancel or a retry of what failed is written into the row first, and then done to the items in steps, by whoever
 // asked; what he leaves undone, sweeps find by the row.
@@ -156,16 +156,18 @@ end $holdfast$;
 
 -- Whether items of a batch that are dead may begin again: not those of one that was cancelled. One whose record is gone is not
 -- there to say no, but neither are its lanes.
-create function holdfast.may_revive(p_no int, p_dry_run boolean) returns boolean language plpgsql as $holdfast$
+create function holdfast.may_revive(p_no int, p_dry_run boolean, p_now bigint) returns boolean language plpgsql
+as $holdfast$
 begin
   if p_dry_run then
     return exists (select from holdfast.batch b where b.no = p_no and not b.is_cancelled and not b.is_deleted);
   end if;
-  return holdfast.rearm(p_no);
+  return holdfast.rearm(p_no, p_now);
 end $holdfast$;
 
--- Items that have ended begin again. False: not those of a batch that was cancelled, or is gone.
-create function holdfast.rearm(p_no int) returns boolean language plpgsql as $holdfast$
+-- Items that have ended begin again; the time since the batch was finished counts as paused. False: not those of a batch that
+-- was cancelled, or is gone.
+create function holdfast.rearm(p_no int, p_now bigint) returns boolean language plpgsql as $holdfast$
 declare
   v_batch record;
 begin
@@ -175,7 +177,9 @@ begin
     return false;
   end if;
   if v_batch.finished_at is not null then
-    update holdfast.batch b set finished_at = null, round = b.round + 1 where b.no = p_no;
+    update holdfast.batch b set finished_at = null, round = b.round + 1,
+           paused_ms = b.paused_ms + case when b.started_at is null then 0 else greatest(0, p_now - b.finished_at) end
+     where b.no = p_no;
     perform holdfast.open_batch_lanes(p_no);
   end if;
   return true;

@@ -141,6 +141,18 @@ export function rateLimitTests(inWorld: InWorld): void {
           assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
         }),
       )
+
+      test(
+        'who stands in line keeps its place while nobody has room and no start is left',
+        inWorld(async ({ holdfast, clock }) => {
+          const [, , third, fourth] = await fillKey(holdfast, 'a', 4)
+          for (const lease of await holdfast.claim([perTenant], { max: 10 })) await lease.done()
+          await clock.advance(minute)
+          const [late] = await fillKey(holdfast, 'a', 1)
+          const states = await Promise.all([third, fourth, late].map((id) => stateOf(holdfast, id as string)))
+          assert.deepEqual(states, ['ready', 'ready', 'held'])
+        }),
+      )
     })
   })
 }

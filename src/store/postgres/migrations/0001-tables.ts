@@ -207,7 +207,7 @@ create table holdfast.flush ( -- what has landed, so that a call whose answer wa
 );
 create index flush_at on holdfast.flush (at);
 
-create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room
+create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room or stands in line
   gate text collate "C" not null,
   no bigint generated always as identity,
   admitted int not null, -- ready or running

@@ -14,6 +14,7 @@
 // Nothing hides. `low` is the xmin of the snapshot that last attended: all transactions below had ended, and their knocks were
 // heard. `line_from` is the place behind the last that was let in. Who comes to an earlier one has knocked with it, in the
 // same transaction; and who was seen and could not be let in because somebody changed him just then, is knocked for again.
+// Where a gate has no row, nobody stood in its line: it is dropped only by who looked, and found nobody left.
 //
 // RATES. A claim notes how many started and until when they count. Who is let in has its start reserved, because it may be
 // claimed at any moment: so room is what neither has started within the window nor is reserved. A window that is over is
@@ -141,7 +142,7 @@ begin
              case when r.key_max_starts is null then 0 else r.reserved + coalesce(i.n, 0) end,
              pg_snapshot_xmin(pg_current_snapshot()), coalesce(i.last + 1, r.line_from)
         from room r left join let_in i on i.gate = r.gate
-       where r.admitted + coalesce(i.n, 0) > 0
+       where r.admitted + coalesce(i.n, 0) > 0 or r.places <= 0
     ),
     queues as materialized (
       select r.queue, sum(i.n)::bigint as n from let_in i join room r on r.gate = i.gate group by r.queue

@@ -222,6 +222,7 @@ create table holdfast.knock (
   xid xid8 not null,
   gone int not null default 0, -- gave back their room
   unused int not null default 0, -- and of what was reserved
+  reserved int, -- so many had yet to start when a rate was set; null: none was
   ord bigint -- the first place in the line that somebody came to; null: nobody came
 );
 create index knock_gate on holdfast.knock (gate, xid);

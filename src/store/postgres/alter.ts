@@ -123,15 +123,24 @@ const chunkMax = 1_000
 
 export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
   let deleted = 0
+  const gates = new Set<string>()
+  const batches = new Set<number>()
   for (const state of states) {
     // Until a step finds nothing: of a full one others may have taken some.
     for (let count = 1; count > 0; deleted += count) {
-      count = await desk.db.transact(async (tx) => {
-        await tx.readClock()
-        const [row] = await tx.query('select holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
-        return Number(row?.[0])
-      })
+      const step = await desk.db.transact((tx) => purgeSome(tx, queue, state))
+      count = step.deleted
+      for (const gate of step.gates) gates.add(gate)
+      for (const batch of step.batches) batches.add(batch)
     }
   }
+  await desk.attend({ gates: [...gates], batches: [...batches] }) // at the end, or who is let in would be purged as well
   return { deleted }
+}
+
+async function purgeSome(tx: Transaction, queue: string, state: string) {
+  await tx.readClock()
+  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
+  const gates = JSON.parse(row?.[1] ?? '[]') as string[]
+  return { deleted: Number(row?.[0]), gates, batches: JSON.parse(row?.[2] ?? '[]') as number[] }
 }

@@ -287,7 +287,7 @@ export interface SweepReport {
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number
-  /** Held jobs that were let in. */
+  /** Held jobs that were let in; who was rescued or became due may have stood in line for a moment. */
   readonly admitted: number
   /** Finished jobs and batches, kv entries and dedup windows whose time was over. */
   readonly pruned: number

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
+import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import {
   allJobs,
@@ -274,6 +275,20 @@ export function alterTests(inWorld: InWorld): void {
         assert.deepEqual(await holdfast.purge('mail', { states: ['ready'] }), { deleted: 1 })
         assert.deepEqual(await holdfast.purge('mail', { states: [] }), { deleted: 0 })
         assert.deepEqual(await holdfast.purge('mail'), { deleted: 2 })
+      }),
+    )
+
+    test(
+      'lets in who stood in line behind what is gone, and finishes batches that nothing is left of, before it answers',
+      inWorld(async ({ holdfast }) => {
+        const keyed = defineQueue<number>('keyed', { limit: { key: () => 'a', concurrency: 1 } })
+        await holdfast.queue(keyed).enqueue(1)
+        const { id } = await holdfast.queue(keyed).enqueue(2)
+        assert.deepEqual(await holdfast.purge('keyed', { states: ['ready'] }), { deleted: 1 })
+        assert.equal(await stateOf(holdfast, id), 'ready')
+        const batch = await holdfast.batch({ name: 'letters' }, [{ queue: 'mail', payload: 1 }])
+        assert.deepEqual(await holdfast.purge('mail'), { deleted: 1 })
+        assert.equal((await batch.progress()).state, 'done')
       }),
     )
 

@@ -526,6 +526,26 @@ export function batchTests(inWorld: InWorld): void {
           await rejects(batch.progress(), 'BATCH_NOT_FOUND')
         }),
       )
+
+      test(
+        'and what is left of their items may be requeued then, as jobs of no batch',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'old', retain: '1d' }, numbered(2))
+          for (const lease of await holdfast.claim(['mail'], { max: 2 })) await lease.dead(new Error('no'))
+          await clock.advance(day + 1)
+          await holdfast.sweep()
+          assert.equal(await holdfast.getBatch(batch.id), null)
+          const [first] = await allJobs(holdfast)
+          await holdfast.requeue(first?.id as string)
+          const { requeued } = await holdfast.requeueAll({ queue: 'mail' })
+          assert.equal(requeued, 1)
+          const again = await holdfast.claim(['mail'], { max: 2 })
+          assert.deepEqual(
+            again.map(({ job }) => job.batch),
+            [null, null],
+          )
+        }),
+      )
     })
 
     describe('are read', () => {

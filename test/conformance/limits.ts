@@ -286,6 +286,18 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
+        'a sweep counts whom it lets in, also where it made the room itself',
+        inWorld(async ({ holdfast, clock }) => {
+          const startBefore = new Date(clock.now() + minute)
+          await holdfast.queue(perTenant).enqueue({ tenant: 'a', n: 1 }, { startBefore })
+          await send(holdfast, 'a', 2, 3)
+          await clock.advance(minute)
+          const { overdue, admitted } = await holdfast.sweep()
+          assert.deepEqual({ overdue, admitted }, { overdue: 1, admitted: 1 })
+        }),
+      )
+
+      test(
         'a limit that is taken away lets everybody in; one that is declared later counts for those to come',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', 1, 2, 3)

@@ -10,6 +10,9 @@ const mail = defineQueue<number>('mail', { limit: { rate: { count: 3, per: '1m' 
 const perTenant = defineQueue<{ tenant: string; n: number }>('mail', {
   limit: { key: ({ tenant }) => tenant, rate: { count: 2, per: '1m' } },
 })
+const unrated = defineQueue<{ tenant: string; n: number }>('mail', {
+  limit: { key: ({ tenant }) => tenant, concurrency: 9 },
+})
 
 export function rateLimitTests(inWorld: InWorld): void {
   describe('rate limits', () => {
@@ -139,6 +142,42 @@ export function rateLimitTests(inWorld: InWorld): void {
           await clock.advance(40_000)
           await holdfast.sweep()
           assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+        }),
+      )
+
+      test(
+        'who stands in line keeps its place while nobody has room and no start is left',
+        inWorld(async ({ holdfast, clock }) => {
+          const [, , third, fourth] = await fillKey(holdfast, 'a', 4)
+          for (const lease of await holdfast.claim([perTenant], { max: 10 })) await lease.done()
+          await clock.advance(minute)
+          const [late] = await fillKey(holdfast, 'a', 1)
+          const states = await Promise.all([third, fourth, late].map((id) => stateOf(holdfast, id as string)))
+          assert.deepEqual(states, ['ready', 'ready', 'held'])
+        }),
+      )
+
+      test(
+        'where a rate is set, who has room already and has yet to start has a start reserved; who runs has none',
+        inWorld(async ({ holdfast, another }) => {
+          await holdfast.queue(unrated).enqueueMany([1, 2, 3].map((n) => ({ payload: { tenant: 'a', n } })))
+          await claimOne(holdfast, unrated)
+          await claimOne(holdfast, unrated)
+          const ids = await fillKey(await another(), 'a', 2)
+          const states = await Promise.all(ids.map((id) => stateOf(holdfast, id)))
+          assert.deepEqual(states, ['ready', 'held'])
+        }),
+      )
+
+      test(
+        'a start that was reserved is not, once a job has started while there was no rate',
+        inWorld(async ({ holdfast, another }) => {
+          await fillKey(holdfast, 'a', 2)
+          const other = await another()
+          assert.equal((await other.claim([unrated], { max: 10 })).length, 2)
+          const ids = await fillKey(await another(), 'a', 3)
+          const states = await Promise.all(ids.map((id) => stateOf(other, id)))
+          assert.deepEqual(states, ['ready', 'ready', 'held'])
         }),
       )
     })

@@ -204,6 +204,7 @@ knock (
   xid xid8 not null,
   gone integer not null default 0,
   unused integer not null default 0,
+  reserved integer,
   ord bigint
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
@@ -601,7 +602,7 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns bigint plpgsql volatile
+function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns TABLE(deleted bigint, gates jsonb, batches jsonb) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
@@ -609,6 +610,10 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable security definer
+  set search_path=pg_catalog, pg_temp;
+function ready_by_gate(p_queue integer) returns TABLE(gate text, jobs bigint) plpgsql stable
+  set enable_seqscan=off
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;

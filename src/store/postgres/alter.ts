@@ -59,10 +59,10 @@ class Alteration {
       () => this.#ended(request),
     )
     if (!isLocked(job)) return job
-    this.#altered.touched.push(job)
     switch (request.as) {
       case 'delete':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
+        this.#altered.touched.push(job)
         await this.#tx.query('select holdfast.delete_waiting($1, $2)', [`{${id}}`, this.#tx.now])
         await this.#tx.query('select holdfast.delete_ended($1, $2)', [id, this.#tx.now])
         return { state: job.state }
@@ -70,7 +70,7 @@ class Alteration {
         return this.#wake(id, job, request.data)
       case 'reschedule':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
-        return this.#move(id, request.runAt, { queue: job.queue, lane: job.lane & ~1 })
+        return this.#move(id, job, request.runAt)
       case 'reprioritise':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
         return this.#reprioritise(id, job, request.priority)
@@ -86,10 +86,11 @@ class Alteration {
     return row?.[0] === '0' ? [] : [{ state }] // gone: somebody has requeued it meanwhile
   }
 
-  async #wake(id: string, { state, queue, lane, headers }: LockedJob, data: string | null): Promise<AlterAnswer> {
+  async #wake(id: string, job: LockedJob, data: string | null): Promise<AlterAnswer> {
+    const { state, headers } = job
     const values = [id, encodeWake(headers, data), state === 'running']
     await this.#tx.query('update holdfast.job set headers = $2, woken = $3 where id = $1', values)
-    return state === 'scheduled' ? this.#move(id, this.#tx.now, { queue, lane: lane & ~1 }) : { state }
+    return state === 'scheduled' ? this.#move(id, job, this.#tx.now) : { state }
   }
 
   /** One that is ready stays so, also where the clock was set back. */
@@ -98,17 +99,16 @@ class Alteration {
     if (priority === job.priority) return { state }
     this.#desk.lanes.require([{ queue, priority }], batch)
     const { lane } = this.#desk.lanes.of({ queue, priority }, batch)
-    return this.#move(id, state === 'scheduled' ? runAt : this.#tx.now, { queue, lane })
+    return this.#move(id, { ...job, lane }, state === 'scheduled' ? runAt : this.#tx.now)
   }
 
-  async #move(
-    id: string,
-    runAt: number,
-    { queue, lane }: { readonly queue: string; readonly lane: number },
-  ): Promise<AlterAnswer> {
+  /** Where it did come back once, it does not any more. */
+  async #move(id: string, job: LockedJob, runAt: number): Promise<AlterAnswer> {
+    const { queue, lane } = job
     const { now } = this.#tx
+    this.#altered.touched.push(job)
     const text = 'select holdfast.move_waiting(j.id, $2, $3, j.gate, $4) from holdfast.job j where j.id = $1'
-    const [row] = await this.#tx.query(text, [id, runAt, lane, now])
+    const [row] = await this.#tx.query(text, [id, runAt, lane & ~1, now])
     const { ready } = this.#altered
     if (row?.[0] === 'ready') ready.set(queue, (ready.get(queue) ?? 0) + 1)
     return { state: row?.[0] as JobState }
@@ -123,15 +123,24 @@ const chunkMax = 1_000
 
 export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
   let deleted = 0
+  const gates = new Set<string>()
+  const batches = new Set<number>()
   for (const state of states) {
     // Until a step finds nothing: of a full one others may have taken some.
     for (let count = 1; count > 0; deleted += count) {
-      count = await desk.db.transact(async (tx) => {
-        await tx.readClock()
-        const [row] = await tx.query('select holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
-        return Number(row?.[0])
-      })
+      const step = await desk.db.transact((tx) => purgeSome(tx, queue, state))
+      count = step.deleted
+      for (const gate of step.gates) gates.add(gate)
+      for (const batch of step.batches) batches.add(batch)
     }
   }
+  await desk.attend({ gates: [...gates], batches: [...batches] }) // at the end, or who is let in would be purged as well
   return { deleted }
+}
+
+async function purgeSome(tx: Transaction, queue: string, state: string) {
+  await tx.readClock()
+  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
+  const gates = JSON.parse(row?.[1] ?? '[]') as string[]
+  return { deleted: Number(row?.[0]), gates, batches: JSON.parse(row?.[2] ?? '[]') as number[] }
 }

@@ -5,13 +5,8 @@ import { limitOf, type QueueRow } from './queue.ts'
 import { nextStartOf } from './starts.ts'
 import type { Transaction } from './transaction.ts'
 
-export interface Admitted {
-  readonly admitted: number
-  readonly more: boolean
-}
-
-/** Lets in who has room by now. */
-export function admitDue(tx: Transaction, max: number): Admitted {
+/** Lets in who has room by now. Answers whether there may be more. */
+export function admitDue(tx: Transaction, max: number): boolean {
   tx.settleUp()
   tx.keys.flush()
   const due = tx.db.all<KeyName>(
@@ -30,7 +25,7 @@ export function admitDue(tx: Transaction, max: number): Admitted {
     admitted += reviewed.admitted
     more ||= reviewed.more
   }
-  return { admitted, more }
+  return more
 }
 
 interface KeyName {
@@ -46,6 +41,11 @@ function admitTo(tx: Transaction, { queue: no, key }: KeyName, max: number): num
   const isStuck = admitted === 0 && row.held > 0 && tx.keys.room(queue, row) > 0
   if (isStuck) tx.keys.recount(queue, row) // nobody stands where somebody is counted
   return admitted
+}
+
+interface Admitted {
+  readonly admitted: number
+  readonly more: boolean
 }
 
 /** The keys of a queue whose limit was changed, in bounded steps: `key_review` is the last that was looked at. */

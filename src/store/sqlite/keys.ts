@@ -44,6 +44,8 @@ export class Keys {
   readonly #touched = new Set<KeyRow>()
   /** Somebody left. */
   readonly #left = new Set<KeyRow>()
+  /** How many were let in. */
+  admitted = 0
 
   constructor(tx: Transaction) {
     this.#tx = tx
@@ -148,6 +150,7 @@ export class Keys {
       room,
     )
     for (const [seq, priority, ord, id, batch] of next) this.#letIn(queue, row, { seq, priority, batch, id }, ord)
+    this.admitted += next.length
     return next.map(([seq]) => seq)
   }
 
@@ -231,8 +234,9 @@ export class Keys {
     return this.room(queue, row) > 0 ? this.#tx.now : this.nextStartAt(queue, row)
   }
 
-  /** What was gathered since the last flush was undone. */
-  forget(): void {
+  /** What was gathered since the last flush was undone; up to then, so many had been let in. */
+  forget(admitted: number): void {
+    this.admitted = admitted
     this.#rows.clear()
     this.#touched.clear()
     this.#left.clear()

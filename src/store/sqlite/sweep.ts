@@ -17,17 +17,19 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   mendCounts(tx)
   shortenLeases(tx)
   clampStarts(tx)
+  const { admitted: before } = tx.keys
   const lapsed = rescueExpired(tx, max)
   const rescued = lapsed.length
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
-  const { admitted, more: hasMoreHeld } = admitDue(tx, max)
+  const hasMoreHeld = admitDue(tx, max)
   const hasChores = goOnWithChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
   wakeRated(tx)
   const more = hasMoreHeld || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
   tx.settleUp()
+  const admitted = tx.keys.admitted - before
   tx.keys.flush()
   let next = nextDueAt(tx)
   if (!more && next !== null && next <= tx.now) {

@@ -210,6 +210,7 @@ export class Transaction {
     const told = this.#told.length
     const finished = this.finished.length
     const cancels = this.cancelsRequested.length
+    const { admitted } = this.keys
     try {
       return this.db.savepoint(work)
     } catch (error) {
@@ -225,7 +226,7 @@ export class Transaction {
       this.#told.length = told
       this.finished.length = finished
       this.cancelsRequested.length = cancels
-      this.keys.forget()
+      this.keys.forget(admitted)
       this.batches.forget()
       for (const [queue, count] of becameReady) this.becameReady.set(queue, count)
       return answer

@@ -208,7 +208,7 @@ create table holdfast.flush ( -- what has landed, so that a call whose answer wa
 );
 create index flush_at on holdfast.flush (at);
 
-create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room
+create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room or stands in line
   gate text collate "C" not null,
   no bigint generated always as identity,
   admitted int not null, -- ready or running
@@ -223,6 +223,7 @@ create table holdfast.knock (
   xid xid8 not null,
   gone int not null default 0, -- gave back their room
   unused int not null default 0, -- and of what was reserved
+  reserved int, -- so many had yet to start when a rate was set; null: none was
   ord bigint -- the first place in the line that somebody came to; null: nobody came
 );
 create index knock_gate on holdfast.knock (gate, xid);

@@ -229,6 +229,7 @@ declare
   v_slot holdfast.dedup%rowtype;
   v_ord bigint;
   v_lane int;
+  v_batch int;
   v_held uuid;
   v_answers jsonb := '[]';
 begin
@@ -242,8 +243,10 @@ begin
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
     end if;
     -- Last, for it begins a round.
-    if v_held is null and v_ended.batch is not null and not holdfast.may_revive(v_ended.batch, p_dry_run, p_now) then
-      v_held := coalesce((select b.id from holdfast.batch b where b.no = v_ended.batch), v_turn.id);
+    v_batch := v_ended.batch;
+    if v_held is null and v_batch is not null and not holdfast.may_revive(v_batch, p_dry_run, p_now) then
+      select b.id into v_held from holdfast.batch b where b.no = v_batch;
+      v_batch := case when v_held is not null then v_batch end; -- of one whose record is gone it is no item any more
     end if;
     if v_held is null and not p_dry_run then
       if v_ended.dedup_scope = 'live' then
@@ -260,7 +263,11 @@ begin
     end if;
     if v_held is null and not p_dry_run then
       select l.no into v_lane from holdfast.lane l
-       where l.queue = v_ended.queue and l.priority = v_ended.priority and l.batch = coalesce(v_ended.batch, 0);
+       where l.queue = v_ended.queue and l.priority = v_ended.priority and l.batch = coalesce(v_batch, 0);
+      if not found then
+        select o.lane into v_lane from holdfast.queue q
+         cross join lateral holdfast.open_lanes(array[q.name], array[v_ended.priority], 0, 0) o where q.no = v_ended.queue;
+      end if;
       v_ord := case when v_ended.gate is null then nextval('holdfast.number')
                     else holdfast.line_place(v_ended.priority, false) end;
       insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
@@ -276,8 +283,8 @@ begin
         if v_ended.gate is not null then
           insert into holdfast.knock (gate, xid, ord) values (v_ended.gate, pg_current_xact_id(), v_ord);
         end if;
-        if v_ended.batch is not null then
-          insert into holdfast.batch_tally (batch, xid, dead, waiting) values (v_ended.batch, pg_current_xact_id(), -1, 1);
+        if v_batch is not null then
+          insert into holdfast.batch_tally (batch, xid, dead, waiting) values (v_batch, pg_current_xact_id(), -1, 1);
         end if;
         if holdfast.is_watched(p_now) then
           perform holdfast.tell(v_ended.queue, case when v_ended.gate is null then 'ready' else 'held' end,

@@ -86,14 +86,15 @@ begin
   return v_deleted;
 end $holdfast$;
 
--- One bounded step: up to so many jobs of a queue that are in one state.
-create function holdfast.purge(p_queue text, p_state text, p_max int, p_now bigint) returns bigint
+-- One bounded step: up to so many jobs of a queue that are in one state. Answers at which gates there is room now, and which
+-- batches have fewer items.
+create function holdfast.purge(p_queue text, p_state text, p_max int, p_now bigint)
+returns table (deleted bigint, gates jsonb, batches jsonb)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
   v_all int[];
   v_ids uuid[];
   v_queue int;
-  v_deleted bigint;
 begin
   select q.no into v_queue from holdfast.queue q where q.name = p_queue;
   if p_state in ('held', 'ready', 'scheduled') then
@@ -106,8 +107,17 @@ begin
        where j.lane = any (v_all) and (j.ready_xid is null) = (p_state <> 'ready') and j.is_held = (p_state = 'held')
          and (p_state <> 'ready' or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
        limit p_max for update skip locked);
-    return holdfast.delete_waiting(v_ids, p_now);
+    gates := to_jsonb(array(
+      select distinct j.gate from holdfast.job j
+       where j.id = any (v_ids) and j.gate is not null and j.ready_xid is not null));
+    batches := to_jsonb(array(
+      select distinct l.batch from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1
+       where j.id = any (v_ids) and l.batch > 0));
+    deleted := holdfast.delete_waiting(v_ids, p_now);
+    return next;
+    return;
   end if;
+  gates := '[]';
   with oldest as materialized (
     select e.finished_at, e.seq from holdfast.ended e
      where e.queue = v_queue and e.state = p_state order by e.finished_at, e.seq limit p_max
@@ -141,7 +151,8 @@ begin
     select pg_current_xact_id(), p_now, v_queue, 'deleted', count(*), array_agg(g.id)
       from gone g where holdfast.is_watched(p_now) having count(*) > 0
   )
-  select count(*) into v_deleted from gone;
-  return v_deleted;
+  select count(*), to_jsonb(coalesce(array_agg(distinct g.batch) filter (where g.batch is not null), '{}'))
+    into deleted, batches from gone g;
+  return next;
 end $holdfast$;
 `

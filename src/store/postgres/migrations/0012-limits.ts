@@ -14,10 +14,15 @@
 // Nothing hides. `low` is the xmin of the snapshot that last attended: all transactions below had ended, and their knocks were
 // heard. `line_from` is the place behind the last that was let in. Who comes to an earlier one has knocked with it, in the
 // same transaction; and who was seen and could not be let in because somebody changed him just then, is knocked for again.
+// Where a gate has no row, nobody stood in its line: it is dropped only by who looked, and found nobody left.
 //
 // RATES. A claim notes how many started and until when they count. Who is let in has its start reserved, because it may be
 // claimed at any moment: so room is what neither has started within the window nor is reserved. A window that is over is
 // found by the sweep.
+//
+// Claims say so of each start, but not where there is no rate: then nobody knows how many of those who have room have yet to
+// start. So whoever sets one counts them, in one pass, and leaves the count at each gate; what was said before it counts no
+// more. A claim that did not see the rate yet is missing there, and its starts stay reserved until as few have room.
 //
 // Rooms are inserted and deleted rather than updated, for an old snapshot may be held open; see `0001-tables.ts`.
 //
@@ -61,6 +66,22 @@ begin
                            where q.no in (select g.gate::int from gone g where strpos(g.gate, ':') = 0)));
 end $holdfast$;
 
+-- How many of each gate are ready.
+create function holdfast.ready_by_gate(p_queue int) returns table (gate text, jobs bigint) language plpgsql stable
+set enable_seqscan = off set jit = off as $holdfast$
+begin
+  return query
+    select j.gate, count(*)
+      from holdfast.lane l
+     cross join (values (0), (1)) f(front)
+     cross join lateral (select * from holdfast.lane_cursor where lane = l.no + f.front order by no desc limit 1) c
+      join holdfast.job j on j.lane = l.no + f.front
+     where l.queue = p_queue and j.gate is not null and j.ready_xid is not null
+       and ((j.ready_xid, j.ord) > (c.xid, c.ord)
+            or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
+     group by j.gate;
+end $holdfast$;
+
 -- Lets in as many as there is room for; answers how many of which queues.
 create function holdfast.attend(p_gates text[], p_now bigint) returns table (name text, jobs bigint) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -91,14 +112,22 @@ begin
            select o.ctid as spot from holdfast.knock o where o.gate = w.gate and o.xid >= w.low offset 0) s))
       returning k.*
     ),
+    rated as materialized (
+      select distinct on (h.gate) h.gate, h.xid, h.reserved from heard h where h.reserved is not null
+       order by h.gate, h.xid desc
+    ),
     sums as materialized (
-      select h.gate, sum(h.gone) as gone, sum(h.unused) as unused, min(h.ord) as ord from heard h group by h.gate
+      select h.gate, sum(h.gone) as gone, sum(h.unused) filter (where r.gate is null or h.xid > r.xid) as unused,
+             max(r.reserved) as reserved, min(h.ord) as ord
+        from heard h left join rated r on r.gate = h.gate group by h.gate
     ),
     had as materialized (
-      select w.gate, w.queue, w.no, greatest(0, w.admitted - coalesce(s.gone, 0)) as admitted,
-             case when w.key_max_starts is null then 0 else greatest(0, w.reserved - coalesce(s.unused, 0)) end as reserved,
-             w.key_max_running, w.key_max_starts, coalesce(least(w.line_from, s.ord), 0) as line_from
+      select w.gate, w.queue, w.no, a.admitted, w.key_max_running, w.key_max_starts,
+             case when w.key_max_starts is null then 0 else
+               least(a.admitted, greatest(0, coalesce(s.reserved, w.reserved) - coalesce(s.unused, 0))) end as reserved,
+             coalesce(least(w.line_from, s.ord), 0) as line_from
         from wanted w left join sums s on s.gate = w.gate
+       cross join lateral (select greatest(0, w.admitted - coalesce(s.gone, 0)) as admitted) a
     ),
     room as materialized (
       select h.*,
@@ -141,7 +170,7 @@ begin
              case when r.key_max_starts is null then 0 else r.reserved + coalesce(i.n, 0) end,
              pg_snapshot_xmin(pg_current_snapshot()), coalesce(i.last + 1, r.line_from)
         from room r left join let_in i on i.gate = r.gate
-       where r.admitted + coalesce(i.n, 0) > 0
+       where r.admitted + coalesce(i.n, 0) > 0 or r.places <= 0
     ),
     queues as materialized (
       select r.queue, sum(i.n)::bigint as n from let_in i join room r on r.gate = i.gate group by r.queue

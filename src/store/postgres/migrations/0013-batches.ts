@@ -154,8 +154,7 @@ begin
   end if;
 end $holdfast$;
 
--- Whether items of a batch that are dead may begin again: not those of one that was cancelled. One whose record is gone is not
--- there to say no, but neither are its lanes.
+-- Whether items of a batch that are dead may begin again: not those of one that was cancelled, or is gone.
 create function holdfast.may_revive(p_no int, p_dry_run boolean, p_now bigint) returns boolean language plpgsql
 as $holdfast$
 begin

@@ -50,6 +50,12 @@ begin
     select j.gate, pg_current_xact_id(), min(j.ord) from holdfast.job j
      where j.is_held and j.gate >= v_no || ':' and j.gate < v_no || ';' group by j.gate;
   end if;
+  if v_no is not null and v_old.key_max_starts is null and p_key_max_starts is not null then
+    insert into holdfast.knock (gate, xid, reserved)
+    select g.gate, pg_current_xact_id(), coalesce(n.jobs, 0)
+      from (select distinct gate from holdfast.gate_room where gate >= v_no || ':' and gate < v_no || ';') g
+      left join holdfast.ready_by_gate(v_no) n on n.gate = g.gate;
+  end if;
 end $holdfast$;
 
 -- What was answered to a call that has landed.

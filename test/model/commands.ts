@@ -376,13 +376,10 @@ function sweepCall(max: number): Call {
       const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
       const counts = [report.rescued, report.overdue, report.promoted, report.admitted, report.pruned]
       const isFull = counts.some((count) => count >= max)
-      if (!admittedAgree(expected, report)) return false
-      const { admitted } = expected
       const nextDueAt = isWindowEnd(model, report, expected) ? expected.nextDueAt : report.nextDueAt
-      if (busy === undefined)
-        return isDeepStrictEqual({ ...report, admitted, nextDueAt }, expected) && (more ? isFull : !isLeft)
+      if (busy === undefined) return isDeepStrictEqual({ ...report, nextDueAt }, expected) && (more ? isFull : !isLeft)
       // In a race: when something is due next depends on what the others have come to.
-      return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt, admitted }, expected) && (!more || isFull)
+      return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt }, expected) && (!more || isFull)
     },
   })
 }
@@ -404,13 +401,6 @@ function asReady(answer: unknown): unknown {
 function isWindowEnd(model: Model, real: Pick<SweepReport, 'nextDueAt'>, expected: Pick<SweepReport, 'nextDueAt'>) {
   const isEarly = real.nextDueAt !== null && real.nextDueAt <= (expected.nextDueAt ?? Number.POSITIVE_INFINITY)
   return isEarly && model.state.starts.some(({ until }) => until === real.nextDueAt)
-}
-
-type SweepCounts = Pick<SweepReport, 'rescued' | 'promoted' | 'admitted'>
-
-/** Who came back or became due may have stood in line for a moment. */
-export function admittedAgree({ admitted: least }: SweepCounts, { rescued, promoted, admitted }: SweepCounts): boolean {
-  return admitted >= least && admitted <= least + rescued + promoted
 }
 
 /** Jobs that were claimed together have fences that begin alike. */

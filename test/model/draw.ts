@@ -86,16 +86,13 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
 })
 
 /** The steps of one run. Shrinking them is `shrink.ts`'s. */
-export const runs = runsOf({ hasLimits: true })
+export const runs: fc.Arbitrary<Step[]> = fc.noShrink(swarm.chain(stepsOf))
 
-export function runsOf({ hasLimits }: { readonly hasLimits: boolean }): fc.Arbitrary<Step[]> {
-  const steps = (drawn: Swarm) => {
-    const any = fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })
-    const { openBatch, addItems } = movesOf(drawn)
-    // Or most would be over before a batch has come to its end.
-    return drawn.hasBatches ? fc.tuple(openBatch, addItems, any).map(([open, add, rest]) => [open, add, ...rest]) : any
-  }
-  return fc.noShrink(swarm.chain((drawn) => steps(hasLimits ? drawn : { ...drawn, isLimited: false })))
+function stepsOf(drawn: Swarm): fc.Arbitrary<Step[]> {
+  const any = fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })
+  const { openBatch, addItems } = movesOf(drawn)
+  // Or most would be over before a batch has come to its end.
+  return drawn.hasBatches ? fc.tuple(openBatch, addItems, any).map(([open, add, rest]) => [open, add, ...rest]) : any
 }
 
 function stepOf(swarm: Swarm): fc.Arbitrary<Step> {

@@ -4,7 +4,6 @@
 
 import assert from 'node:assert/strict'
 import type { Store, SweepReport } from '../../src/store/store.ts'
-import { admittedAgree } from './commands.ts'
 import { contentsDiffer, observe } from './observe.ts'
 import { dedupKeys, givenIds, idempotencyKeys, type JobSpec, payloads, queueNames } from './steps.ts'
 import type { World } from './world.ts'
@@ -22,7 +21,7 @@ export async function finish(world: World, store: Store): Promise<void> {
   await world.compare()
   await drain(world)
   await liftLimits(world)
-  await endDoubtful(world)
+  await endDoubtful(world, store)
   await world.make({ do: 'pass', ms: 30 * 86_400_000 })
   await sweepInSmallSteps(world, store)
 }
@@ -55,10 +54,16 @@ async function liftLimits(world: World): Promise<void> {
 }
 
 /** What is given up, and which key its completion meets, depends on how many items end in one sweep. */
-async function endDoubtful(world: World): Promise<void> {
+async function endDoubtful(world: World, store: Store): Promise<void> {
   const doubtful = world.model.state.batches.batches.filter(
     ({ failShare, onComplete }) => failShare !== null || onComplete !== null,
   )
+  // Where a batch does not go while one of its items runs, they are rescued first.
+  const runs = doubtful.some(({ id }) => world.model.itemsOf(id).some(({ hold }) => hold !== null))
+  if (runs && !store.claimsFollowEnqueues) {
+    await world.make({ do: 'pass', ms: 45_000 })
+    await world.make({ do: 'sweep', max: 1_000 })
+  }
   for (const { id } of doubtful) {
     const nth = world.model.state.batches.batches.findIndex((batch) => batch.id === id)
     await world.make({ do: 'steer', batch: { among: 'any', nth }, as: 'delete', by: null })
@@ -88,7 +93,8 @@ async function sweepInSmallSteps(world: World, store: Store): Promise<void> {
   do {
     last = await store.sweep({ max })
     for (const part of ['rescued', 'promoted', 'overdue', 'admitted', 'pruned'] as const) {
-      assert.ok(last[part] <= max, `a sweep of at most ${max} has ${part} ${last[part]}`)
+      const most = part === 'admitted' ? max + last.rescued + last.promoted : max // these may have stood in line for a moment
+      assert.ok(last[part] <= most, `a sweep of at most ${max} has ${part} ${last[part]}`)
       sums[part] += last[part]
     }
   } while (last.more)
@@ -97,7 +103,7 @@ async function sweepInSmallSteps(world: World, store: Store): Promise<void> {
   const oracle = await world.oracle()
   world.keep((model) => {
     const expected = model.sweep(1_000_000, oracle)
-    const real = { ...sums, nextDueAt, ...(admittedAgree(expected, sums) && { admitted: expected.admitted }) }
+    const real = { ...sums, nextDueAt }
     const sumsDiffer = Object.entries(expected).some(([part, n]) => real[part as keyof typeof real] !== n)
     if (sumsDiffer) return `small sweeps add up to ${JSON.stringify(real)} and should to ${JSON.stringify(expected)}`
     return contentsDiffer(model, observed)

@@ -176,6 +176,8 @@ export class Model {
   state: ModelState
   /** Whoever has a key stands in line first, and is let in when the call ends: by priority, whoever came first in it. */
   readonly admitsLate: boolean
+  /** How many were let in since the sweep began. */
+  #admitted = 0
 
   constructor(now: number, { admitsLate = false } = {}) {
     this.admitsLate = admitsLate
@@ -432,11 +434,11 @@ export class Model {
     )
   }
 
-  #admit(key: Keyed): number {
+  #admit(key: Keyed): void {
     this.state.left = this.state.left.filter((each) => !isSameKey(each, { queue: key.queue, key: key.limitKey ?? '' }))
     const next = this.#line(key).slice(0, Math.max(0, this.#room(key)))
     for (const job of next) Object.assign(job, { state: 'ready', runAt: this.state.now, turn: this.#tick() })
-    return next.length
+    this.#admitted += next.length
   }
 
   /** The call is over: whoever left has made room, and batches may be finished. */
@@ -666,8 +668,8 @@ export class Model {
   }
 
   /**
-   * Jobs that have become ready since that tick, and one of them by way of a line: in which order those of different keys
-   * came is the store's to say. Those of one key, and those of none, keep theirs.
+   * Jobs that have become ready since that tick. Where they are let in late, the order in which those of different keys came
+   * is the store's to say; those of one key, and those of none, keep theirs.
    */
   adoptOrder(ids: readonly string[], since: number): void {
     const fresh = this.inOrder(null).filter(({ turn }) => turn > since)
@@ -829,11 +831,14 @@ export class Model {
     leaves: (job: ModelJob) => boolean = () => false,
   ): Generator<void, Omit<SweepReport, 'more' | 'now' | 'lapsed'>> {
     const { now } = this.state
+    // Who lets in late does all parts first, then lets in, then looks at batches.
+    const settlePart = () => (this.admitsLate ? null : this.#settleUp(null, oracle))
+    this.#admitted = 0
     const lapsed = this.lapsed()
       .filter((job) => !leaves(job))
       .slice(0, max)
     for (const { born } of lapsed) this.#rescue(born, oracle)
-    this.#settleUp(null, oracle)
+    settlePart()
     for (const job of this.state.live) {
       // The clock was set back: no lease lasts longer than it was given for.
       if (job.hold) job.hold = { ...job.hold, expiresAt: Math.min(job.hold.expiresAt, now + job.leaseMs) }
@@ -846,15 +851,17 @@ export class Model {
       job.error = { name: 'Overdue', message: '' }
       this.#end(job, 'cancelled', null)
     }
-    this.#settleUp(null, oracle)
+    settlePart()
     yield
     const due = this.due()
       .filter((job) => !leaves(job))
       .slice(0, max)
     for (const job of due) this.#wait(job, now, false)
     yield
+    settlePart()
+    this.#review()
+    const admitted = this.#admitted
     this.#settleUp(null, oracle)
-    const admitted = this.#review()
     yield
     const pruned = this.#prune(max)
     yield
@@ -863,9 +870,10 @@ export class Model {
   }
 
   /** Lets in whoever there is room for by now, line by line: a limit was changed, or a window is over. */
-  #review(): number {
+  #review(): void {
     this.state.reviewed = []
-    return this.#lines().reduce((sum, { queue, limitKey }) => sum + this.#admit({ queue, limitKey }), 0)
+    this.#admitLeft()
+    for (const { queue, limitKey } of this.#lines()) this.#admit({ queue, limitKey })
   }
 
   #noOf(queue: string): number {

@@ -23,7 +23,6 @@ after(async () => {
 
 const inSchema = (clock: VirtualClock) => postgres({ pool, schema: `model ${schemas++}` })({ clock })
 
-// Without limits: who attends a gate lets in after the call, in an order that the model does not know yet.
-test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25, hasLimits: false }))
+test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25 }))
 
 test('the store does what the model says when', (t) => tellStories(t, inSchema))

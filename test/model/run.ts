@@ -10,7 +10,7 @@ import type { TestContext } from 'node:test'
 import fc from 'fast-check'
 import type { Store } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
-import { runsOf } from './draw.ts'
+import { runs as drawnRuns } from './draw.ts'
 import { finish } from './finish.ts'
 import { shrink } from './shrink.ts'
 import type { Step } from './steps.ts'
@@ -25,8 +25,6 @@ export interface RunOptions {
   readonly seed: number
   /** Makes only this run of the seed. */
   readonly path?: string
-  /** Whether queues and keys have limits; they have unless said otherwise. */
-  readonly hasLimits?: boolean
   /** Whether to look for the smallest list of steps; on unless said otherwise. */
   readonly shrinks?: boolean
 }
@@ -45,17 +43,13 @@ const compareEvery = 5
 const shrinkMaxMs = 60_000
 
 /** Tells the seed; fails with everything needed to replay. */
-export async function runModel(
-  t: TestContext,
-  open: OpenStore,
-  { runs, hasLimits = true }: Pick<RunOptions, 'runs' | 'hasLimits'>,
-): Promise<void> {
+export async function runModel(t: TestContext, open: OpenStore, { runs }: Pick<RunOptions, 'runs'>): Promise<void> {
   const { HOLDFAST_MODEL_SEED, HOLDFAST_MODEL_PATH, HOLDFAST_MODEL_RUNS } = process.env
   const seed = Number(HOLDFAST_MODEL_SEED ?? Date.now() % 0x7fffffff)
   const path = HOLDFAST_MODEL_PATH ? { path: HOLDFAST_MODEL_PATH } : {}
   const wanted = Number(HOLDFAST_MODEL_RUNS ?? runs)
   t.diagnostic(`${wanted} runs, HOLDFAST_MODEL_SEED=${seed}`)
-  const finding = await findDisagreement(open, { runs: wanted, seed, hasLimits, ...path })
+  const finding = await findDisagreement(open, { runs: wanted, seed, ...path })
   if (finding) assert.fail(report(finding))
 }
 
@@ -74,10 +68,10 @@ const tailMax = 30
 /** The first disagreement, shrunk; null where all runs agree. */
 export async function findDisagreement(
   open: OpenStore,
-  { runs, shrinks = true, hasLimits = true, ...replay }: RunOptions,
+  { runs, shrinks = true, ...replay }: RunOptions,
 ): Promise<Finding | null> {
   let first: Disagreement | null = null
-  const property = fc.asyncProperty(runsOf({ hasLimits }), async (drawn) => {
+  const property = fc.asyncProperty(drawnRuns, async (drawn) => {
     first ??= await live(open, drawn)
     return first === null
   })

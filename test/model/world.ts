@@ -88,7 +88,7 @@ export class World {
     const ticks = new Map(this.#models.map((model) => [model, model.state.tick]))
     this.keep((model) => answered.judge(model, oracle))
     const isKeyed = this.model.state.live.some(({ state, limitKey }) => state === 'ready' && limitKey !== null)
-    if (!isKeyed) return
+    if (!this.model.admitsLate || !isKeyed) return
     const ready = (await readRecords(this.#store, { queue: null, state: 'ready' })).map(({ id }) => id)
     for (const model of this.#models) model.adoptOrder(ready, ticks.get(model) ?? 0)
   }

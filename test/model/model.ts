@@ -469,8 +469,9 @@ export class Model {
     if (isClosed) return no('INVALID_STATE')
     const enqueued = this.#wholeOrNot(() => this.#enqueueAll(added, id))
     if (isRefused(enqueued)) return enqueued
-    this.batches.change(id, { submitted: submitted + added.length })
-    return this.#settleUp({ submitted: submitted + added.length, enqueued }, oracle)
+    const after = { submitted: at === null ? submitted : submitted + added.length }
+    this.batches.change(id, after)
+    return this.#settleUp({ ...after, enqueued }, oracle)
   }
 
   steerBatch(request: SteerRequest, oracle: Oracle): BatchRecord | Refused {

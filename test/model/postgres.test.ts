@@ -1,19 +1,21 @@
-// The PostgreSQL store against the reference model: a schema of its own for every run.
+// The PostgreSQL store against the reference model: an empty schema for every run.
 import test, { after, before } from 'node:test'
 import { Pool } from 'pg'
 import { postgres } from '../../src/store/postgres/index.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
+import { Schemas } from '../support/schemas.ts'
 import { runModel, tellStories } from './run.ts'
 
 let database: Database
 let pool: Pool
-let schemas = 0
+let schemas: Schemas
 
 before(async () => {
   database = await testDatabase()
   pool = new Pool({ connectionString: database.url, max: 10 })
   pool.on('error', () => {}) // a connection on its way out may still hear that its database goes
+  schemas = new Schemas(pool, 'model')
 })
 
 after(async () => {
@@ -21,7 +23,17 @@ after(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-const inSchema = (clock: VirtualClock) => postgres({ pool, schema: `model ${schemas++}` })({ clock })
+async function inSchema(clock: VirtualClock) {
+  const schema = await schemas.take()
+  const store = await postgres({ pool, schema })({ clock })
+  const close = () => store.close().then(() => schemas.giveBack(schema))
+  return new Proxy(store, {
+    get: (target, name) => {
+      const member = name === 'close' ? close : target[name as keyof typeof target]
+      return typeof member === 'function' ? member.bind(target) : member
+    },
+  })
+}
 
 test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25 }))
 

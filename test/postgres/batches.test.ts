@@ -86,3 +86,15 @@ test(
     assert.ok(among < alone + 50, `${among} blocks among 20,000 lanes that are closed, ${alone} without them`)
   }),
 )
+
+test(
+  'a batch whose last item dies with its worker is finished by the sweep that finds it',
+  inHand(async ({ holdfast }) => {
+    await holdfast.sweep() // which looks at all batches, and does not again for some seconds
+    const batch = await holdfast.batch({ name: 'mail' }, [{ queue: 'mail', payload: 1, attempts: 1 }])
+    await claimOne(holdfast, 'mail', { lease: 1 })
+    await sleep(5)
+    await holdfast.sweep()
+    assert.equal((await batch.progress()).state, 'done')
+  }),
+)

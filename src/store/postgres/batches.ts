@@ -30,6 +30,8 @@ import { addCarefully, addPlain, countReady, type Desk, isPlain, knocksOf } from
 
 /** Items that are touched in one transaction. */
 const stepMax = 1_000
+/** Batches that a sweep looks at, whether they are finished. */
+const looksMax = 1_000
 /** Changes that are added up once there are so many. */
 const foldFrom = 100
 
@@ -459,7 +461,7 @@ export async function sweepBatches(
     [max],
   )
   for (const [no] of chores) await doChores(desk, Number(no))
-  const next = from === null ? null : await attendBehind(desk, from, max)
+  const next = from === null ? null : await attendBehind(desk, from)
   const over = await desk.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
@@ -470,9 +472,9 @@ export async function sweepBatches(
   return { pruned: over.length, more: over.length >= pruneMax, next }
 }
 
-async function attendBehind(desk: Desk, from: number, max: number): Promise<number | null> {
-  const text = 'select no from holdfast.batch where finished_at is null and no > $1 order by no limit $2'
-  const nos = (await desk.db.query(text, [from, max])).map(([no]) => Number(no))
+async function attendBehind(desk: Desk, from: number): Promise<number | null> {
+  const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
+  const nos = (await desk.db.query(text, [from])).map(([no]) => Number(no))
   await attendBatches(desk, nos)
-  return nos.length < max ? null : (nos.at(-1) ?? null)
+  return nos.length < looksMax ? null : (nos.at(-1) ?? null)
 }

@@ -47,11 +47,14 @@ export class Sweeps {
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
     const { lanes, db } = this.#desk
-    const { report, ready } = await lanes.withLanes(() =>
-      db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))),
-    )
+    const {
+      report,
+      ready,
+      batches: ended,
+    } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))))
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
+    await this.#desk.attend({ batches: ended })
     const admitted = await this.#admit(max)
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
@@ -122,6 +125,8 @@ export class Sweeps {
 interface Swept {
   readonly report: SweepReport
   readonly ready: ReadonlyMap<string, number>
+  /** Of which items have ended. */
+  readonly batches: readonly number[]
 }
 
 async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (now: number) => number): Promise<Swept> {
@@ -139,7 +144,8 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
   const more = Object.values(counts).some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady }
+  const { batches = [] } = clerk.knocks
+  return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady, batches }
 }
 
 interface Range {

@@ -136,7 +136,9 @@ export class BatchModel {
   /** An item that has ended waits again. */
   rearm(id: string | null): void {
     const batch = this.find(id)
-    if (batch?.finishedAt != null) this.change(id, { finishedAt: null, round: batch.round + 1 })
+    if (batch?.finishedAt == null) return
+    const idleMs = batch.startedAt === null ? 0 : Math.max(0, this.#now - batch.finishedAt)
+    this.change(id, { finishedAt: null, round: batch.round + 1, pausedMs: batch.pausedMs + idleMs })
   }
 
   /** Retention has taken one of its items. */

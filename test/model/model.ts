@@ -1053,7 +1053,7 @@ export class Model {
       if (job.state !== 'dead' || (queue !== undefined && job.queue !== queue)) continue
       if ((job.finishedAt ?? 0) < diedSince || (job.finishedAt ?? 0) >= diedBefore) continue
       if (!(job.error?.message ?? '').includes(error)) continue
-      const heldBy = this.#heldBy(job) ?? this.#cancelledBatchOf(job)
+      const heldBy = this.#namesakeOf(job) ?? this.#cancelledBatchOf(job) ?? this.#keyHolder(job)
       if (heldBy === undefined) {
         this.#revive(job)
         requeued += 1
@@ -1075,7 +1075,14 @@ export class Model {
 
   /** Who keeps a dead job from coming back: a younger job that took its id, or who holds the key it held while it lived. */
   #heldBy(job: ModelJob): string | undefined {
-    if (this.find(job.id) !== job) return job.id
+    return this.#namesakeOf(job) ?? this.#keyHolder(job)
+  }
+
+  #namesakeOf(job: ModelJob): string | undefined {
+    return this.find(job.id) === job ? undefined : job.id
+  }
+
+  #keyHolder(job: ModelJob): string | undefined {
     return job.scope === 'live' && job.dedupKey !== null ? this.slot(job.queue, job.dedupKey)?.id : undefined
   }
 

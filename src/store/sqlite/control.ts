@@ -137,7 +137,15 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
 
 /** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
 export function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
-  if (findById(tx, job.id)?.seq !== job.seq) return job.id
+  return namesakeOf(tx, job) ?? keyHolder(tx, job)
+}
+
+/** A younger job that has its id. */
+function namesakeOf(tx: Transaction, { id, seq }: IdleRow): string | undefined {
+  return findById(tx, id)?.seq === seq ? undefined : id
+}
+
+function keyHolder(tx: Transaction, job: IdleRow): string | undefined {
   if (job.dedup_scope !== 'live') return undefined
   const slot = tx.db.get<{ seq: number; id: string; until: number | null }>(
     'select seq, id, until from holdfast_dedup where queue = ? and key = ?',
@@ -222,7 +230,7 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   const dead = nextDead(tx, filter, max, after)
   for (const job of dead) {
     const slot = job.dedup_scope === 'live' ? `${job.queue} ${job.dedup_key}` : null
-    const heldBy = blockedBy(tx, job) ?? cancelledBatchOf(tx, job)
+    const heldBy = namesakeOf(tx, job) ?? cancelledBatchOf(tx, job) ?? keyHolder(tx, job)
     if (heldBy !== undefined) skipped.push({ id: job.id, slot, heldBy })
     else {
       requeued.push({ id: job.id, slot })

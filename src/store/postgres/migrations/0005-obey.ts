@@ -238,6 +238,8 @@ begin
     select * into v_ended from holdfast.ended e where e.id = v_turn.id order by e.seq desc limit 1;
     if v_ended.seq is distinct from v_turn.seq or exists (select from holdfast.job j where j.id = v_turn.id) then
       v_held := v_turn.id;
+    elsif exists (select from holdfast.batch b where b.no = v_ended.batch and b.is_cancelled) then
+      select b.id into v_held from holdfast.batch b where b.no = v_ended.batch;
     elsif v_ended.dedup_scope = 'live' then
       select * into v_slot from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;

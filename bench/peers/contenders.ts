@@ -72,6 +72,14 @@ export const contenders = {
     settings: 'two loops of `claim` and `done` by 500 instead of a worker',
     open: (place, purpose) => openHoldfast(place, { store: 'postgres', keeps: true, isByHand: true }, purpose),
   },
+  'postgres-bare-by-hand': {
+    label: 'Holdfast on PostgreSQL, by hand, nothing kept',
+    family: 'holdfast',
+    engine: 'postgres',
+    keeps: false,
+    settings: 'both',
+    open: (place, purpose) => openHoldfast(place, { store: 'postgres', keeps: false, isByHand: true }, purpose),
+  },
   'pg-boss': {
     label: 'pg-boss',
     family: 'pg-boss',

@@ -23,7 +23,7 @@ export interface Column {
 
 const rate = (name: string, measure: string): Column => ({ name, measure, unit: 'jobs/s' })
 const less = (name: string, measure: string, unit: FigureUnit): Column => ({ name, measure, unit, isLess: true })
-const hands = ['postgres-by-hand', 'pg-boss-by-hand'] as const
+const hands = ['postgres-by-hand', 'postgres-bare-by-hand', 'pg-boss-by-hand'] as const
 const raws = [...hands, 'raw-textbook', 'raw-reference', 'raw-bare'] as const
 
 export const figures = {

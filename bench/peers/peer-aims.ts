@@ -7,6 +7,7 @@ import { figuresOf, type Result, type Results } from './results.ts'
 
 const postgresPeers = ['pg-boss', 'pg-boss-polling', 'graphile'] as const
 const bulls = ['bullmq-everysec', 'bullmq-always'] as const
+const rawCursor = ['raw-reference'] as const
 const others = [...postgresPeers, ...bulls] as const
 
 export function peerAims(results: Results): Aim[] {
@@ -21,7 +22,22 @@ export function peerAims(results: Results): Aim[] {
     most('drain, nothing kept: PostgreSQL to Graphile Worker', 2, drain, 'drain rate', 'postgres-bare', ['graphile']),
     most('drain, history kept: PostgreSQL to pg-boss', 2, drain, 'drain rate', 'postgres', ['pg-boss']),
     most('drain by hand: PostgreSQL to pg-boss', 2, drain, 'drain rate', 'postgres-by-hand', ['pg-boss-by-hand']),
-    most('drain: PostgreSQL to raw SQL with a cursor', 0.8, drain, 'drain rate', 'postgres-bare', ['raw-reference']),
+    most(
+      'drain by a worker: PostgreSQL to raw SQL with a cursor',
+      0.8,
+      drain,
+      'drain rate',
+      'postgres-bare',
+      rawCursor,
+    ),
+    most(
+      'drain by hand: PostgreSQL to raw SQL with a cursor',
+      0.8,
+      drain,
+      'drain rate',
+      'postgres-bare-by-hand',
+      rawCursor,
+    ),
     most('drain: SQLite to BullMQ', 4, drain, 'drain rate', 'sqlite-bare', bulls),
     least('idle pick-up p50: PostgreSQL to the best peer on it', 0.7, pickUp, 'p50', 'postgres', postgresPeers),
     alone('a snapshot held open: PostgreSQL, last to first', 0.9, figuresOf(snapshot, 'ratio', 'postgres')),

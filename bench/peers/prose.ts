@@ -6,7 +6,8 @@ const figures: Readonly<Record<FigureName, string>> = {
   single: `Holdfast puts calls that meet in the same moment into one statement and one commit, and still answers each of them on its
 own. The peers on PostgreSQL commit once a call; with \`notify\` pg-boss, and Graphile Worker always, also notify inside that
 commit, for which PostgreSQL makes all commits wait for each other. One caller alone gains nothing from this: it waits for one
-commit, whoever it asks.`,
+commit, whoever it asks. The raw queue is the same with nothing but one bare insert for all who wait: with 32 callers no more
+than 32 jobs can share a commit, so that is what can be had.`,
   bulk: `The first half of the drain below. The raw queues are hand-written statements that check, encode and count nothing.`,
   drain: `One worker process at its best settings, from its start until its last job was handled. Like for like: pg-boss keeps what it
 finished and Graphile Worker deletes it, so Holdfast takes part both ways. The raw queues show what the same server gives to

@@ -55,6 +55,7 @@ export const workloads = {
       ...own,
       ...bare,
       'postgres-by-hand',
+      'postgres-bare-by-hand',
       'pg-boss',
       'pg-boss-by-hand',
       'graphile',

@@ -245,6 +245,17 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
+        'takes everybody who is dead, also where the clock was set back since',
+        inWorld(async ({ holdfast, clock }) => {
+          const batch = await holdfast.batch({ name: 'r' }, numbered(2))
+          await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+          await clock.advance(-1)
+          const { waiting, dead } = await batch.retryFailed()
+          assert.deepEqual({ waiting, dead }, { waiting: 2, dead: 0 })
+        }),
+      )
+
+      test(
         'does nothing where nothing is dead',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'r', onComplete }, numbered(1))

@@ -256,7 +256,7 @@ class Helm {
         break
       case 'retryFailed':
         if (isCancelled) throw new Refusal(cannotSteer(id, as, record.state))
-        if (record.dead > 0) await this.#set('retry_until = $2', [now])
+        if (record.dead > 0) await this.#set(`retry_until = greatest($2, (${latestDeath}))`, [now])
         break
       case 'delete':
         await this.#set('is_deleted = true, is_cancelled = true, key = null, paused_at = null, retry_until = null')
@@ -293,6 +293,11 @@ class Helm {
     return this.#tx.query(`update holdfast.batch set ${what} where no = $1`, [this.#no, ...values])
   }
 }
+
+/** In the queues of a batch: the clock may have been set back since. */
+const latestDeath = `select max(d.finished_at) from (select distinct l.queue from holdfast.lane l where l.batch = $1) q
+  cross join lateral (select e.finished_at from holdfast.ended e where e.queue = q.queue and e.state = 'dead'
+                       order by e.finished_at desc limit 1) d`
 
 /** Its lock, then its row; what there is of it is added up and read after that. */
 async function lockBatch(tx: Transaction, no: number): Promise<Batch | undefined> {

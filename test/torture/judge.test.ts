@@ -6,6 +6,7 @@ import { test } from 'node:test'
 import { scratchDirectory } from '../support/scratch.ts'
 import { faults } from './faults.ts'
 import { parseJournal } from './journal.ts'
+import { stretchOf } from './judge/limits.ts'
 import { judge, type Promised } from './judge.ts'
 import { limitFaults } from './limit-faults.ts'
 import { type RehearsalOptions, rehearse } from './rehearsal.ts'
@@ -67,6 +68,14 @@ test('a call that was not answered is one of which nobody knows, and a line cut 
       { answer: null, refused: null },
     ],
   )
+})
+
+test('starts are within a while only where the last answer is', () => {
+  const askedTogether = [
+    { from: 100, to: 900 },
+    { from: 100, to: 300 },
+  ]
+  assert.deepEqual(stretchOf(askedTogether), { from: 100, to: 900 })
 })
 
 test('a look behind the queue finds a count that is wrong, and a file that is damaged', async () => {

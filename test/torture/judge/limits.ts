@@ -100,13 +100,19 @@ export function judgeRates(evidence: Evidence): Ruling {
       if (!rate) return together()
       const inOrder = ofShare.toSorted((a, b) => a.from - b.from)
       return check(inOrder.slice(rate.count), (last, n) => {
-        const { id, from, of } = inOrder[n] as (typeof inOrder)[0]
-        const took = last.to - from + evidence.gainedMs(from, last.to)
-        if (took >= rate.windowMs || evidence.crashedBetween(from, last.to)) return []
+        const { id, of } = inOrder[n] as (typeof inOrder)[0]
+        const { from, to } = stretchOf(inOrder.slice(n, n + rate.count + 1))
+        const took = to - from + evidence.gainedMs(from, to)
+        if (took >= rate.windowMs || evidence.crashedBetween(from, to)) return []
         return [`from ${id} to ${last.id} ${rate.count + 1} of ${of} started within ${took} ms`]
       })
     }),
   )
+}
+
+/** Within which all of them have surely begun: who was asked first may have been answered last. */
+export function stretchOf(spans: readonly Pick<Span, 'from' | 'to'>[]): Pick<Span, 'from' | 'to'> {
+  return { from: Math.min(...spans.map(({ from }) => from)), to: Math.max(...spans.map(({ to }) => to)) }
 }
 
 function startsOf({ id, history, state, startedAt }: JobInfo): Span[] {

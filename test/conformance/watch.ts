@@ -1,6 +1,7 @@
 // Whoever watches sees every change of every job, whoever makes it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { JobChange, Watch, WatchFilter } from '../../src/watch.ts'
 import { claimOne, deadJob, hour, minute, rejects } from './expect.ts'
@@ -318,6 +319,8 @@ function endTests(inWorld: InWorld): void {
   )
 }
 
+const goneMaxMs = 20_000
+
 function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): void {
   test(
     'nothing is written while nobody watches, and a watcher that was killed costs for two minutes',
@@ -337,10 +340,16 @@ function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): voi
       await clock.advance(2 * minute)
       await work()
       assert.equal(await kept(), told)
-      for (let n = 0; n < 20; n++) {
-        await clock.advance(minute / 2)
-        await holdfast.sweep()
+      const pass = async (times: number) => {
+        for (let n = 0; n < times; n++) {
+          await clock.advance(minute / 2)
+          await holdfast.sweep()
+        }
       }
+      await pass(20)
+      // Where others share the server, what is younger than their oldest transaction stays until that has ended.
+      for (const deadline = Date.now() + goneMaxMs; (await kept()) > 0 && Date.now() < deadline; await sleep(20))
+        await pass(20)
       assert.equal(await kept(), 0)
     }),
   )

@@ -77,7 +77,7 @@ export const contenders = {
     family: 'holdfast',
     engine: 'postgres',
     keeps: false,
-    settings: 'both',
+    settings: 'the same two loops with `retain: { done: 0 }`',
     open: (place, purpose) => openHoldfast(place, { store: 'postgres', keeps: false, isByHand: true }, purpose),
   },
   'pg-boss': {

@@ -1,4 +1,4 @@
-// Schemas of one database that are used again and again: to make one takes ten times as long as to empty one.
+// Schemas of one database that are used again and again: to make one takes 150 to 200 ms.
 import type { Pool } from 'pg'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'

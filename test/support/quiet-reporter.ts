@@ -47,7 +47,9 @@ function skipLine(test: EventData.TestPass): string {
 }
 
 function errorText(error: Error): string {
-  const { cause } = error
+  const { cause, exitCode, signal } = error as Error & { exitCode?: number; signal?: string }
+  if (signal) return `the process was ended by ${signal}`
+  if (exitCode) return `the process ended with ${exitCode}`
   if (!(cause instanceof Error)) return String(cause ?? error.message)
   // An assertion says all it knows in its message; its fields would say it again.
   const text = cause.name === 'AssertionError' && cause.stack ? cause.stack : inspect(cause)

@@ -5,10 +5,13 @@ import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
 import { scratchDirectory } from '../support/scratch.ts'
 import { faults } from './faults.ts'
-import { parseJournal } from './journal.ts'
+import { parseJournal, type Verb } from './journal.ts'
+import { judgeSteering } from './judge/batches.ts'
+import { Evidence, peace } from './judge/evidence.ts'
 import { stretchOf } from './judge/limits.ts'
 import { judge, type Promised } from './judge.ts'
 import { limitFaults } from './limit-faults.ts'
+import type { Observation } from './observe.ts'
 import { type RehearsalOptions, rehearse } from './rehearsal.ts'
 import { sqliteSite } from './site.ts'
 
@@ -76,6 +79,37 @@ test('starts are within a while only where the last answer is', () => {
     { from: 100, to: 300 },
   ]
   assert.deepEqual(stretchOf(askedTogether), { from: 100, to: 900 })
+})
+
+test('a pause holds until it is undone, or until its batch is over and begins another round', () => {
+  const batch = 'weekly'
+  const deeds: Record<string, [Verb, unknown, unknown]> = {
+    pause: ['steer', { batch, as: 'pause' }, { state: 'paused' }],
+    resume: ['steer', { batch, as: 'resume' }, { state: 'running' }],
+    requeue: ['requeue', { id: 'item' }, true],
+    'requeue of another': ['requeue', { id: 'another' }, true],
+    claim: ['claim', { worker: 'hand', queues: '*', leaseMs: 1_000 }, [{ id: 'item' }]],
+  }
+  const claimsAfterAPause = (round: number, ...done: string[]) => {
+    const lines = done.flatMap((deed, n) => {
+      const [verb, asked, answer] = deeds[deed] as [Verb, unknown, unknown]
+      return [
+        { n, at: 10 * n, verb, asked },
+        { n, at: 10 * n + 5, answer },
+      ]
+    })
+    const left = { batches: [{ id: batch, round }], jobs: [{ id: 'item', batch }] } as unknown as Observation
+    const notes = parseJournal(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
+    return judgeSteering(new Evidence({ notes, left, found: left, ordeal: peace, told: null, received: null })).faults
+  }
+  const wrong = ['hand got item of batch weekly after its pause']
+  assert.deepEqual(claimsAfterAPause(1, 'claim', 'pause'), [])
+  assert.deepEqual(claimsAfterAPause(1, 'pause', 'claim'), wrong)
+  assert.deepEqual(claimsAfterAPause(1, 'pause', 'resume', 'claim'), [])
+  assert.deepEqual(claimsAfterAPause(2, 'pause', 'requeue', 'claim'), [])
+  assert.deepEqual(claimsAfterAPause(1, 'pause', 'requeue', 'claim'), wrong, 'it was not over yet')
+  assert.deepEqual(claimsAfterAPause(2, 'pause', 'requeue of another', 'claim'), wrong)
+  assert.deepEqual(claimsAfterAPause(2, 'pause', 'claim', 'requeue'), wrong)
 })
 
 test('a look behind the queue finds a count that is wrong, and a file that is damaged', async () => {

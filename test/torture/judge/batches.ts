@@ -141,21 +141,41 @@ export function judgeSteering(evidence: Evidence): Ruling {
   return check(claims, (claim) =>
     (claim.answer ?? []).flatMap(({ id }) => {
       const batch = evidence.jobs.get(id)?.[0]?.batch ?? ''
-      const stop = stopBefore(claim, steered.get(batch) ?? [])
+      const stop = stopBefore(claim, steered.get(batch) ?? [], revivals(evidence, batch))
       return stop ? [`${claim.asked.worker} got ${id} of batch ${batch} after its ${stop.asked.as}`] : []
     }),
   )
 }
 
+type Span = Pick<Note, 'at' | 'answeredAt'>
+
 /** A pause or a cancel that had been answered when the claim was made, and that nobody may have undone. */
-function stopBefore({ at, answeredAt }: Note<'claim'>, steered: readonly Note<'steer'>[]): Note<'steer'> | undefined {
+function stopBefore(
+  claim: Note<'claim'>,
+  steered: readonly Note<'steer'>[],
+  revived: readonly Span[],
+): Note<'steer'> | undefined {
   return steered.find((stop) => {
-    if (stop.answer === null || (stop.answeredAt ?? Infinity) > at) return false
+    if (stop.answer === null || (stop.answeredAt ?? Infinity) > claim.at) return false
     if (stop.asked.as === 'cancel') return true
     if (stop.asked.as !== 'pause' || stop.answer.state !== 'paused') return false
-    const resumes = steered.filter(({ asked }) => asked.as === 'resume')
-    return !resumes.some((go) => go.at <= (answeredAt ?? Infinity) && (go.answeredAt ?? Infinity) >= stop.at)
+    const ends = [...steered.filter(({ asked }) => asked.as === 'resume'), ...revived]
+    return !ends.some((end) => end.at <= (claim.answeredAt ?? Infinity) && (end.answeredAt ?? Infinity) >= stop.at)
   })
+}
+
+/**
+ * What may have begun another round of the batch. A pause ends with the round that it was asked for, and the last items of
+ * a paused one can still be cancelled or deleted, or end where they run.
+ */
+function revivals(evidence: Evidence, batch: string): readonly Span[] {
+  const rounds = evidence.left.batches.find(({ id }) => id === batch)?.round ?? 1
+  if (rounds === 1) return []
+  return [
+    ...evidence.of('steer').filter(({ asked }) => asked.batch === batch && asked.as === 'retryFailed'),
+    ...evidence.of('requeue').filter(({ asked }) => evidence.jobs.get(asked.id)?.[0]?.batch === batch),
+    ...evidence.of('requeueAll'),
+  ].filter(isPossible)
 }
 
 /** Promise: the completion of a batch is told once a round, as it ended. */

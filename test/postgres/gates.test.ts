@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
+import type { Client } from 'pg'
 import { defineQueue } from '../../src/definition.ts'
+import type { JobState } from '../../src/job/record.ts'
 import { claimOne } from '../conformance/expect.ts'
 import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { touched } from './plans.ts'
@@ -15,11 +17,11 @@ const perTenant = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ ten
 const letsNobodyIn: Rule = {
   from: `begin
   perform set_config('synchronous_commit', 'off', true);
-  for v_lock in select distinct hashtext`,
+  perform pg_advisory_xact_lock(GATE_LOCKS`,
   to: `begin
   return;
   perform set_config('synchronous_commit', 'off', true);
-  for v_lock in select distinct hashtext`,
+  perform pg_advisory_xact_lock(GATE_LOCKS`,
 }
 const looksAtNone: Rule = {
   from: 'join holdfast.batch b on b.no = u.no and not b.is_deleted',
@@ -63,6 +65,81 @@ test(
   }),
 )
 
+const knocksAtFullGates: Rule = {
+  from: 'l.gates, l.ords from lists l',
+  to: 'l.gates, l.ords from lists l where not l.is_full',
+}
+
+/** The gate is full when they come, and nobody is left when they commit. */
+async function comesTooLate(hand: Hand): Promise<JobState | undefined> {
+  const { holdfast } = hand
+  const queue = holdfast.queue(perTenant)
+  await queue.enqueue({ tenant: 'a' })
+  const lease = await claimOne(holdfast, 'mail')
+  const tx = await hand.begin()
+  const id = randomUUID()
+  await tx.run(
+    `select holdfast.enqueue_plain(null, array[$1::uuid], array[l.no], '{25}', '{"{}"}', null, null, null, null,
+                                   array[l.queue || ':a'], null)
+       from holdfast.lane l where l.no = $2`,
+    [id, await hand.lane('mail')],
+  )
+  await lease.done()
+  await tx.commit()
+  await holdfast.sweep()
+  return (await holdfast.job(id))?.state
+}
+
+test(
+  'who comes to a full gate and commits when nobody has room there any more is let in by a sweep',
+  inHand(async (hand) => assert.equal(await comesTooLate(hand), 'ready')),
+)
+
+test(
+  'where nobody knocks at a full gate he is stuck',
+  inHand(async (hand) => assert.equal(await comesTooLate(hand), 'held'), { without: [knocksAtFullGates] }),
+)
+
+test(
+  'who came first and commits last is not passed over, and goes before those who came later',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const queue = holdfast.queue(perTenant)
+    await queue.enqueue({ tenant: 'a' })
+    const running = await claimOne(holdfast, 'mail')
+    const tx = await hand.begin()
+    const early = await queue.enqueue({ tenant: 'a' }, { tx: tx.client })
+    const [second, third] = [await queue.enqueue({ tenant: 'a' }), await queue.enqueue({ tenant: 'a' })]
+    await running.done()
+    await tx.commit()
+    await holdfast.sweep()
+    for (const { id } of [second, early, third]) {
+      const lease = await claimOne(holdfast, 'mail')
+      assert.equal(lease.job.id, id)
+      await lease.done()
+    }
+  }),
+)
+
+test(
+  'a call about more gates than are locked at once lets in at all of them, and so does a sweep that is told by many calls',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const queue = holdfast.queue(perTenant)
+    const tenants = Array.from({ length: 450 }, (_, n) => ({ payload: { tenant: `tenant ${n}` } }))
+    await queue.enqueueMany(tenants)
+    assert.equal((await holdfast.stats('mail')).ready, 450)
+    const leases = await holdfast.claim(['mail'], { max: 450 })
+    for (let n = 0; n < 5; n++) await queue.enqueueMany(tenants)
+    await Promise.all(leases.map((lease) => lease.done()))
+    const { ready, held } = await holdfast.stats('mail')
+    assert.deepEqual({ ready, held }, { ready: 450, held: 4 * 450 })
+    await holdfast.sweep()
+    assert.deepEqual(await hand.rows('select no from holdfast.knock_list limit 1'), [])
+    assert.equal((await holdfast.stats('mail')).ready, 450)
+  }),
+)
+
 test(
   'who dies between the last settlement and the completion leaves no batch unfinished: a sweep tells, once',
   inHand(async (hand) => {
@@ -98,5 +175,36 @@ test(
     assert.ok((await holdfast.stats('mail')).held >= 19_000)
     const among = Math.min(await cost(), await cost(), await cost())
     assert.ok(among < alone + 50, `${among} blocks behind 19,000 held jobs of 1,000 keys, ${alone} without them`)
+  }),
+)
+
+test(
+  'what letting in reads does not depend on how many are held, whatever its session has planned for',
+  inHand(async (hand) => {
+    const queue = hand.holdfast.queue(perTenant)
+    const enqueue = (count: number, tenants: number) =>
+      queue.enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: { tenant: `tenant ${n % tenants}` } })))
+    const letIn = async (session: Client) => {
+      const { rows } = await session.query(
+        hand.schema.sql(`insert into holdfast.knock_list (no, xid, gates, gone)
+          select nextval('holdfast.number'), pg_current_xact_id(), array_agg(g.gate), array_agg(1)
+            from (select distinct gate from holdfast.job where is_held and gate < '1:tenant 2' order by gate limit 10) g
+          returning no`),
+      )
+      return touched(session, hand.schema.sql(`select * from holdfast.attend('{}', '{${rows[0].no}}', null)`))
+    }
+    const session = await hand.connect()
+    await enqueue(80, 20)
+    await letIn(session) // reads the catalogs, too
+    const few = await letIn(session)
+    for (let round = 0; round < 5; round++) await enqueue(4_000, 400)
+    const costs = [await letIn(session)]
+    for (let analyzed = 0; analyzed < 2; analyzed++) {
+      const young = await hand.connect()
+      await letIn(young)
+      costs.push(await letIn(young))
+      await hand.rows('analyze holdfast.job, holdfast.gate_room, holdfast.knock_list')
+    }
+    assert.ok(Math.max(...costs) < few * 2 + 400, `${few} blocks, then ${costs}`)
   }),
 )

@@ -251,7 +251,7 @@ test(
     await hand.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
     const lease = await claimOne(hand.holdfast, mail)
     const other = await hand.begin()
-    await other.run('select * from holdfast.attend(array(select distinct gate from holdfast.job), null)')
+    await other.run('select * from holdfast.attend(array(select distinct gate from holdfast.job), null, null)')
     const settled = lease.done()
     await hand.waiters(1)
     await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)

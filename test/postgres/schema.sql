@@ -207,6 +207,13 @@ knock (
   reserved integer,
   ord bigint
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+knock_list (
+  no bigint not null,
+  xid xid8 not null,
+  gates text[] collate "C" not null,
+  gone integer[],
+  ords bigint[]
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
   key text collate "C" not null,
   value text not null,
@@ -325,6 +332,7 @@ holdfast.flush flush_pkey PRIMARY KEY (id);
 holdfast.gate_room gate_room_pkey PRIMARY KEY (gate, no);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
+holdfast.knock_list knock_list_pkey PRIMARY KEY (no);
 holdfast.kv kv_pkey PRIMARY KEY (key);
 holdfast.lane lane_once UNIQUE (queue, priority, batch);
 holdfast.lane lane_pkey PRIMARY KEY (no);
@@ -358,8 +366,9 @@ CREATE INDEX flush_at ON holdfast.flush USING btree (at);
 CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
 CREATE INDEX job_line ON holdfast.job USING btree (gate, ord) WHERE is_held;
 CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord);
-CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE (ready_xid IS NULL);
+CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
 CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
+CREATE INDEX knock_list_xid ON holdfast.knock_list USING btree (xid);
 CREATE INDEX knock_xid ON holdfast.knock USING btree (xid);
 CREATE INDEX kv_expiry ON holdfast.kv USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX lane_batch ON holdfast.lane USING btree (batch) WHERE (batch > 0);
@@ -382,6 +391,7 @@ CREATE UNIQUE INDEX gate_room_pkey ON holdfast.gate_room USING btree (gate, no);
 CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
 CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id);
+CREATE UNIQUE INDEX knock_list_pkey ON holdfast.knock_list USING btree (no);
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
 CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
 CREATE UNIQUE INDEX lane_once ON holdfast.lane USING btree (queue, priority, batch);
@@ -396,7 +406,7 @@ CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
-function attend(p_gates text[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
+function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -464,7 +474,7 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns void plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
@@ -517,7 +527,7 @@ function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
 function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
-function knocked(p_from xid8, p_max integer) returns TABLE(gates jsonb, low xid8) plpgsql stable
+function knocked(p_from xid8, p_max integer) returns TABLE(gates jsonb, lists jsonb, low xid8) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;

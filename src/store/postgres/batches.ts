@@ -26,7 +26,7 @@ import type {
 import { list } from './columns.ts'
 import { deadColumns, revive } from './control.ts'
 import type { Database, Row, Transaction } from './database.ts'
-import { addCarefully, addPlain, countReady, type Desk, isPlain, knocksOf } from './enqueue.ts'
+import { addCarefully, addPlain, countReady, type Desk, isPlain, type Knocks, knocksOf } from './enqueue.ts'
 
 /** Items that are touched in one transaction. */
 const stepMax = 1_000
@@ -119,6 +119,7 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
   const no = desk.batches.knownNo(id) ?? (await findNo(desk, { id }))
   if (no === null) return batchNotFound(id)
   let added: readonly NewJob[] = []
+  let knocks: Knocks = {}
   const add = async (tx: Transaction): Promise<ItemsAnswer> => {
     const [row] = await tx.query('select * from holdfast.begin_items($1)', [no])
     if (!row) return batchNotFound(id)
@@ -130,7 +131,8 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
     if (row[1] === 't' || row[2] === 't') return cannotAddItems(id, row[2] === 't' ? 'cancelled' : 'queued')
     await tx.readClock()
     return tx.attempt(async () => {
-      const enqueued = await addTo(tx, desk, no, added)
+      const { enqueued, ...touched } = await addTo(tx, desk, no, added)
+      knocks = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
       const after = at === null ? submitted : submitted + added.length
       await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
@@ -144,14 +146,18 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
   const created = added.filter((_, i) => answer.enqueued[i]?.status === 'created')
   desk.announce(countReady(created.filter(({ delayMs, runAt }) => delayMs === 0 && runAt === null)))
-  await desk.attend(knocksOf(desk.lanes, created, no))
+  await desk.attend(knocks)
   return answer
 }
 
-async function addTo(tx: Transaction, { lanes }: Desk, no: number, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-  if (!isPlain({ jobs })) return addCarefully(tx, lanes, jobs, no)
-  await addPlain(tx, lanes, jobs, no)
-  return jobs.map(({ id }) => ({ id, status: 'created' }))
+interface Added extends Knocks {
+  readonly enqueued: readonly Enqueued[]
+}
+
+async function addTo(tx: Transaction, { lanes }: Desk, no: number, jobs: readonly NewJob[]): Promise<Added> {
+  if (!isPlain({ jobs })) return { enqueued: await addCarefully(tx, lanes, jobs, no), ...knocksOf(lanes, jobs, no) }
+  const lists = await addPlain(tx, lanes, jobs, no)
+  return { enqueued: jobs.map(({ id }) => ({ id, status: 'created' })), lists }
 }
 
 async function findNo(desk: Desk, name: BatchName): Promise<number | null> {

@@ -8,14 +8,14 @@ import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch } from '../store.ts'
 import type { BatchNames } from './batch-names.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
-import type { Database, Transaction, Value } from './database.ts'
+import type { Database, Row, Transaction, Value } from './database.ts'
 import { isCollision } from './failures.ts'
+import type { Gates } from './gates.ts'
 import type { Lanes } from './lanes.ts'
 import type { Turnstile } from './turnstile.ts'
 
-/** What is to be attended to once a transaction has committed: gates by name, batches by number. */
-export interface Knocks {
-  readonly gates?: readonly string[]
+/** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
+export interface Knocks extends Gates {
   readonly batches?: readonly number[]
 }
 
@@ -80,17 +80,20 @@ export function isPlain({ jobs }: EnqueueRequest): boolean {
 async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
   const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now] }
-  const nothing = () => undefined
-  await desk.db.land(call, nothing, nothing)
+  const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
   desk.announce(countReady(jobs.filter(mayBeReady)))
-  await desk.attend(knocksOf(desk.lanes, jobs))
+  await desk.attend({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
 const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
 
+function readLists([row]: readonly Row[]): readonly number[] {
+  return row?.[0] == null ? [] : JSON.parse(row[0])
+}
+
 /** The gates that they may stand at now. */
-export function knocksOf(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Knocks {
+export function knocksOf(lanes: Lanes, jobs: readonly NewJob[], batch = 0): { readonly gates: readonly string[] } {
   return { gates: jobs.flatMap((job) => gateOf(lanes, job, batch) ?? []) }
 }
 
@@ -122,8 +125,14 @@ function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[]
 }
 
 /** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
-export async function addPlain(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[], batch = 0): Promise<void> {
-  if (jobs.length > 0) await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now])
+export async function addPlain(
+  tx: Transaction,
+  lanes: Lanes,
+  jobs: readonly NewJob[],
+  batch = 0,
+): Promise<readonly number[]> {
+  if (jobs.length === 0) return []
+  return readLists(await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now]))
 }
 
 async function enqueueTogether(

@@ -210,9 +210,9 @@ class PostgresStore implements Store {
    * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
    * whoever knocked has been answered.
    */
-  async #attend({ gates = [], batches = [] }: Knocks): Promise<void> {
+  async #attend({ gates, lists, batches = [] }: Knocks): Promise<void> {
     try {
-      if (gates.length > 0) this.#desk.announce(await attendGates(this.#db, gates))
+      this.#desk.announce(await attendGates(this.#db, { gates, lists }))
       if (batches.length > 0) await attendBatches(this.#desk, batches)
     } catch (error) {
       if (!isForeign(error) && !isHoldfastError(error)) throw error

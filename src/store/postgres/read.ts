@@ -132,7 +132,10 @@ function numberOrNull(text: string | null | undefined): number | null {
 const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
 
 /** Where a page stopped: the queue, the state, and the last job's place in that list. */
-type Mark = readonly [queue: string, state: number, ...place: number[]]
+type Mark = readonly [queue: string, state: number, ...Place]
+
+/** As `readList` says it. Of a held job: its gate, and its place in the line in two halves, each of which is exact as a number. */
+type Place = readonly (number | string)[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
   const mark = after === null ? null : decodeMark(after)
@@ -141,11 +144,11 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
     if (found.length > limit) break
     if (mark && (listed.name < mark[0] || (listed.name === mark[0] && listed.index < mark[1]))) continue
     const isWhereItStopped = mark !== null && listed.name === mark[0] && listed.index === mark[1]
-    const place = isWhereItStopped ? mark.slice(2).map(Number) : null
+    const place = isWhereItStopped ? (mark.slice(2) as Place) : null
     for (const row of await readList(db, listed, place, limit + 1 - found.length)) {
       found.push({
         record: toRecord(row.slice(0, recordWidth)),
-        mark: [listed.name, listed.index, ...row.slice(recordWidth).map(Number)],
+        mark: [listed.name, listed.index, ...toPlace(listed.state, row.slice(recordWidth))],
       })
     }
   }
@@ -154,6 +157,12 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
     jobs: page.map(({ record }) => record),
     next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
   }
+}
+
+function toPlace(state: JobState, columns: Row): Place {
+  if (state !== 'held') return columns.map(Number)
+  const [gate, ...halves] = columns
+  return [gate as string, ...halves.map(Number)]
 }
 
 const recordWidth = 30
@@ -229,9 +238,9 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
     part === 1
       ? `k.ready_xid is not null and (l.no + f.front, k.ready_xid, k.ord) > ($2::int, $3::text::xid8, $4::bigint)
          order by k.ready_xid, k.ord`
-      : `k.ready_xid is null and (l.no + f.front, k.run_at, k.seq) > ($2::int, $3::text::bigint, $4::bigint)
-         order by k.run_at, k.seq`
-  const [first, second] = part === 1 ? ['j.ready_xid', 'j.ord'] : ['j.run_at', 'j.seq']
+      : `k.ready_xid is null and (l.no + f.front, k.ord) > ($2::int, $3::text::bigint << 32 | $4::bigint)
+         order by k.ord`
+  const [first, second] = part === 1 ? ['j.ready_xid', 'j.ord'] : halves('j.ord')
   return db.query(
     `select * from (
        select ${liveColumns}, j.lane, ${first}, ${second}
@@ -244,6 +253,11 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
       order by c${recordWidth + 1}, c${recordWidth + 2}, c${recordWidth + 3} limit $6`,
     [no, a, String(Math.max(0, b)), c, state, max],
   )
+}
+
+/** Of a number that JavaScript cannot hold. */
+function halves(column: string): readonly [high: string, low: string] {
+  return [`${column} >> 32`, `${column} & 4294967295`]
 }
 
 function decodeItemMark(text: string): ItemMark {
@@ -259,8 +273,9 @@ function decodeItemMark(text: string): ItemMark {
 
 const first = [-1, -1, -1, -1] as const
 
-function readList(db: Database, { no, state }: List, place: readonly number[] | null, max: number): Promise<Row[]> {
-  const [a = 0, b = 0, c = 0, d = 0] = place ?? first
+function readList(db: Database, { no, state }: List, place: Place | null, max: number): Promise<Row[]> {
+  if (state === 'held') return readHeld(db, no, place ?? ['', 0, 0], max)
+  const [a = 0, b = 0, c = 0, d = 0] = (place ?? first) as readonly number[]
   switch (state) {
     case 'running':
       return db.query(
@@ -303,15 +318,14 @@ function readList(db: Database, { no, state }: List, place: readonly number[] | 
           order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
         [no, a, b, String(Math.max(0, c)), d, max],
       )
-    case 'held':
     case 'scheduled':
       return db.query(
         `select ${liveColumns}, j.run_at, j.seq
            from holdfast.lane l join holdfast.job j on j.lane in (l.no, l.no + 1)
            join holdfast.queue q on q.no = l.queue ${unheld}
-          where l.queue = $1 and j.ready_xid is null and j.is_held = $5 and (j.run_at, j.seq) > ($2, $3)
+          where l.queue = $1 and j.ready_xid is null and not j.is_held and (j.run_at, j.seq) > ($2, $3)
           order by j.run_at, j.seq limit $4`,
-        [no, a, b, max, state === 'held'],
+        [no, a, b, max],
       )
     default:
       return db.query(
@@ -323,6 +337,21 @@ function readList(db: Database, { no, state }: List, place: readonly number[] | 
   }
 }
 
+/** Gate by gate, each in its line. */
+function readHeld(db: Database, no: number, [gate = '', high = 0, low = 0]: Place, max: number): Promise<Row[]> {
+  const [first, second] = halves('j.ord')
+  return db.query(
+    `select ${liveColumns}, j.gate, ${first}, ${second}
+       from (select k.* from holdfast.job k
+              where k.is_held and k.gate >= $1 || ':' and k.gate < $1 || ';'
+                and (k.gate, k.ord) > ($2, $3::bigint << 32 | $4::bigint)
+              order by k.gate, k.ord limit $5) j
+       join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
+      order by j.gate, j.ord`,
+    [String(no), gate, high, low, max],
+  )
+}
+
 function encodeMark(mark: Mark): string {
   return Buffer.from(JSON.stringify(mark)).toString('base64url')
 }
@@ -330,9 +359,9 @@ function encodeMark(mark: Mark): string {
 function decodeMark(text: string): Mark {
   try {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && typeof mark[0] === 'string' && mark[1] in states
-    if (isMark && mark.slice(1).every(Number.isSafeInteger) && isPlace(mark.slice(2), states[mark[1]]))
-      return mark as unknown as Mark
+    const isMark =
+      Array.isArray(mark) && typeof mark[0] === 'string' && Number.isSafeInteger(mark[1]) && mark[1] in states
+    if (isMark && isPlace(mark.slice(2), states[mark[1]])) return mark as unknown as Mark
   } catch {
     // falls through: not one of ours
   }
@@ -340,7 +369,10 @@ function decodeMark(text: string): Mark {
 }
 
 /** As `readList` numbers them; a ready job's begins with its priority and with whether it is in the lane of those in turn. */
-function isPlace([a, b, ...rest]: readonly number[], state: JobState | undefined): boolean {
+function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
+  const numbers = state === 'held' ? [b, ...rest] : [a, b, ...rest].filter((each) => each !== undefined)
+  if (!numbers.every(Number.isSafeInteger)) return false
+  if (state === 'held') return typeof a === 'string' && rest.length === 1
   if (state === 'running') return b === undefined
   if (state !== 'ready') return b !== undefined && rest.length === 0
   return Number(a) >= 0 && Number(a) <= bounds.priorityMax && (b === 0 || b === 1) && rest.length === 2

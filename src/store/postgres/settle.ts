@@ -205,6 +205,7 @@ export class Clerk {
   readonly #lanes: Lanes
   readonly #taken = new Set<string>()
   readonly #gates = new Set<string>()
+  readonly #lists: number[] = []
   readonly #batches = new Set<number>()
   #gathered: Landing[] = []
 
@@ -215,7 +216,7 @@ export class Clerk {
 
   /** What is to be attended to once this has committed. */
   get knocks(): Knocks {
-    return { gates: [...this.#gates], batches: [...this.#batches] }
+    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches] }
   }
 
   /** A job of this gate and batch has come, gone or moved. */
@@ -294,6 +295,7 @@ export class Clerk {
     for (const sql of effects.sql) await this.#run(sql)
     const enqueued = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
     this.#wakeFor(effects.enqueue)
+    for (const gate of knocksOf(this.#lanes, effects.enqueue).gates) this.#gates.add(gate)
     return enqueued
   }
 
@@ -316,7 +318,7 @@ export class Clerk {
       ...this.#noticeOf(landing),
       ...landing.effects.flatMap((set) => set.enqueue),
     ])
-    await addPlain(this.#tx, this.#lanes, follow)
+    this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
     this.#wakeFor(follow)
   }
 
@@ -379,7 +381,6 @@ export class Clerk {
 
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
-    for (const gate of knocksOf(this.#lanes, jobs).gates ?? []) this.#gates.add(gate)
   }
 }
 

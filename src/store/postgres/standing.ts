@@ -92,7 +92,10 @@ const selectGate = `
    cross join lateral (
      select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,
             greatest(0, coalesce(g.reserved, 0) - coalesce(sum(k.unused), 0)) as reserved
-       from holdfast.knock k where k.gate = j.gate and k.xid >= coalesce(g.low, '0')) r
+       from (select k.gone, k.unused from holdfast.knock k where k.gate = j.gate and k.xid >= coalesce(g.low, '0')
+              union all
+             select u.gone, 0 from holdfast.knock_list l cross join lateral unnest(l.gates, l.gone) u(gate, gone)
+              where l.gone is not null and u.gate = j.gate) k) r
    where j.id = $1`
 
 async function keyStanding({ db }: Desk, id: string, now: number): Promise<KeyStanding | null> {

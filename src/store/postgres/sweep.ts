@@ -9,7 +9,7 @@ import { sweepBatches } from './batches.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import { patiently } from './failures.ts'
-import { attendGates } from './gates.ts'
+import { attendKnocked, type KnockList } from './gates.ts'
 import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
 import { pruneProgress } from './progress.ts'
@@ -83,8 +83,9 @@ export class Sweeps {
     const from = isFull ? '0' : this.#knocksFrom
     const [row] = await this.#db.query('select * from holdfast.knocked($1::text::xid8, $2)', [from, max])
     const gates = JSON.parse(row?.[0] ?? '[]') as string[]
-    if (gates.length < max) this.#knocksFrom = row?.[1] as string
-    const admitted = await patiently(() => attendGates(this.#db, gates))
+    const lists = JSON.parse(row?.[1] ?? '[]') as KnockList[]
+    if (gates.length < max && lists.length < max) this.#knocksFrom = row?.[2] as string
+    const admitted = await patiently(() => attendKnocked(this.#db, gates, lists))
     this.#desk.announce(admitted)
     return [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0)
   }

@@ -23,7 +23,7 @@ create table holdfast.meta (
   system_identifier text -- of the cluster whose transaction numbers the rows carry; null: not known
 );
 
-create sequence holdfast.number; -- for job.seq, job.ord and kv.version
+create sequence holdfast.number; -- for job.seq, job.ord, kv.version and knock_list.no
 
 create table holdfast.queue (
   no int generated always as identity primary key,
@@ -92,7 +92,7 @@ create table holdfast.job (
 create unique index job_id on holdfast.job (id);
 create index job_place on holdfast.job (lane, ready_xid, ord);
 create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
-create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null;
+create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
 create index job_line on holdfast.job (gate, ord) where is_held;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
@@ -229,6 +229,15 @@ create table holdfast.knock (
 create index knock_gate on holdfast.knock (gate, xid);
 create index knock_xid on holdfast.knock (xid);
 
+create table holdfast.knock_list ( -- knocks of one call at up to 200 gates
+  no bigint primary key,
+  xid xid8 not null,
+  gates text[] collate "C" not null,
+  gone int[], -- of each gate; null: none
+  ords bigint[] -- of each gate; null: nobody came
+);
+create index knock_list_xid on holdfast.knock_list (xid);
+
 create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
   gate text collate "C" not null,
   until bigint not null, -- counts before
@@ -303,6 +312,8 @@ alter table holdfast.dedup set (autovacuum_vacuum_scale_factor = 0.02, autovacuu
 alter table holdfast.gate_room set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.knock_list set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);

@@ -68,15 +68,21 @@ begin
   end if;
 end $holdfast$;
 
--- Of lanes and attempts there is one for all, or one for each.
+-- Of lanes and attempts there is one for all, or one for each. Answers which lists of knocks are to be attended to at once.
+-- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
+-- of it all the same, because he may have gone before this has committed.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
   p_now bigint)
-returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
   v_now bigint := holdfast.now_ms(p_now);
   v_lanes int;
+  v_nos int[];
+  v_queues int[];
+  v_priorities smallint[];
+  v_lists text;
 begin
   if p_flush is not null then
     perform holdfast.land(p_flush, v_now, null);
@@ -103,44 +109,63 @@ begin
         from unnest(p_ids, p_lanes) u(id, lane) join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
        group by l.queue;
     end if;
-    return;
+    return null;
   end if;
-  if exists (select from unnest(p_lanes) u(lane)
-              where not exists (select from holdfast.lane l where l.no = u.lane offset 0)) then
+  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority) into v_nos, v_queues, v_priorities
+    from holdfast.lane l where l.no = any (p_lanes);
+  if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.miss_lane();
   end if;
   with added as (
     insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
       headers, payload)
-    select u.number, case when u.due_at <= v_now and u.gate is not null then holdfast.line_place(l.priority, false)
+    select u.number, case when u.due_at <= v_now and u.gate is not null
+                            then holdfast.line_place(v_priorities[array_position(v_nos, coalesce(u.lane, p_lanes[1]))], false)
                           else u.number end,
            case when u.due_at <= v_now and u.gate is null then pg_current_xact_id() end,
-           u.due_at <= v_now and u.gate is not null, greatest(u.due_at, v_now), v_now, u.id, l.no,
+           u.due_at <= v_now and u.gate is not null, greatest(u.due_at, v_now), v_now, u.id, coalesce(u.lane, p_lanes[1]),
            coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.gate, u.headers, u.payload
       from (select nextval('holdfast.number') as number, coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at, j.*
               from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates)
                      j(id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, gate)) u
-     cross join lateral (select * from holdfast.lane where no = coalesce(u.lane, p_lanes[1]) offset 0) l
     returning id, lane, ready_xid, is_held, gate, ord
   ),
+  came as (
+    select a.gate, v_queues[array_position(v_nos, a.lane)] as queue, min(a.ord) as ord
+      from added a where a.is_held group by a.gate, 2
+  ),
+  found as (
+    select c.gate, c.ord, coalesce(r.admitted >= q.key_max_running and r.line_from <= c.ord, false) as is_full
+      from came c
+      join (select no, key_max_running from holdfast.queue where no = any (v_queues) offset 0) q on q.no = c.queue
+      left join lateral (select * from holdfast.gate_room where gate = c.gate order by no desc limit 1) r on true
+  ),
+  lists as materialized (
+    select nextval('holdfast.number') as no, p.*
+      from (select k.is_full, array_agg(k.gate) as gates, array_agg(k.ord) as ords
+              from (select f.*, (row_number() over (partition by f.is_full order by f.gate) - 1) / 200 as part from found f) k
+             group by k.is_full, k.part) p
+  ),
   knocked as (
-    insert into holdfast.knock (gate, xid, ord)
-    select a.gate, pg_current_xact_id(), min(a.ord) from added a where a.is_held group by a.gate
+    insert into holdfast.knock_list (no, xid, gates, ords) select l.no, pg_current_xact_id(), l.gates, l.ords from lists l
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
-    select pg_current_xact_id(), v_now, l.queue,
+    select pg_current_xact_id(), v_now, v_queues[array_position(v_nos, a.lane)],
            case when a.is_held then 'held' when a.ready_xid is null then 'scheduled' else 'ready' end, count(*),
            array_agg(a.id)
-      from added a join holdfast.lane l on l.no = a.lane
-     where holdfast.is_watched(v_now)
+      from added a
+     where (select holdfast.is_watched(v_now))
      group by 3, 4
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, ready, held, scheduled)
+    select pg_current_xact_id(), v_queues[array_position(v_nos, a.lane)], count(a.ready_xid), count(*) filter (where a.is_held),
+           count(*) filter (where a.ready_xid is null and not a.is_held)
+      from added a group by 2
   )
-  insert into holdfast.tally (xid, queue, ready, held, scheduled)
-  select pg_current_xact_id(), l.queue, count(a.ready_xid), count(*) filter (where a.is_held),
-         count(*) filter (where a.ready_xid is null and not a.is_held)
-    from added a join holdfast.lane l on l.no = a.lane
-   group by l.queue;
+  select jsonb_agg(l.no)::text into v_lists from lists l where not l.is_full;
+  return v_lists;
 end $holdfast$;
 
 -- Until its time is over; without one, as long as there is a live holder. Nobody else frees it where that was deleted behind

@@ -51,8 +51,12 @@ function tellDone(): string {
         from gone g where v_batches[g.i] > 0 group by v_batches[g.i]
     ),
     knocked as (
-      insert into holdfast.knock (gate, xid, gone)
-      select g.gate, pg_current_xact_id(), count(*) from gone g where g.gate is not null group by g.gate
+      insert into holdfast.knock_list (no, xid, gates, gone)
+      select nextval('holdfast.number'), pg_current_xact_id(), array_agg(k.gate), array_agg(k.gone)
+        from (select g.gate, count(*) as gone, (row_number() over (order by g.gate) - 1) / 200 as part
+                from gone g where g.gate is not null group by g.gate) k
+       group by k.part
+      returning no
     ),
     told as (
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
@@ -61,14 +65,15 @@ function tellDone(): string {
     )
     select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
-           array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]), array_agg(g.gate) filter (where g.gate is not null)
-      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_gates
+           array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]),
+           (select jsonb_agg(k.no) from knocked k)
+      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_lists
       from gone g;`
 }
 
 const freeKeys = `
     v_landed := v_landed || v_gone;
-    v_knocked := v_knocked || v_gates;
+    v_knocked := v_knocked || coalesce(v_lists, '[]');
     if p_remarks is not null then
       perform holdfast.note(v_items, array(select p_remarks[u.turn] from unnest(v_gone) with ordinality u(turn, n) order by u.n));
     end if;
@@ -129,7 +134,7 @@ begin
 end $holdfast$;
 
 -- Jobs that are done and leave no effects, as one set. Answers (null: nothing of it) which of them (by number) were not theirs
--- to settle; which gates and batches are to be attended to; and which queues have a limit, and so room for others now.
+-- to settle; which lists of knocks and which batches are to be attended to; and which queues have a limit, and so room for others now.
 create function holdfast.settle_done(p_flush uuid, p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],
   p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_remarks text[], p_now bigint)
 returns text language plpgsql
@@ -164,8 +169,8 @@ declare
   v_once_keys text[];
   v_once_seqs bigint[];
   v_items int[]; -- the batches of those that are gone
-  v_gates text[];
-  v_knocked text[] := '{}';
+  v_lists jsonb;
+  v_knocked jsonb := '[]';
   v_landed int[] := '{}';
   v_lost int[];
   v_answer text;
@@ -216,8 +221,8 @@ begin
     select array_agg(n.turn) into v_lost
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
-  if v_lost is not null or v_limited is not null or cardinality(v_knocked) > 0 then
-    v_answer := jsonb_build_object('lost', v_lost, 'gates', to_jsonb(array(select distinct u from unnest(v_knocked) u)),
+  if v_lost is not null or v_limited is not null or v_knocked <> '[]' then
+    v_answer := jsonb_build_object('lost', v_lost, 'lists', v_knocked,
       'batches', to_jsonb(array(select distinct u from unnest(v_batches) u where u > 0)), 'limited', v_limited)::text;
   end if;
   perform holdfast.land(p_flush, v_now, v_answer);

@@ -367,6 +367,7 @@ begin
   insert into holdfast.batch_note (batch, xid, kind, label, amount)
   select o.batch, pg_current_xact_id(), o.kind, o.label, sum(o.amount) from old o group by o.batch, o.kind, o.label;
   delete from holdfast.knock;
+  delete from holdfast.knock_list;
   delete from holdfast.gate_room;
   insert into holdfast.gate_room (gate, admitted, reserved, low, line_from)
   select j.gate, count(*), count(*), pg_current_xact_id(), 0

@@ -84,6 +84,6 @@ export const peekAtGaps: Rule = {
 
 /** Lanes where there is something to take come before those where gaps have ended and nothing is in them. */
 export const lanesWithJobsFirst: Rule = {
-  from: 'order by not (ahead.has_jobs or gaps.has_jobs), u.turn',
-  to: 'order by u.turn',
+  from: '(v_busy || v_untidy)[1:v_most]',
+  to: '(v_untidy || v_busy)[1:v_most]',
 }

@@ -537,7 +537,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set search_path=pg_catalog, pg_temp;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
-function lanes_to_claim(p_queues text[], p_now bigint) returns integer[] plpgsql volatile;
+function lanes_to_claim(p_queues text[], p_max integer, p_now bigint) returns integer[] plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean) returns bigint sql volatile;

@@ -4,7 +4,7 @@
 import type { Dedup, NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { findById, findBySeq, hold, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
+import { findById, findBySeq, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
 import type { QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 
@@ -135,8 +135,10 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): v
     listScheduled(tx, queue, runAt, seq, batch)
     tx.tell(queue, 'scheduled', job.id)
   } else if (isHeld) {
-    const { id, priority, limitKey } = job
-    hold(tx, queue, limitKey as string, { seq, id, priority, batch, limit_key: limitKey }, seq)
+    const key = job.limitKey as string
+    tx.keys.standNew(queue, key, { seq, batch })
+    tx.tell(queue, 'held', job.id)
+    tx.keys.admit(queue, tx.keys.row(queue, key))
   } else {
     if (batch > 0) tx.batches.openLane(batch, queue.no, job.priority)
     if (job.limitKey !== null) tx.keys.enter(queue, job.limitKey)

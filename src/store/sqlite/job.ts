@@ -107,7 +107,7 @@ export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: nu
 }
 
 /** Its row says that it is held in this place of the line. It may be let in at once, if time or a change has made room. */
-export function hold(tx: Transaction, queue: QueueRow, key: string, job: Named, ord: number): 'ready' | 'held' {
+function hold(tx: Transaction, queue: QueueRow, key: string, job: Named, ord: number): 'ready' | 'held' {
   tx.keys.standInLine(queue, key, job, ord)
   tx.tell(queue, 'held', job.id)
   return tx.keys.admit(queue, tx.keys.row(queue, key)).includes(job.seq) ? 'ready' : 'held'

@@ -5,7 +5,7 @@
 // Counts are kept for all jobs that have a key, whether or not there is a limit: one may be set later.
 
 import { type LimitUse, roomIn } from '../../job/limits.ts'
-import { listReady, place } from './job.ts'
+import { place } from './job.ts'
 import { keyLimitOf, type QueueRow } from './queue.ts'
 import { noteStarts, startsOf, timeOfNextStart } from './starts.ts'
 import type { Transaction } from './transaction.ts'
@@ -113,6 +113,12 @@ export class Keys {
     if (this.#left.has(row)) this.admit(queue, row)
   }
 
+  /** The job was inserted as held just now: its place is its own number. */
+  standNew(queue: QueueRow, key: string, { seq, batch }: { seq: number; batch: number }): void {
+    this.#tx.listNewHeld(seq)
+    this.#countHeld(queue, this.row(queue, key), 1, batch)
+  }
+
   standInLine(queue: QueueRow, key: string, job: { priority: number; seq: number; batch: number }, ord: number): void {
     const insert = 'insert into holdfast_held (queue, key, priority, ord, seq) values (?, ?, ?, ?, ?)'
     this.#tx.bare.run(insert, queue.no, key, job.priority, ord, job.seq)
@@ -121,7 +127,7 @@ export class Keys {
 
   leaveLine(queue: QueueRow, key: string, job: { priority: number; ord: number; batch: number }): void {
     const remove = 'delete from holdfast_held where queue = ? and key = ? and priority = ? and ord = ?'
-    this.#tx.bare.run(remove, queue.no, key, job.priority, job.ord)
+    this.#tx.lines.run(remove, queue.no, key, job.priority, job.ord)
     this.#countHeld(queue, this.row(queue, key), -1, job.batch)
   }
 
@@ -141,7 +147,7 @@ export class Keys {
     const room = row.held > 0 ? Math.min(max, this.room(queue, row)) : 0
     if (room <= 0) return []
     this.#touched.add(row)
-    const next = this.#tx.db.allTuples<NextInLine>(
+    const next = this.#tx.lines.allTuples<NextInLine>(
       `select h.seq, h.priority, h.ord, j.id, j.batch
          from holdfast_held h join holdfast_job j on j.seq = h.seq
         where h.queue = ? and h.key = ? order by h.priority, h.ord limit +?`,
@@ -159,7 +165,9 @@ export class Keys {
     this.leaveLine(queue, key, { priority, ord: from, batch })
     const ord = place(this.#tx, from < 0)
     this.#tx.bare.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, this.#tx.now, seq)
-    listReady(this.#tx, queue, { seq, priority, batch, limit_key: key }, ord)
+    if (batch > 0) this.#tx.batches.openLane(batch, queue.no, priority)
+    this.enter(queue, key)
+    this.#tx.listLetIn(queue, seq, batch)
     this.#tx.tell(queue, 'ready', job.id)
   }
 

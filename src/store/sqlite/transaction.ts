@@ -34,6 +34,12 @@ export interface ShelfRow {
   readonly retain_ms: number | null
 }
 
+/** Of numbers. */
+interface Range {
+  readonly from: number
+  readonly to: number
+}
+
 interface PlainlyDone {
   readonly seq: number
   readonly result: string | null
@@ -60,7 +66,9 @@ export class Transaction {
   #touched = new Set<QueueRow>()
   readonly #shelves = new Map<string, readonly ShelfRow[]>()
   #next: number | null = null
-  #newReady: { from: number; to: number } | null = null
+  #newReady: Range | null = null
+  #newHeld: Range | null = null
+  readonly #letIn: number[] = []
   readonly #plainDone = new Map<number, PlainlyDone[]>()
   #isWatched: boolean | null = null
   readonly #told: Told[] = []
@@ -75,14 +83,31 @@ export class Transaction {
 
   get db(): Connection {
     if (this.#newReady !== null) this.#writeNewReady(this.#newReady)
+    if (this.#letIn.length > 0) this.#writeLetIn()
     if (this.#plainDone.size > 0) this.#writePlainDone()
+    return this.lines
+  }
+
+  /** For who reads and writes the lines of keys, and no other list. */
+  get lines(): Connection {
+    if (this.#newHeld !== null) this.#writeNewHeld(this.#newHeld)
     return this.bare
   }
 
   /** Lists a job that was inserted as ready just now, in the place of its own number. */
   listNewReady(queue: QueueRow, seq: number, batch: number): void {
-    if (this.#newReady === null) this.#newReady = { from: seq, to: seq }
-    else this.#newReady.to = seq
+    this.#newReady = { from: this.#newReady?.from ?? seq, to: seq }
+    this.count(queue, 'ready', 1, batch)
+  }
+
+  /** Puts a job that was inserted as held just now into its line, in the place of its own number. */
+  listNewHeld(seq: number): void {
+    this.#newHeld = { from: this.#newHeld?.from ?? seq, to: seq }
+  }
+
+  /** Lists a job that its row says is ready in some place. */
+  listLetIn(queue: QueueRow, seq: number, batch: number): void {
+    this.#letIn.push(seq)
     this.count(queue, 'ready', 1, batch)
   }
 
@@ -221,6 +246,8 @@ export class Transaction {
       this.#touched = new Set(queues.filter(({ no }) => touched.has(no)))
       this.#shelves.clear()
       this.#newReady = null
+      this.#newHeld = null
+      this.#letIn.length = 0
       this.#plainDone.clear()
       this.becameReady.clear()
       this.#told.length = told
@@ -268,7 +295,7 @@ export class Transaction {
   }
 
   /** Every job in the range whose place is its own number was inserted in this transaction, and since the last time. */
-  #writeNewReady({ from, to }: { from: number; to: number }): void {
+  #writeNewReady({ from, to }: Range): void {
     this.#newReady = null
     this.bare.run(
       `insert into holdfast_ready (queue, batch, priority, ord, seq)
@@ -276,6 +303,26 @@ export class Transaction {
       from,
       to,
     )
+  }
+
+  /** The same of those that are held. (One by one: 3.4 against 1.1 µs each.) */
+  #writeNewHeld({ from, to }: Range): void {
+    this.#newHeld = null
+    this.bare.run(
+      `insert into holdfast_held (queue, key, priority, ord, seq)
+       select queue, limit_key, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 1`,
+      from,
+      to,
+    )
+  }
+
+  #writeLetIn(): void {
+    this.bare.run(
+      `insert into holdfast_ready (queue, batch, priority, ord, seq)
+       select j.queue, j.batch, j.priority, j.ord, j.seq from json_each(?) v cross join holdfast_job j on j.seq = v.value`,
+      JSON.stringify(this.#letIn),
+    )
+    this.#letIn.length = 0
   }
 
   #writePlainDone(): void {

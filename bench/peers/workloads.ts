@@ -157,7 +157,7 @@ async function pickUps(servers: Servers, contender: ContenderName, samples: numb
   await answer(worker)
   const taken: number[] = []
   for (let i = 0; i < samples + samplesSkipped; i++) {
-    await pause(20 + Math.random() * 30) // never in step with anybody's timer
+    await pause(60 + Math.random() * 60) // idle, and never in step with anybody's timer
     const arrived = answer(worker) as Promise<{ ms: number }>
     const enqueued = answer(producer)
     producer.send('enqueue')

@@ -184,7 +184,7 @@ test(
     const queue = hand.holdfast.queue(perTenant)
     const enqueue = (count: number, tenants: number) =>
       queue.enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: { tenant: `tenant ${n % tenants}` } })))
-    const letIn = async (session: Client) => {
+    const letInOnce = async (session: Client) => {
       const { rows } = await session.query(
         hand.schema.sql(`insert into holdfast.knock_list (no, xid, gates, gone)
           select nextval('holdfast.number'), pg_current_xact_id(), array_agg(g.gate), array_agg(1)
@@ -193,16 +193,18 @@ test(
       )
       return touched(session, hand.schema.sql(`select * from holdfast.attend('{}', '{${rows[0].no}}', null)`))
     }
+    /** What the second time touched: the first may also read the catalogs. */
+    const letIn = async (session: Client) => {
+      await letInOnce(session)
+      return letInOnce(session)
+    }
     const session = await hand.connect()
     await enqueue(80, 20)
-    await letIn(session) // reads the catalogs, too
     const few = await letIn(session)
     for (let round = 0; round < 5; round++) await enqueue(4_000, 400)
     const costs = [await letIn(session)]
     for (let analyzed = 0; analyzed < 2; analyzed++) {
-      const young = await hand.connect()
-      await letIn(young)
-      costs.push(await letIn(young))
+      costs.push(await letIn(await hand.connect()))
       await hand.rows('analyze holdfast.job, holdfast.gate_room, holdfast.knock_list')
     }
     assert.ok(Math.max(...costs) < few * 2 + 400, `${few} blocks, then ${costs}`)

@@ -26,7 +26,9 @@ export interface Desk {
   /** For calls that may have to wait for a stranger. */
   readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
-  announce(ready: ReadonlyMap<string, number>): void
+  announce(ready: ReadonlyMap<string, number>, areOthersTold?: boolean): void
+  /** What tells others that they have, to be sent with the commit that makes it so; null: \`announce\` does it soon enough. */
+  newsOf(ready: ReadonlyMap<string, number>): string | null
   /** Lets in who stands at these gates, and looks whether these batches are finished. */
   attend(knocks: Knocks): Promise<void>
   /** Tells that a batch was found to be finished here. */
@@ -79,14 +81,16 @@ export function isPlain({ jobs }: EnqueueRequest): boolean {
 
 async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
-  const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now] }
+  const ready = countReady(jobs.filter(mayBeReady))
+  const news = desk.newsOf(ready)
+  const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now, news] }
   const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
-  desk.announce(countReady(jobs.filter(mayBeReady)))
+  desk.announce(ready, news !== null)
   await desk.attend({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
@@ -132,7 +136,7 @@ export async function addPlain(
   batch = 0,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
-  return readLists(await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now]))
+  return readLists(await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now, null]))
 }
 
 async function enqueueTogether(

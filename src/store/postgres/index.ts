@@ -199,7 +199,8 @@ class PostgresStore implements Store {
       patient,
       attend: (knocks) => this.#attend(knocks),
       finished: (batch) => this.#wakes.finished(batch),
-      announce: (ready) => this.#wakes.announce(ready),
+      announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
+      newsOf: (ready) => this.#wakes.newsOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
     this.#claims = new Claims(this.#db, lanes, batches)

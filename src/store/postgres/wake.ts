@@ -1,6 +1,8 @@
 // Wake-ups. Jobs that became ready here, and running jobs that somebody here asked to cancel, are told to this process at
 // once, and to others by NOTIFY: after the commit, in a transaction of its own, and gathered, because every commit with a
-// NOTIFY takes a lock that all others wait for. The first goes out at once, those that follow within `gatherMs` as one.
+// NOTIFY takes a lock that all others wait for. The first goes out at once, those that follow within `gatherMs` as one. Where
+// nothing was told for a while, the news of an enqueue go out with its own commit, a millisecond sooner: that is too seldom
+// for anybody to wait.
 // What could not be sent is sent again with what has come since, some times.
 //
 // A process that claims, or holds jobs and renews them, keeps one connection for LISTEN. When it breaks it is made again,
@@ -22,6 +24,8 @@ import { type Message, News, readMessage } from './news.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
+/** As long as nothing was told, the next goes out with the commit itself. */
+const silenceMs = 50
 const pollMinMs = 25
 const pollMaxMs = 800
 const askEveryMs = 400
@@ -50,6 +54,8 @@ export class Wakes {
   #heardProbe: (() => void) | null = null
   #isListening = false
   #gathered = new News()
+  /** News do not go out with a commit before this. */
+  #silentUntil = 0
   #sending: Promise<void> | null = null
 
   constructor(db: Database, where: boolean | string) {
@@ -77,11 +83,24 @@ export class Wakes {
     })
   }
 
-  announce(ready: ReadonlyMap<string, number>): void {
+  announce(ready: ReadonlyMap<string, number>, areOthersTold = false): void {
     if (ready.size === 0) return
     this.#tell(ready)
+    if (areOthersTold) return
     this.#gathered.addReady(ready)
     this.#sendSoon()
+  }
+
+  newsOf(ready: ReadonlyMap<string, number>): string | null {
+    if (ready.size === 0 || this.#sending || performance.now() < this.#silentUntil) return null
+    this.#beSilent()
+    const news = new News()
+    news.addReady(ready)
+    return news.toText(this.#self)
+  }
+
+  #beSilent(): void {
+    this.#silentUntil = performance.now() + silenceMs
   }
 
   announceCancels(ids: readonly string[]): void {
@@ -128,6 +147,7 @@ export class Wakes {
     for (let failures = 0; !this.#gathered.isEmpty; ) {
       const news = this.#gathered
       this.#gathered = new News()
+      this.#beSilent()
       try {
         await this.#notify(news.toText(this.#self))
         failures = 0

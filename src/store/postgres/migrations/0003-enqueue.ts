@@ -70,10 +70,10 @@ end $holdfast$;
 
 -- Of lanes and attempts there is one for all, or one for each. Answers which lists of knocks are to be attended to at once.
 -- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
--- of it all the same, because he may have gone before this has committed.
+-- of it all the same, because he may have gone before this has committed. News go out with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
-  p_now bigint)
+  p_now bigint, p_news text default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
@@ -84,8 +84,14 @@ declare
   v_priorities smallint[];
   v_lists text;
 begin
-  if p_flush is not null then
-    perform holdfast.land(p_flush, v_now, null);
+  if p_flush is not null then -- as \`land\` does it; calling it would take a tenth of the time that 32 jobs take
+    insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
+    if not found then
+      raise exception 'these jobs have landed before' using errcode = 'HF004';
+    end if;
+  end if;
+  if p_news is not null then
+    perform pg_notify(WAKE_CHANNEL, p_news);
   end if;
   if p_delays is null and p_run_ats is null and p_gates is null then
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
@@ -94,14 +100,21 @@ begin
       from (select nextval('holdfast.number') as number, j.*
               from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts)
                      j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
-    insert into holdfast.tally (xid, queue, ready)
-    select pg_current_xact_id(), l.queue, c.jobs
-      from (select u.lane, case when cardinality(p_lanes) = 1 then cardinality(p_ids) else count(*) end as jobs
-              from unnest(p_lanes) u(lane) group by u.lane) c
-      join holdfast.lane l on l.no = c.lane;
-    get diagnostics v_lanes = row_count;
-    if v_lanes < 1 or (cardinality(p_lanes) > 1 and v_lanes < (select count(distinct u) from unnest(p_lanes) u)) then
-      perform holdfast.miss_lane();
+    if cardinality(p_lanes) = 1 then
+      insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l where l.no = p_lanes[1];
+      if not found then
+        perform holdfast.miss_lane();
+      end if;
+    else
+      insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), l.queue, c.jobs
+        from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
+        join holdfast.lane l on l.no = c.lane;
+      get diagnostics v_lanes = row_count;
+      if v_lanes < (select count(distinct u) from unnest(p_lanes) u) then
+        perform holdfast.miss_lane();
+      end if;
     end if;
     if holdfast.is_watched(v_now) then
       insert into holdfast.change (xid, at, queue, state, jobs, ids)

@@ -5,9 +5,7 @@ import { HoldfastError, isHoldfastError } from './errors.ts'
 import { Holdfast } from './holdfast.ts'
 import { checkLogger, type Logger } from './observe/logger.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from './store/postgres/address.ts'
-import { postgres } from './store/postgres/index.ts'
 import { ReadOnlyStore } from './store/read-only.ts'
-import { sqlite } from './store/sqlite/index.ts'
 import type { Store } from './store/store.ts'
 
 export interface OpenOptions {
@@ -27,7 +25,7 @@ export type StoreOpener = (options: { readonly clock: Clock; readonly readOnly: 
  * `open(postgres({ pool, schema }))`.
  */
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
-  const opener = typeof target === 'function' ? target : openerOf(target)
+  const opener = typeof target === 'function' ? target : await openerOf(target)
   checkLogger(options.logger)
   checkDisabled()
   try {
@@ -40,12 +38,13 @@ export async function open(target: string | StoreOpener, options: OpenOptions = 
   }
 }
 
-function openerOf(url: unknown): StoreOpener {
+/** Loads no store but the one that is opened: the other takes longer to load than the command line to answer. */
+async function openerOf(url: unknown): Promise<StoreOpener> {
   if (typeof url === 'string' && url.startsWith('sqlite:')) {
     const path = url.slice('sqlite:'.length).replace(/^\/\//, '')
-    if (path !== '') return sqlite({ path })
+    if (path !== '') return (await import('./store/sqlite/index.ts')).sqlite({ path })
   }
-  if (isPostgresUrl(url)) return postgres(postgresAddress(url))
+  if (isPostgresUrl(url)) return (await import('./store/postgres/index.ts')).postgres(postgresAddress(url))
   const shown = typeof url === 'string' ? withoutPassword(url) : url
   throw new HoldfastError(
     'INVALID_OPTION',

@@ -24,7 +24,7 @@ process.exitCode = await runTests()
 
 async function runTests(): Promise<number> {
   const given = process.env['HOLDFAST_TEST_POSTGRES']
-  await using server = given || !files.some(needsPostgres) ? undefined : await startServer()
+  await using server = given || !files.some(needsPostgres) ? undefined : await startServer({ inMemory: true })
   const postgres = given || server?.url()
   const child = spawn(
     process.execPath,

@@ -1,14 +1,12 @@
 // Which store, and whether it is there. Opening makes a file or a schema that is missing, so a command that only looks
-// checks first.
+// checks first. What a store needs is loaded when one is opened: help and wrong words need none.
 
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
-import { open } from '../open.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/address.ts'
 import { Schema } from '../store/postgres/schema.ts'
-import { hasSchema } from '../store/postgres/visit.ts'
 import { UsageError } from './command.ts'
 
 /** Opened when it is first asked for, closed if it was. */
@@ -39,6 +37,7 @@ async function openStore(
   const { isThere, place, error } = await look(url)
   if (!isThere && !mayCreate) throw error
   if (!isThere) console.error(`holdfast: making a new ${place}`)
+  const { open } = await import('../open.ts')
   return open(url, { readOnly })
 }
 
@@ -63,6 +62,7 @@ async function lookForSchema(url: string): Promise<Looked> {
   const address = postgresAddress(url)
   const schema = new Schema(address.schema ?? 'holdfast')
   const { name } = schema
+  const { hasSchema } = await import('../store/postgres/visit.ts')
   const database = withoutPassword(address.url)
   const sentence = `There is no schema ${name} at ${database}; check the store, or make it with holdfast migrate.`
   return {

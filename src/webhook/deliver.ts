@@ -2,8 +2,7 @@
 // a few times, never to another scheme, each behind the same door as the first. What the caller added to the headers stays with
 // the host it was meant for.
 
-import { request as httpRequest, type IncomingMessage } from 'node:http'
-import { request as httpsRequest } from 'node:https'
+import type { IncomingMessage } from 'node:http'
 import { Permanent } from '../permanent.ts'
 import type { Door } from './door.ts'
 
@@ -43,13 +42,14 @@ export async function deliver(outgoing: Outgoing, door: Door): Promise<Answered>
   }
 }
 
-function post(
+async function post(
   url: URL,
   { body, headers, ownHeaders, signal, ...first }: Outgoing,
   door: Door,
 ): Promise<IncomingMessage> {
+  // Loaded by the first delivery: both take 50 ms, and most programs deliver nothing.
+  const { request: send } = await (url.protocol === 'https:' ? import('node:https') : import('node:http'))
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
-  const send = url.protocol === 'https:' ? httpsRequest : httpRequest
   const isAtHome = url.origin === first.url.origin
   const request = send(url, {
     method: 'POST',

@@ -2,9 +2,10 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { open } from '../../src/open.ts'
-import { sqlite } from '../../src/store/sqlite/index.ts'
+import { sqliteOn } from '../../src/store/sqlite/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
+import { warmThread } from '../support/warm-thread.ts'
 import { conformance } from './index.ts'
 import { sqliteDialect, sqliteHand } from './sql-sqlite.ts'
 import type { KeptText, Overwrite } from './world.ts'
@@ -18,8 +19,8 @@ conformance({
     const scratch = await scratchDirectory()
     const clock = new VirtualClock()
     const path = join(scratch.path, 'jobs.db')
-    const client = (options = {}) => open(`sqlite:${path}`, { clock, logger: false, ...options })
-    const store = () => sqlite({ path })({ clock })
+    const client = (options = {}) => open(sqliteOn(warmThread, { path }), { clock, logger: false, ...options })
+    const store = () => sqliteOn(warmThread, { path })({ clock })
     const overwrite: Overwrite = async (part, id, text) => {
       const db = new DatabaseSync(path, { timeout: 10_000 })
       assert.equal(db.prepare(statements[part]).run(text, id).changes, 1, `${part} of ${id} is there to be overwritten`)

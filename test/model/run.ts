@@ -93,18 +93,37 @@ export async function findDisagreement(
 }
 
 /** One run: a fresh store, the steps, the end. Null, or how it went wrong. */
-export async function live(open: OpenStore, drawn: readonly Step[], met?: Set<string>): Promise<Disagreement | null> {
-  const clock = new VirtualClock()
-  const store = await open(clock)
-  const world = new World(store, clock)
-  try {
+export async function live(open: OpenStore, drawn: readonly Step[]): Promise<Disagreement | null> {
+  return inWorld(open, async (world, store) => {
     if (drawn.length % 2 === 0) await world.watch() // who is watched must do as who is not
     for (const [i, step] of drawn.entries()) {
       await world.make(step)
       if (i % compareEvery === compareEvery - 1) await world.compare()
     }
-    for (const kind of world.kinds) met?.add(kind)
     await finish(world, store)
+  })
+}
+
+/** The kinds of answers that a run meets. Only the steps are made: to compare and to finish would add none. */
+export async function kindsMet(open: OpenStore, drawn: readonly Step[]): Promise<ReadonlySet<string>> {
+  const kinds = new Set<string>()
+  const end = await inWorld(open, async (world) => {
+    for (const step of drawn) await world.make(step)
+    for (const kind of world.kinds) kinds.add(kind)
+  })
+  if (end) throw end
+  return kinds
+}
+
+async function inWorld(
+  open: OpenStore,
+  work: (world: World, store: Store) => Promise<void>,
+): Promise<Disagreement | null> {
+  const clock = new VirtualClock()
+  const store = await open(clock)
+  const world = new World(store, clock)
+  try {
+    await work(world, store)
     return null
   } catch (error) {
     if (error instanceof Disagreement) return error

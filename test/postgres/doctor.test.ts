@@ -16,7 +16,7 @@ import { setup as setupRoles } from './role-ground.ts'
 const soon: DoctorOptions = { patience: 1 }
 
 test('a store that nothing happened to is well', async () => {
-  await using server = await startServer()
+  await using server = await startServer({ inMemory: true })
   await using ground = await setup(server)
   await using holdfast = await open(ground.url)
   await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
@@ -65,7 +65,7 @@ describe('who keeps the past alive', () => {
   })
 
   test('a replication slot that nobody reads', async () => {
-    await using server = await startServer()
+    await using server = await startServer({ inMemory: true })
     await using ground = await setup(server)
     await using holdfast = await open(ground.url)
     await ground.rows(`select pg_create_physical_replication_slot('left_behind', true)`)
@@ -259,7 +259,7 @@ describe('the server', () => {
       autovacuum: 'off',
       max_connections: '12',
     }
-    await using server = await startServer({ settings })
+    await using server = await startServer({ inMemory: true, settings })
     await using ground = await setup(server)
     await ground.rows(`alter database ${ground.name} set synchronous_commit = off`)
     await using holdfast = await open(ground.url)

@@ -8,7 +8,7 @@ import { type Costs, claim, costs, fill, fillQuickly, Ground, passAll } from './
 let server: Server
 
 before(async () => {
-  server = await startServer()
+  server = await startServer({ inMemory: true })
 })
 
 after(() => server[Symbol.asyncDispose]())

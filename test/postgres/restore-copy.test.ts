@@ -14,8 +14,8 @@ import { assertRecount } from './exactness-recount.ts'
 import { assertRestored, burnTransactions, liveIn, withClient } from './lived-in.ts'
 
 test('tables that were copied one by one into a new cluster, without sequences, are healed by who opens them', async () => {
-  await using source = await startServer()
-  await using target = await startServer()
+  await using source = await startServer({ inMemory: true })
+  await using target = await startServer({ inMemory: true })
   await burnTransactions(source.url())
   const life = await liveIn(source.url())
   await copyTables(source, target)
@@ -39,7 +39,7 @@ async function copyTables(source: Server, target: Server): Promise<void> {
 }
 
 test('a cluster that is set back to an earlier copy of itself goes on from there, under a process that knew more', async () => {
-  await using server = await startServer()
+  await using server = await startServer({ inMemory: true })
   await using holdfast = await open(server.url())
   const mail = holdfast.queue('mail')
   await mail.enqueueMany([{ payload: 'held' }, { payload: 'claimed since' }, { payload: 'waits' }])

@@ -17,7 +17,7 @@ const secret = 'z9f3-not-for-the-log'
 const everything = { log_statement: 'all', log_min_duration_statement: '0', log_min_error_statement: 'error' }
 
 test('a server that logs every statement but no parameters logs no payload, result, error text or key-value', async () => {
-  await using server = await startServer({ settings: { ...everything, log_parameter_max_length: '0' } })
+  await using server = await startServer({ inMemory: true, settings: { ...everything, log_parameter_max_length: '0' } })
   await live(server)
   const log = await readFile(server.logFile, 'utf8')
   assert.match(log, /holdfast\.enqueue_plain/, 'statements are there')
@@ -26,7 +26,7 @@ test('a server that logs every statement but no parameters logs no payload, resu
 })
 
 test('a server that logs errors only, as it does by default, logs no payload', async () => {
-  await using server = await startServer()
+  await using server = await startServer({ inMemory: true })
   await live(server)
   const log = await readFile(server.logFile, 'utf8')
   assert.match(log, /ERROR: {2}/)
@@ -34,7 +34,7 @@ test('a server that logs errors only, as it does by default, logs no payload', a
 })
 
 test('a job that is settled while a partition is made for it is not refused, and not shown in the log', async () => {
-  await using server = await startServer()
+  await using server = await startServer({ inMemory: true })
   await using ground = await setup(server)
   await using holdfast = await open(ground.url)
   const mail = holdfast.queue('mail', { retain: { done: '3d' } })
@@ -64,7 +64,7 @@ test('a job that is settled while a partition is made for it is not refused, and
 })
 
 test('a number that is refused in SQL is not named', async () => {
-  await using server = await startServer()
+  await using server = await startServer({ inMemory: true })
   await using ground = await setup(server)
   await using _ = await open(ground.url)
   const payload = '{"card": 4111111111111111999}'
@@ -74,16 +74,16 @@ test('a number that is refused in SQL is not named', async () => {
 })
 
 test('a row that a table refuses is shown in the log, unless it is to be terse', async () => {
-  await using server = await startServer({ settings: { log_error_verbosity: 'terse' } })
+  await using server = await startServer({ inMemory: true, settings: { log_error_verbosity: 'terse' } })
   await refusedRow(server)
   assert.doesNotMatch(await readFile(server.logFile, 'utf8'), new RegExp(secret))
-  await using talkative = await startServer()
+  await using talkative = await startServer({ inMemory: true })
   await refusedRow(talkative)
   assert.match(await readFile(talkative.logFile, 'utf8'), new RegExp(`DETAIL: .*${secret}`))
 })
 
 test('a server that logs parameters logs payloads: the judge sees them', async () => {
-  await using server = await startServer({ settings: everything })
+  await using server = await startServer({ inMemory: true, settings: everything })
   await live(server)
   assert.match(await readFile(server.logFile, 'utf8'), new RegExp(secret))
 })

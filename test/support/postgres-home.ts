@@ -8,6 +8,7 @@ import { createRequire } from 'node:module'
 import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join, relative } from 'node:path'
+import { memoryDirectory } from './memory-directory.ts'
 import { type Scratch, scratchDirectory } from './scratch.ts'
 import { type RunOptions, run } from './shell.ts'
 
@@ -20,9 +21,18 @@ export interface PostgresHome extends AsyncDisposable {
   readonly program: (name: 'initdb' | 'postgres') => string
 }
 
-export async function postgresHome(native = nativeDirectory()): Promise<PostgresHome> {
+export interface HomeOptions {
+  readonly native?: string | undefined
+  /** In memory, if there is room. */
+  readonly inMemory?: boolean
+}
+
+export async function postgresHome({
+  native = nativeDirectory(),
+  inMemory = false,
+}: HomeOptions = {}): Promise<PostgresHome> {
   const account = unprivilegedAccount()
-  const scratch = await scratchDirectory(directoryFor(account))
+  const scratch = await scratchDirectory((inMemory ? memoryDirectory() : undefined) ?? directoryFor(account))
   own(scratch.path, account)
   const watchdog = watch(scratch.path, account)
   const release = () => end(watchdog, scratch)

@@ -20,6 +20,8 @@ export interface ServerOptions {
   /** Binaries of another version; see `postgres-versions.ts`. */
   readonly native?: string
   readonly settings?: Readonly<Record<string, string>>
+  /** Its data in memory, if there is room: for servers whose disk is no part of the test. */
+  readonly inMemory?: boolean
   /** Its data on a disk of this size, in memory, which only root can have. */
   readonly diskMb?: number
 }
@@ -46,8 +48,13 @@ const defaults = {
   max_prepared_transactions: '20',
 }
 
-export async function startServer({ native, settings = {}, diskMb }: ServerOptions = {}): Promise<Server> {
-  const home = await postgresHome(native)
+export async function startServer({
+  native,
+  settings = {},
+  inMemory = false,
+  diskMb,
+}: ServerOptions = {}): Promise<Server> {
+  const home = await postgresHome({ native, inMemory })
   try {
     if (diskMb !== undefined) await smallDisk(home, diskMb)
     await initialise(home)

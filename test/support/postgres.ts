@@ -36,7 +36,7 @@ let own: Promise<string> | undefined
 // Its url. Kept in the environment, so that programs which a test starts find it too.
 export function sharedServer(): Promise<string> {
   own ??= (async () => {
-    process.env['HOLDFAST_TEST_POSTGRES'] ||= (await startServer()).url()
+    process.env['HOLDFAST_TEST_POSTGRES'] ||= (await startServer({ inMemory: true })).url()
     return process.env['HOLDFAST_TEST_POSTGRES']
   })()
   return own

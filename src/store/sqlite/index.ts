@@ -55,7 +55,7 @@ import { enqueueIn, toCallerConnection } from './caller.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
-import { InOwnThread, InThread, type OnNews, type Port } from './port.ts'
+import { InOwnThread, InThread, type OnNews, type Port, type StartThread, startThread } from './port.ts'
 import { withBindables } from './sql-effect.ts'
 
 export interface SqliteOptions {
@@ -69,7 +69,12 @@ export interface SqliteOptions {
 
 const chunkMax = 1_000
 
-export function sqlite({ path, busyTimeout = '30s', inThread }: SqliteOptions) {
+export function sqlite(options: SqliteOptions) {
+  return sqliteOn(startThread, options)
+}
+
+/** The same on threads that somebody else starts. */
+export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThread }: SqliteOptions) {
   const busyMaxMs = toMs(busyTimeout, 'busyTimeout')
   return async ({
     clock,
@@ -88,7 +93,9 @@ export function sqlite({ path, busyTimeout = '30s', inThread }: SqliteOptions) {
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
     const file = { path, readOnly, busyMaxMs }
-    const port = staysHere ? new InThread(file, clock, onNews) : await InOwnThread.open(file, clock, onNews)
+    const port = staysHere
+      ? new InThread(file, clock, onNews)
+      : await InOwnThread.open(start({ file, clock: clock.shared ?? null }), onNews)
     return new SqliteStore({ port, subscribers, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }

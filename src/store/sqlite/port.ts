@@ -81,23 +81,34 @@ export interface ThreadData {
   readonly clock: SharedArrayBuffer | null
 }
 
+/** What is needed of a worker thread. */
+export interface Thread extends NodeJS.EventEmitter {
+  postMessage(message: ToThread): void
+  ref(): void
+  unref(): void
+}
+
+export type StartThread = (data: ThreadData) => Thread
+
+export const startThread: StartThread = (workerData) => {
+  const program = import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js'
+  return new Worker(new URL(program, import.meta.url), { workerData, name: 'holdfast-sqlite' })
+}
+
 export class InOwnThread implements Port {
-  readonly #worker: Worker
+  readonly #worker: Thread
   readonly #onNews: OnNews
   readonly #pending = new Map<number, Sent>()
   #no = 0
   #isClosing = false
   #isOver: HoldfastError | null = null
 
-  static async open(file: DatabaseFile, clock: Clock, onNews: OnNews): Promise<InOwnThread> {
-    const program = import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js'
-    const workerData: ThreadData = { file, clock: clock.shared ?? null }
-    const worker = new Worker(new URL(program, import.meta.url), { workerData, name: 'holdfast-sqlite' })
+  static async open(worker: Thread, onNews: OnNews): Promise<InOwnThread> {
     await opened(worker)
     return new InOwnThread(worker, onNews)
   }
 
-  private constructor(worker: Worker, onNews: OnNews) {
+  private constructor(worker: Thread, onNews: OnNews) {
     this.#worker = worker
     this.#onNews = onNews
     worker.on('message', (message: FromThread) => this.#receive(message))
@@ -110,7 +121,7 @@ export class InOwnThread implements Port {
     return new Promise((resolve, reject) => {
       if (this.#isOver) return reject(this.#isOver)
       const no = this.#no++
-      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) } satisfies ToThread) // throws what cannot cross
+      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) }) // throws what cannot cross
       if (this.#pending.size === 0) this.#worker.ref()
       this.#pending.set(no, { verb, items, resolve, reject })
     })
@@ -121,7 +132,7 @@ export class InOwnThread implements Port {
     const exited = once(this.#worker, 'exit')
     this.#isClosing = true
     this.#worker.ref()
-    this.#worker.postMessage('close' satisfies ToThread)
+    this.#worker.postMessage('close')
     await exited
   }
 
@@ -148,7 +159,7 @@ export class InOwnThread implements Port {
   }
 }
 
-async function opened(worker: Worker): Promise<void> {
+async function opened(worker: Thread): Promise<void> {
   const [message] = (await once(worker, 'message')) as [FromThread]
   if ('failed' in message) throw toError(message.failed)
 }

@@ -177,7 +177,7 @@ test('what could not be notified of is told as soon as it can be, with what has 
   })
   const holdfast = await open(postgres({ pool }))
   await using raw = await listen(ground)
-  await holdfast.queue('mail').enqueue(1)
+  while (failures > 0) await holdfast.queue('mail').enqueue(1) // the first is told by its own commit
   await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
   await until(async () => raw.heard.some((text) => text.includes('post')), 'and so is what came behind it')
   await holdfast.close()

@@ -122,6 +122,23 @@ test(
 )
 
 test(
+  'who came in a transaction of its own, and was not attended to yet, goes before who comes later',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const queue = holdfast.queue(perTenant)
+    const tx = await hand.begin()
+    const early = await queue.enqueue({ tenant: 'a' }, { tx: tx.client })
+    await tx.commit()
+    const late = await queue.enqueue({ tenant: 'a' })
+    for (const { id } of [early, late]) {
+      const lease = await claimOne(holdfast, 'mail')
+      assert.equal(lease.job.id, id)
+      await lease.done()
+    }
+  }),
+)
+
+test(
   'a call about more gates than are locked at once lets in at all of them, and so does a sweep that is told by many calls',
   inHand(async (hand) => {
     const { holdfast } = hand

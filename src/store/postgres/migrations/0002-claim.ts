@@ -98,7 +98,7 @@ as $holdfast$
 #variable_conflict use_column
 declare
   v_lanes int[];
-  v_limited boolean; -- else a third of the time of a claim of one is saved
+  v_limited boolean; -- else nothing is locked or looked up for limits: 1.8 against 1.3 ms for a claim of one
   v_lane int;
   v_limits record; -- what applies to the lane
   v_rooms jsonb := '{}'; -- how many more may be taken of each limited queue (by number) and batch (by number after a #)

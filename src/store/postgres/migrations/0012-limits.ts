@@ -15,7 +15,7 @@
 // whole, under the locks of all its gates, by whoever attends to it: others who attend one of them meanwhile do not know
 // of the room that it gives back, and let in fewer. Of starts no list says anything: those are heard with whatever else was
 // said at a gate, so that a start is counted before the one who started gives back his room. A row for each gate instead,
-// and the room of each gate written anew in each call: jobs of 1,000 keys cost 5 times as much as jobs without, not 2.
+// and the room of each gate written anew in each call: jobs of 1,000 keys cost 5 times as much as jobs without; so, 2.5.
 //
 // Who comes to a full gate lets nobody in: whoever has room there does when he goes. Only the sweep hears that list, because
 // he may have gone before its transaction has committed.
@@ -158,7 +158,7 @@ begin
                      select k.ord from holdfast.job k -- nobody, where they were let in long ago
                       where k.is_held and k.gate = w.gate and k.ord >= least(w.ord, s.ord) and k.ord < w.line_from
                       order by k.ord limit 1), w.line_from)
-                   else coalesce(w.line_from, w.ord, s.ord, 0) end as line_from
+                   else coalesce(w.line_from, least(w.ord, s.ord), 0) end as line_from
               from wanted w left join sums s on s.gate = w.gate
              cross join lateral (select greatest(0, w.admitted - w.gone - coalesce(s.gone, 0)) as admitted) a) h
   ),

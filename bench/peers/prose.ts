@@ -14,7 +14,7 @@ finished and Graphile Worker deletes it, so Holdfast takes part both ways. The r
 hand-written SQL that claims and settles by five hundred and does nothing else: no payload is parsed, nothing is counted,
 nothing is kept, and no handler is watched over.`,
   cycle: `A producer that enqueues five hundred a call and stays at most five thousand ahead of a worker in the same process.`,
-  'pick-up': `A job every 20 to 50 ms, enqueued by one process and handled by another that has nothing else to do. pg-boss listens for
+  'pick-up': `A job every 60 to 120 ms, enqueued by one process and handled by another that has nothing else to do. pg-boss listens for
 notifications here; by default it looks every two seconds.`,
   backlog: `Jobs handled a second in the middle of a backlog, beside the same with fifty thousand jobs. Workers are stopped half-way here:
 \`stop()\` of Graphile Worker then failed in our runs and left what was in its local queue locked, for the four hours that a lock lasts.`,

@@ -31,6 +31,7 @@ export function page(results: Results): string {
     '## Aims',
     prose.aims,
     aimsTable(results),
+    prose.inTheWay,
     '## Settings',
     prose.settings,
     settingsTable(all),

@@ -40,6 +40,17 @@ exactly once, or is still there, gives no figure. This page is made from [the re
 them, by [the program](../bench/peers) that took them.`,
   aims: `What Holdfast set out for on a machine with two cores, as ratios within rounds of one run. Of several peers the best one counts, and
 of BullMQ the faster, which is the one that may lose a second of answered jobs.`,
+  inTheWay: `What stands in the way where an aim is not met:
+
+- **Single enqueue.** Of 32 callers no more than 32 jobs share a commit, and each commit waits for the disk. The raw queue, one bare insert for
+  all of them, shows what is left then, and is not far above the aim itself. BullMQ with a sync every second answers before anything
+  is on disk; with a sync for each write it is behind by more than the aim.
+- **Idle pick-up.** Of four milliseconds on PostgreSQL about two pass until the enqueue is on disk, and its notification goes out with
+  that commit; two more until the other process has claimed the job, in one call that looks after lanes, leases and counts.
+  That call is dearer than Graphile Worker's, which takes one job: it is made for hundreds.
+- **Drain by hand.** A worker meets the same aims; two loops that claim and settle by five hundred do not. Where their time goes was
+  not looked into yet.
+- **A snapshot held open.** One run of 90 seconds each; why it was slower in the end was not looked into yet.`,
   settings: `Where throughput counts. Recovery says which settings it uses.`,
   limits: `- **Real jobs do something.** Behind handlers that take milliseconds all of these queues are fast enough; what remains is enqueue,
   pick-up, recovery, and what a job costs.

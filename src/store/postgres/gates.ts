@@ -6,7 +6,7 @@ import type { Database } from './database.ts'
 /** As many as are locked in one transaction; a list has no more. */
 const gatesMax = 200
 
-/** At a time, for one call: where it settled jobs of many keys, two let in 1.4 times as many a second as one. */
+/** At a time, for one call: where it settles jobs of many keys, one alone keeps everybody waiting. */
 const attendersMax = 2
 
 /** Gates by name, and lists of knocks by number. */

@@ -15,7 +15,7 @@
 // whole, under the locks of all its gates, by whoever attends to it: others who attend one of them meanwhile do not know
 // of the room that it gives back, and let in fewer. Of starts no list says anything: those are heard with whatever else was
 // said at a gate, so that a start is counted before the one who started gives back his room. A row for each gate instead,
-// and the room of each gate written anew in each call: jobs of 1,000 keys cost 5 times as much as jobs without; so, 2.5.
+// and the room of each gate written anew in each call: jobs of 1,000 keys cost 5 times as much as jobs without; so, 2.6.
 //
 // Who comes to a full gate lets nobody in: whoever has room there does when he goes. Only the sweep hears that list, because
 // he may have gone before its transaction has committed.

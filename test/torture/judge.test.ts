@@ -8,6 +8,7 @@ import { faults } from './faults.ts'
 import { parseJournal, type Verb } from './journal.ts'
 import { judgeSteering } from './judge/batches.ts'
 import { Evidence, peace } from './judge/evidence.ts'
+import { untold } from './judge/fences.ts'
 import { stretchOf } from './judge/limits.ts'
 import { judge, type Promised } from './judge.ts'
 import { limitFaults } from './limit-faults.ts'
@@ -79,6 +80,27 @@ test('starts are within a while only where the last answer is', () => {
     { from: 100, to: 300 },
   ]
   assert.deepEqual(stretchOf(askedTogether), { from: 100, to: 900 })
+})
+
+test('a settlement is the end of the attempt that was handed out, and of no other under the same claim', () => {
+  const settledAfter = (handedOut: number, ...endings: [attempt: number, ending: string][]) => {
+    const history = endings.map(([attempt, ending]) => ({ worker: 'hand', attempt, ending }))
+    const left = { batches: [], jobs: [{ id: 'job', queue: 'mail', history }] } as unknown as Observation
+    const lines = [
+      { n: 0, at: 0, verb: 'claim', asked: { worker: 'hand', queues: '*', leaseMs: 500 } },
+      { n: 0, at: 10, answer: [{ id: 'job', fence: 'f', attempt: handedOut }] },
+      { n: 1, at: 20, verb: 'settle', asked: { id: 'job', fence: 'f', worker: 'hand', as: 'done', doomed: false } },
+      { n: 1, at: 30, answer: { state: 'done' } },
+    ]
+    const notes = parseJournal(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
+    return untold(new Evidence({ notes, left, found: left, ordeal: peace, told: null, received: null })).faults.length
+  }
+  assert.equal(settledAfter(1, [1, 'done']), 0)
+  assert.equal(settledAfter(2, [1, 'expired'], [2, 'done']), 0, 'it was sent again')
+  assert.equal(settledAfter(1, [1, 'expired'], [2, 'done']), 1, 'its lease had run out')
+  assert.equal(settledAfter(2, [1, 'done'], [2, 'done']), 1)
+  assert.equal(settledAfter(1, [1, 'expired']), 1)
+  assert.equal(settledAfter(1), 1)
 })
 
 test('a pause holds until it is undone, or until its batch is over and begins another round', () => {

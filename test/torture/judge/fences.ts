@@ -45,16 +45,26 @@ function endingOf({ asked }: Note<'settle'>): AttemptInfo['ending'] {
   return asked.doomed ? 'failed' : (asked.ending ?? endings[asked.as])
 }
 
-/** Each settlement that was answered is in the history, once, as it was. */
-function untold(evidence: Evidence): Ruling {
+/**
+ * Each settlement that was answered is in the history, once, as it was, under the attempt that was handed out. A claim whose answer
+ * was lost is sent again, and may get the same job again, if what it got first has run out meanwhile: nobody was told of that.
+ */
+export function untold(evidence: Evidence): Ruling {
+  const handedOut = new Map(
+    evidence
+      .of('claim')
+      .flatMap(({ asked, answer }) => (answer ?? []).map((got) => [`${got.id} ${asked.worker}`, got.attempt])),
+  )
   return check(evidence.of('settle').filter(isHonoured), (note) => {
     const { id, worker, as } = note.asked
     const jobs = evidence.jobs.get(id) ?? []
     const isCut = jobs.length === 0 || jobs.some(({ history }) => history.length >= historyMax)
     if (isCut || evidence.mayBeGone(id, jobs[0]?.queue ?? '')) return []
-    const told = evidence.attemptsOf(id, worker).map(({ attempt }) => attempt.ending)
-    if (told.length === 1 && told[0] === endingOf(note)) return []
-    return [`${worker} settled ${id} as ${as}, and its history says [${told.join(', ')}]`]
+    const told = evidence.attemptsOf(id, worker).map(({ attempt }) => attempt)
+    const last = told.at(-1)
+    const wasAsSaid = last?.ending === endingOf(note) && last.attempt === handedOut.get(`${id} ${worker}`)
+    if (wasAsSaid && told.slice(0, -1).every(({ ending }) => ending === 'expired')) return []
+    return [`${worker} settled ${id} as ${as}, and its history says [${told.map(({ ending }) => ending).join(', ')}]`]
   })
 }
 

@@ -420,6 +420,7 @@ export function badInputTests(inWorld: InWorld): void {
           ['mail', 1, -1],
           ['mail', 9, 0, 0],
           ['mail', 1, 2 ** 40, 0, 0, 0],
+          ['mail', 6, '1:a\0', 0, 0],
           {},
         ]) {
           const after = Buffer.from(JSON.stringify(place)).toString('base64url')

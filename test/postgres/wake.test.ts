@@ -184,6 +184,29 @@ test('what could not be notified of is told as soon as it can be, with what has 
   await pool.end()
 })
 
+test('after a silence an enqueue is told by its own commit, and those that follow soon after it in one of their own', async () => {
+  await using ground = await setup()
+  const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
+  pool.on('error', () => {})
+  let notifications = 0
+  pool.on('connect', (client) => {
+    const query = client.query
+    client.query = ((...args: unknown[]) => {
+      if (JSON.stringify(args[0]).includes('pg_notify($1, $2)')) notifications++
+      return Reflect.apply(query, client, args)
+    }) as typeof client.query
+  })
+  await using raw = await listen(ground)
+  const holdfast = await open(postgres({ pool }))
+  await holdfast.queue('mail').enqueue(1)
+  await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
+  assert.equal(notifications, 0)
+  while (notifications === 0) await holdfast.queue('post').enqueue(2)
+  await until(async () => raw.heard.some((text) => text.includes('post')), 'and so are the others')
+  await holdfast.close()
+  await pool.end()
+})
+
 describe('connections', () => {
   test('of a pool of two are enough: none is kept to listen', async () => {
     await using ground = await setup()

@@ -31,14 +31,17 @@ export async function attendKnocked(
   return attendAll(db, [...partsOf(gates), ...gathered(lists)])
 }
 
-type Part = Required<Gates>
+interface Part {
+  readonly gates: readonly string[]
+  readonly lists: readonly number[]
+}
 
 async function attendAll(db: Database, parts: readonly Part[]): Promise<Map<string, number>> {
   const admitted = new Map<string, number>()
   const left = parts.values()
   const attend = async () => {
     for (const { gates, lists } of left) {
-      const values = [texts(gates ?? []), list(lists ?? []), db.now]
+      const values = [texts(gates), list(lists), db.now]
       for (const [queue, jobs] of await db.once('select * from holdfast.attend($1, $2, $3)', values))
         admitted.set(queue as string, (admitted.get(queue as string) ?? 0) + Number(jobs))
     }

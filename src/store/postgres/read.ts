@@ -372,7 +372,7 @@ function decodeMark(text: string): Mark {
 function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
   const numbers = state === 'held' ? [b, ...rest] : [a, b, ...rest].filter((each) => each !== undefined)
   if (!numbers.every(Number.isSafeInteger)) return false
-  if (state === 'held') return typeof a === 'string' && rest.length === 1
+  if (state === 'held') return typeof a === 'string' && !a.includes('\0') && rest.length === 1
   if (state === 'running') return b === undefined
   if (state !== 'ready') return b !== undefined && rest.length === 0
   return Number(a) >= 0 && Number(a) <= bounds.priorityMax && (b === 0 || b === 1) && rest.length === 2

@@ -139,3 +139,40 @@ test(
     assert.deepEqual(await hand.claim(), ['a'])
   }),
 )
+
+/** A look that counts too few, as one does that jobs come after, and how many each of three claims then takes. */
+async function claimsAfterSeeingFew(hand: Hand): Promise<number[]> {
+  await hand.withoutRule({ from: 'limit v_few + 1', to: 'limit v_few - 1' })
+  await hand.holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
+  const taken: number[] = []
+  for (let n = 0; n < 3; n++) taken.push((await hand.claim()).length)
+  return taken
+}
+
+test(
+  'where more jobs are there than a look has seen, a claim takes some and the next ones the rest',
+  inHand(async (hand) => assert.deepEqual(await claimsAfterSeeingFew(hand), [8, 8, 4])),
+)
+
+test(
+  'where a claim that took as many as it may takes that for all there are, the others hide',
+  inHand(async (hand) => assert.deepEqual(await claimsAfterSeeingFew(hand), [8, 0, 0]), {
+    without: [{ from: 'case when v_taken < v_few then v_taken end', to: 'v_taken' }],
+  }),
+)
+
+for (const count of [7, 8, 9, 10]) {
+  test(
+    `${count} jobs that wait are claimed at once, and as many at a time as are asked for`,
+    inHand(async (hand) => {
+      const enqueue = () =>
+        hand.holdfast.queue('mail').enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: n })))
+      const all = Array.from({ length: count }, (_, n) => n)
+      await enqueue()
+      assert.deepEqual(await hand.claim(), all)
+      await enqueue()
+      assert.deepEqual(await hand.claim('mail', 3), all.slice(0, 3))
+      assert.deepEqual(await hand.claim(), all.slice(3))
+    }),
+  )
+}

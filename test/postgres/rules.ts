@@ -40,10 +40,10 @@ export const laneLock: Rule = { from: 'perform holdfast.lock_lanes(v_lanes);\n  
 
 /** The lock has a statement of its own, before the one that reads the cursor; here it is taken by that one. */
 export const readAfterLock: Rule = {
-  from: 'select * into v_cursor from holdfast.lane_cursor c where c.lane = v_lane order by c.no desc limit 1;',
-  to: `select c.* into v_cursor
-         from (select holdfast.lock_lanes(case when v_lane & 1 = 0 then array[v_lane] end)) l, holdfast.lane_cursor c
-        where c.lane = v_lane order by c.no desc limit 1;`,
+  from: 'from (select * from holdfast.lane_cursor where lane = v_lane order by no desc limit 1) c;',
+  to: `from (select c.* from (select holdfast.lock_lanes(case when v_lane & 1 = 0 then array[v_lane] end)) l,
+                             holdfast.lane_cursor c
+              where c.lane = v_lane order by c.no desc limit 1) c;`,
 }
 
 /** A claim is a transaction of its own. */

@@ -537,7 +537,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set search_path=pg_catalog, pg_temp;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
-function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT are_limited boolean) returns record plpgsql volatile;
+function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT are_limited boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean) returns bigint sql volatile;
@@ -617,6 +617,7 @@ function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns 
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function queues_of(p_lanes integer[]) returns integer[] sql stable;
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable security definer

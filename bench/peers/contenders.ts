@@ -5,6 +5,7 @@ import { openGraphile } from './graphile-peer.ts'
 import { openHoldfast } from './holdfast-peer.ts'
 import type { Peer, Place, Purpose } from './peer.ts'
 import { openBoss } from './pg-boss-peer.ts'
+import { openRawListener } from './raw-listener.ts'
 import { openRawPeer } from './raw-peer.ts'
 
 export type Family = 'holdfast' | 'pg-boss' | 'graphile' | 'bullmq' | 'raw'
@@ -18,7 +19,7 @@ export interface Contender {
   /** Which Redis. */
   readonly redis?: 'everysec' | 'always'
   /** Where its tables are, if not where the others' are. */
-  readonly schema?: string
+  readonly schema?: string | undefined
   /** For the page: how it is set up where throughput counts. */
   readonly settings: string
   open(place: Place, purpose: Purpose): Promise<Peer>
@@ -157,6 +158,13 @@ export const contenders = {
     label: 'raw SQL: bare cursor',
     settings: 'the same idea as fast as we could make it, each job settled by its place; two loops by 500',
     open: (place) => openRawPeer(place, 'bare cursor, by place'),
+  },
+  'raw-listener': {
+    ...raw,
+    schema: undefined,
+    label: 'raw SQL: row and notification',
+    settings: 'a row and a notification in one commit; who hears it deletes the row, and holds nothing',
+    open: (place) => openRawListener(place),
   },
 } as const satisfies Record<string, Contender>
 

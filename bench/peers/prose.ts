@@ -15,7 +15,8 @@ hand-written SQL that claims and settles by five hundred and does nothing else: 
 nothing is kept, and no handler is watched over.`,
   cycle: `A producer that enqueues five hundred a call and stays at most five thousand ahead of a worker in the same process.`,
   'pick-up': `A job every 60 to 120 ms, enqueued by one process and handled by another that has nothing else to do. pg-boss listens for
-notifications here; by default it looks every two seconds.`,
+notifications here; by default it looks every two seconds. The raw line is the least that a server takes to hand a row from one
+process to another: nobody holds a job there, nothing is counted, and a worker that dies takes its jobs along.`,
   backlog: `Jobs handled a second in the middle of a backlog, beside the same with fifty thousand jobs. Workers are stopped half-way here:
 \`stop()\` of Graphile Worker then failed in our runs and left what was in its local queue locked, for the four hours that a lock lasts.`,
   snapshot: `A backup, a long report or a forgotten session holds a snapshot open while the queue works at full speed. What was deleted since

@@ -74,7 +74,7 @@ export const workloads = {
       inTurns('full cycle', servers, names, rounds, { kind: 'cycle', jobs: 0, ms: cycleMs }),
   },
   'pick-up': {
-    contenders: [...own, 'pg-boss', 'graphile', ...bulls],
+    contenders: [...own, 'pg-boss', 'graphile', ...bulls, 'raw-listener'],
     run: async (servers, names, { rounds, samples }) => {
       const sides = names.map((name) => [name, () => pickUps(servers, name, samples)] as const)
       return { rounds: await takeTurns('idle pick-up', rounds, Object.fromEntries(sides)) }
@@ -148,7 +148,7 @@ function snapshotRounds(series: Readonly<Record<string, readonly number[]>>): Ro
 
 const samplesSkipped = 10
 
-/** One job every 20 to 50 ms, enqueued by one process and handled by another that has nothing else to do. */
+/** One job every 60 to 120 ms, enqueued by one process and handled by another that has nothing else to do. */
 async function pickUps(servers: Servers, contender: ContenderName, samples: number): Promise<Record<string, number>> {
   const place = await servers.fresh()
   const producer = start({ role: 'produce', contender, place, purpose: 'throughput' })

@@ -35,19 +35,21 @@ language sql stable as $holdfast$
     from holdfast.batch_tally t where t.batch = p_batch and t.xid >= holdfast.low_batch(p_batch)
 $holdfast$;
 
--- What came of items that have ended, by what was said of each.
-create function holdfast.note(p_batches int[], p_remarks text[]) returns void language plpgsql as $holdfast$
+-- What came of items that have ended, by what was said of each; taken back (-1) where they are deleted. What they cost stays.
+create function holdfast.note(p_batches int[], p_remarks text[], p_change int default 1) returns void
+language plpgsql as $holdfast$
 begin
   insert into holdfast.batch_note (batch, xid, kind, label, amount)
   select n.batch, pg_current_xact_id(), n.kind, n.label, sum(n.amount)
     from (select u.batch, u.remarks::jsonb as said from unnest(p_batches, p_remarks) u(batch, remarks)
            where u.batch > 0 and u.remarks is not null) r
    cross join lateral (
-     select r.batch, k.kind, r.said ->> k.kind as label, 1::float8 as amount
+     select r.batch, k.kind, r.said ->> k.kind as label, p_change::float8 as amount
        from (values ('outcome'), ('warning')) k(kind) where r.said ->> k.kind is not null
       union all
      select r.batch, 'cost', c.key, c.value::float8
        from jsonb_each_text(case jsonb_typeof(r.said -> 'costs') when 'object' then r.said -> 'costs' else '{}' end) c
+      where p_change > 0
    ) n
    group by n.batch, n.kind, n.label;
 end $holdfast$;
@@ -86,7 +88,8 @@ language sql stable as $holdfast$
          b.retry_until, b.reason, c.waiting, c.running, c.done, c.dead, c.cancelled, c.changes,
          (select jsonb_agg(jsonb_build_array(n.kind, n.label, n.amount))::text
             from (select t.kind, t.label, sum(t.amount) as amount from holdfast.batch_note t
-                   where t.batch = b.no and t.xid >= holdfast.low_note(b.no) group by t.kind, t.label) n)
+                   where t.batch = b.no and t.xid >= holdfast.low_note(b.no) group by t.kind, t.label
+                  having t.kind = 'cost' or sum(t.amount) <> 0) n)
     from unnest(p_nos) with ordinality u(no, turn)
     join holdfast.batch b on b.no = u.no and not b.is_deleted
    cross join lateral holdfast.batch_counts(b.no) c

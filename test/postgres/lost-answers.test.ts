@@ -13,7 +13,7 @@ import { replay, tokenLock } from './rules.ts'
 useDatabase()
 
 /** A call that has landed before is told so. */
-const landsOnce: readonly Rule[] = ['this call has', 'these jobs have'].map((who) => ({
+const landsOnce: readonly Rule[] = ['this call has', 'these jobs have', 'these items have'].map((who) => ({
   from: `raise exception '${who} landed before' using errcode = 'HF004';`,
   to: 'null;',
 }))
@@ -79,6 +79,30 @@ const verbs: Readonly<Record<string, Verb>> = {
       }
     },
     told: ['created', 1],
+  },
+  'a submission of items': {
+    says: 'add_items',
+    async run(holdfast) {
+      const added: number[] = []
+      holdfast.on('batch.submitted', (event) => added.push(event.added))
+      return async () => {
+        const batch = await holdfast.batch({ name: 'mail' }, [{ queue: 'mail', payload: 'a' }])
+        const { state, waiting } = await batch.progress()
+        return [added, state, waiting, (await allJobs(holdfast)).length]
+      }
+    },
+    told: [[1], 'queued', 1, 1],
+  },
+  'an addition of items': {
+    says: 'add_items',
+    async run(holdfast) {
+      const batch = await holdfast.batch({ name: 'mail', open: true }, [])
+      return async () => {
+        const { added } = await batch.add([{ queue: 'mail', payload: 'a' }])
+        return [added, (await batch.progress()).waiting, (await allJobs(holdfast)).length]
+      }
+    },
+    told: [1, 1, 1],
   },
   'a settlement': {
     says: 'settle_done',

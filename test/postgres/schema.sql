@@ -404,6 +404,9 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
+function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile security definer
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
 function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
@@ -413,6 +416,12 @@ function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(na
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
+function batches_to_attend(p_nos integer[], p_changes integer) returns integer[] plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable

@@ -180,7 +180,8 @@ begin
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
          array_agg(holdfast.keep_class(q.retain_done_ms)), array_agg(l.batch),
-         array_agg(distinct q.name) filter (where q.max_running is not null or l.batch > 0)
+         array_agg(distinct q.name) filter (where q.max_running is not null or exists (
+           select from holdfast.batch b where b.no = nullif(l.batch, 0) and b.concurrency is not null))
     into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class, v_batches, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
@@ -221,9 +222,10 @@ begin
     select array_agg(n.turn) into v_lost
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
-  if v_lost is not null or v_limited is not null or v_knocked <> '[]' then
-    v_answer := jsonb_build_object('lost', v_lost, 'lists', v_knocked,
-      'batches', to_jsonb(array(select distinct u from unnest(v_batches) u where u > 0)), 'limited', v_limited)::text;
+  v_batches := array(select distinct u from unnest(v_batches) u where u > 0);
+  if v_lost is not null or v_limited is not null or v_knocked <> '[]' or cardinality(v_batches) > 0 then
+    v_answer := jsonb_build_object('lost', v_lost, 'lists', v_knocked, 'batches', to_jsonb(v_batches),
+      'limited', v_limited)::text;
   end if;
   perform holdfast.land(p_flush, v_now, v_answer);
   return v_answer;

@@ -96,6 +96,19 @@ language sql stable as $holdfast$
    order by u.turn
 $holdfast$;
 
+-- Of these, which must be looked at: those where no item is left, or so many changes that they should be added up, or with a share of
+-- items that may fail. Whoever settled asks each time: 0.1 ms, where to read them took 0.8.
+create function holdfast.batches_to_attend(p_nos int[], p_changes int) returns int[] language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  return array(
+    select b.no from unnest(p_nos) u(no)
+     cross join lateral (select * from holdfast.batch where no = u.no offset 0) b
+     cross join lateral holdfast.batch_counts(b.no) c
+     where b.finished_at is null and (c.waiting + c.running = 0 or c.changes > p_changes or b.fail_share is not null));
+end $holdfast$;
+
 -- Makes one, or finds the one that has its key.
 create function holdfast.open_batch(p_id uuid, p_name text, p_key text, p_concurrency int, p_fail_share float8,
   p_on_complete text, p_retain_ms bigint, p_now bigint)
@@ -141,6 +154,35 @@ begin
   if p_created > 0 then
     insert into holdfast.batch_tally (batch, xid, waiting) values (p_no, pg_current_xact_id(), p_created);
   end if;
+end $holdfast$;
+
+-- The same in one call, for items that nothing can refuse: answers how many were submitted then, and which lists of knocks are to be
+-- attended to. Null: nothing was done, for some of them are there, or the batch takes none. (As a transaction of nine calls an item
+-- took 15 µs, so 10: while one call is under way the next items are prepared, and nobody would hear the answers in between.)
+create function holdfast.add_items(p_flush uuid, p_no int, p_at bigint, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint)
+returns text language plpgsql set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_batch record;
+  v_now bigint;
+  v_lists text;
+  v_answer text;
+begin
+  select * into v_batch from holdfast.begin_items(p_no);
+  if exists (select from holdfast.flush f where f.id = p_flush) then
+    raise exception 'these items have landed before' using errcode = 'HF004';
+  end if;
+  if v_batch.submitted is null or p_at <> v_batch.submitted or v_batch.is_closed or v_batch.is_cancelled then
+    return null;
+  end if;
+  v_now := holdfast.now_ms(p_now);
+  v_lists := holdfast.enqueue_plain(null, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats,
+    p_gates, v_now);
+  v_batch.submitted := v_batch.submitted + case when p_at is null then 0 else cardinality(p_ids) end;
+  perform holdfast.end_items(p_no, v_batch.submitted, cardinality(p_ids));
+  v_answer := jsonb_build_object('submitted', v_batch.submitted, 'lists', v_lists::jsonb)::text;
+  perform holdfast.land(p_flush, v_now, v_answer);
+  return v_answer;
 end $holdfast$;
 
 -- A batch whose row is locked may or may not be claimed from now on. Waits for claims that are at work there.

@@ -213,7 +213,7 @@ knock_list (
   gates text[] collate "C" not null,
   gone integer[],
   ords bigint[]
-) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+) with toast_tuple_target=8160, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
   key text collate "C" not null,
   value text not null,
@@ -486,6 +486,7 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
 function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_news text) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
+  set enable_sort=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;
@@ -515,6 +516,15 @@ function fold() returns void plpgsql volatile
 function fold_batch(p_batch integer) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_nestloop=on
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function heal(p_system_identifier text) returns void plpgsql volatile;
@@ -549,7 +559,7 @@ function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql vo
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT are_limited boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
-function line_place(p_priority integer, p_came_back boolean) returns bigint sql volatile;
+function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;

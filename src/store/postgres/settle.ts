@@ -80,7 +80,8 @@ async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
   for (const turn of told.lost ?? []) answers[order[turn - 1] as number] = 'lost'
   if (told.limited) desk.announce(new Map(told.limited.map((queue) => [queue, requests.length])))
-  await desk.attend(told)
+  if (told.ready) desk.announce(new Map(Object.entries(told.ready)))
+  await desk.attend({ lists: told.lists ?? [], batches: told.batches ?? [] })
   return answers
 }
 
@@ -88,6 +89,7 @@ async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?
 interface DoneAnswer extends Knocks {
   readonly lost?: readonly number[] | null
   readonly limited?: readonly string[] | null
+  readonly ready?: Readonly<Record<string, number>> | null
 }
 
 const nothingTold: DoneAnswer = {}

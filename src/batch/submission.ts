@@ -36,16 +36,31 @@ export interface SubmissionPlan {
 export async function submit(desk: SubmissionDesk, { batch, items, from }: SubmissionPlan): Promise<Submitted> {
   const chunks = new Chunks(desk, batch, from)
   let index = -1
+  const take = (item: BatchItem): void | Promise<void> => {
+    index += 1
+    if (from !== null && index < from) return
+    const job = toJob(desk, item, { batch, index })
+    return job instanceof Promise ? job.then((late) => chunks.add(late)) : chunks.add(job)
+  }
   try {
-    for await (const item of checkItems(items)) {
-      index += 1
-      if (from === null || index >= from) await chunks.add(await toJob(desk, item, { batch, index }))
-    }
+    await takeAll(checkItems(items), take)
     await chunks.flush()
   } finally {
     await chunks.settled()
   }
   return chunks.submitted
+}
+
+/** Waits only where there is something to wait for. */
+async function takeAll(items: Items, take: (item: BatchItem) => void | Promise<void>): Promise<void> {
+  if (Symbol.asyncIterator in items) {
+    for await (const item of items) await take(item)
+    return
+  }
+  for (const item of items) {
+    const taken = item instanceof Promise ? item.then(take) : take(item)
+    if (taken) await taken
+  }
 }
 
 class Chunks {
@@ -68,10 +83,10 @@ class Chunks {
     return { added: this.#added, duplicates: this.#duplicates }
   }
 
-  async add(job: NewJob): Promise<void> {
+  add(job: NewJob): void | Promise<void> {
     this.#jobs.push(job)
     this.#chars += job.payload.length
-    if (this.#jobs.length >= bounds.itemsMax || this.#chars >= bounds.itemsChars) await this.#send()
+    if (this.#jobs.length >= bounds.itemsMax || this.#chars >= bounds.itemsChars) return this.#send()
   }
 
   async flush(): Promise<void> {
@@ -103,19 +118,12 @@ class Chunks {
   }
 }
 
-async function toJob(
+function toJob(
   desk: SubmissionDesk,
   item: BatchItem,
   { batch, index }: { readonly batch: string; readonly index: number },
-): Promise<NewJob> {
-  try {
-    if (typeof item !== 'object' || item === null || !('queue' in item)) throw notAnItem(item)
-    const { queue, payload, ...options } = item
-    if ('tx' in options) throw noTransaction()
-    const definition = toDefinition(queue)
-    await desk.define(definition)
-    return await prepareJob(definition, payload, options)
-  } catch (error) {
+): NewJob | Promise<NewJob> {
+  const fail = (error: unknown): never => {
     if (!isHoldfastError(error)) throw error
     throw new HoldfastError(
       error.code,
@@ -123,6 +131,19 @@ async function toJob(
       { ...error.facts, batch, index },
       { cause: error },
     )
+  }
+  try {
+    if (typeof item !== 'object' || item === null || !('queue' in item)) throw notAnItem(item)
+    const { queue, payload, ...options } = item
+    if ('tx' in options) throw noTransaction()
+    const definition = toDefinition(queue)
+    const defined = desk.define(definition)
+    const job = defined
+      ? defined.then(() => prepareJob(definition, payload, options))
+      : prepareJob(definition, payload, options)
+    return job instanceof Promise ? job.catch(fail) : job
+  } catch (error) {
+    return fail(error)
   }
 }
 

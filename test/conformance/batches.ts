@@ -245,6 +245,30 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'the outcome and warning of an item that is deleted no more; what it has cost stays',
+        inWorld(async ({ holdfast }) => {
+          const batch = await holdfast.batch({ name: 'articles' }, numbered(4))
+          const leases = await holdfast.claim(['mail'], { max: 4 })
+          const said = [
+            { outcome: 'saved' },
+            { outcome: 'saved', warning: 'late' },
+            { outcome: 'lost', warning: 'late' },
+          ]
+          for (const [i, remarks] of said.entries())
+            await leases[i]?.done(undefined, undefined, { ...remarks, costs: { usd: 1 } })
+          const told = async () => {
+            const { outcomes, warnings, costs } = await batch.progress()
+            return { outcomes, warnings, costs }
+          }
+          await holdfast.delete(leases[1]?.job.id as string)
+          const rest = { outcomes: { saved: 1, lost: 1 }, warnings: { late: 1 }, costs: { usd: 3 } }
+          assert.deepEqual(await told(), rest)
+          await holdfast.purge('mail', { states: ['done'] })
+          assert.deepEqual(await told(), { outcomes: {}, warnings: {}, costs: { usd: 3 } })
+        }),
+      )
+
+      test(
         'what every attempt has cost, also the one that failed; the history tells each',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'costly' }, numbered(1))

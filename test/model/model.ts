@@ -685,6 +685,30 @@ export class Model {
     }
   }
 
+  /** Jobs that were inserted since that tick, in this order. */
+  bornSince(tick: number): string[] {
+    const born = [...this.state.live, ...this.state.ended].filter((job) => job.born > tick)
+    return born.sort((a, b) => a.born - b.born).map(({ id }) => id)
+  }
+
+  /** A copy in which these were inserted in this order. */
+  bornInOrder(ids: readonly string[]): Model {
+    const copy = this.clone()
+    const { state } = copy
+    const jobs = [...state.live, ...state.ended].filter(({ id }) => ids.includes(id))
+    const births = jobs.map(({ born }) => born).sort((a, b) => a - b)
+    const inOrder = jobs.sort((a, b) => ids.indexOf(a.id) - ids.indexOf(b.id))
+    const moved = new Map(inOrder.map(({ born }, i) => [born, births[i] as number]))
+    const bornAs = <Job extends { readonly born: number }>(job: Job) => ({
+      ...job,
+      born: moved.get(job.born) ?? job.born,
+    })
+    state.live = state.live.map(bornAs)
+    state.ended = state.ended.map(bornAs)
+    state.slots = state.slots.map((slot) => ({ ...slot, holder: moved.get(slot.holder) ?? slot.holder }))
+    return copy
+  }
+
   #isOverdue(job: ModelJob): boolean {
     return !job.started && job.startBefore !== null && job.startBefore <= this.state.now
   }

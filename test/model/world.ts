@@ -97,6 +97,7 @@ export class World {
     const observed = await observe(this.#store)
     const lanes = lanesOf(observed.records)
     const orders = permutations(answered)
+    const births: string[][] = [] // who commits first need not have been inserted first
     let firstDifference: string | null = null
     const explains = (model: Model, difference: string | null): boolean => {
       const found = difference ?? differenceOf(model, observed)
@@ -107,6 +108,7 @@ export class World {
       orders.flatMap((order) => {
         const copy = model.clone()
         const difference = order.reduce<string | null>((before, each) => before ?? each.judge(copy, oracle), null)
+        if (model.admitsLate) births.push(copy.bornSince(model.state.tick))
         return explains(copy, difference) ? [copy] : []
       }),
     )
@@ -117,8 +119,9 @@ export class World {
             const ends = interleaved(model, answered, { oracle, lanes })
             return ends.find((end) => explains(end, null)) ?? [] // one is enough: there may be thousands, all alike
           })
+    const bornOtherwise = explained.flatMap((model) => births.map((ids) => model.bornInOrder(ids)))
     if (explained.length === 0) this.#fail(firstDifference ?? 'no model is left', orders.length)
-    this.#models = distinct(explained)
+    this.#models = distinct([...explained, ...bornOtherwise.filter((model) => differenceOf(model, observed) === null)])
   }
 
   /** The whole state agrees. */

@@ -41,14 +41,93 @@ test(
     const queue = holdfast.queue(perTenant)
     for (let n = 0; n < 3; n++) await queue.enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, letsNobodyIn, () => lease.done().then(() => undefined))
+    await without(hand, letsNobodyIn, () => lease.dead('no such address').then(() => undefined))
     const { ready, held } = await holdfast.stats('mail')
     assert.deepEqual({ ready, held }, { ready: 0, held: 2 }, 'nobody was let in')
     const other = await hand.another()
     await other.sweep()
     await (await claimOne(other, 'mail')).done()
     await (await claimOne(other, 'mail')).done()
-    assert.equal((await holdfast.stats('mail')).done, 3)
+    assert.equal((await holdfast.stats('mail')).done, 2)
+  }),
+)
+
+test(
+  'who is done hands over to the next in line, and nobody can die in between',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    for (const tenant of ['a', 'b', 'a', 'b', 'a']) await holdfast.queue(perTenant).enqueue({ tenant })
+    const leases = await holdfast.claim(['mail'], { max: 2 })
+    await hand.withoutRule(letsNobodyIn)
+    await Promise.all(leases.map((lease) => lease.done()))
+    const { ready, held } = await holdfast.stats('mail')
+    assert.deepEqual({ ready, held }, { ready: 2, held: 1 })
+    assert.equal((await holdfast.claim(['mail'], { max: 9 })).length, 2)
+  }),
+)
+
+const notWhereMoreHaveRoom: Rule = { from: 'where r.admitted <= w.most', to: 'where true' }
+
+/** How many run of a key whose limit was lowered from three to one, after one of them is done. */
+async function runningAfterLowering(hand: Hand): Promise<number> {
+  const { holdfast } = hand
+  const ofThree = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 3 } })
+  for (let n = 0; n < 9; n++) await holdfast.queue(ofThree).enqueue({ tenant: 'a' })
+  const [first] = await holdfast.claim([ofThree], { max: 9 })
+  const other = await hand.another()
+  await other.queue(perTenant).enqueue({ tenant: 'a' })
+  await first?.done()
+  await other.claim([perTenant], { max: 9 })
+  return (await other.stats('mail')).running
+}
+
+test(
+  'where a limit was lowered, who is done hands over nothing until as few have room',
+  inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 2)),
+)
+
+test(
+  'where it is not asked how many have room, a lowered limit is kept by nobody',
+  inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 3), { without: [notWhereMoreHaveRoom] }),
+)
+
+test(
+  'who is done takes the next in line that nobody holds; where somebody holds them all, they are let in later',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const queue = holdfast.queue(perTenant)
+    const [running, second, third] = await queue.enqueueMany(Array(3).fill({ payload: { tenant: 'a' } }))
+    const one = await hand.begin()
+    await one.run('select from holdfast.job where id = $1 for update', [second?.id])
+    await (await claimOne(holdfast, 'mail')).done()
+    assert.equal((await holdfast.job(running?.id ?? ''))?.state, 'done')
+    const lease = await claimOne(holdfast, 'mail')
+    assert.equal(lease.job.id, third?.id)
+    const done = lease.done() // waits for him while it lets in, its settlement does not
+    await hand.waiters(1)
+    assert.equal((await holdfast.job(third?.id ?? ''))?.state, 'done')
+    await one.commit()
+    await done
+    assert.equal((await claimOne(holdfast, 'mail')).job.id, second?.id)
+  }),
+)
+
+test(
+  'two of a key that are done at once hand over to two, none of them twice',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const ofTwo = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 2 } })
+    await holdfast.queue(ofTwo).enqueueMany(Array(60).fill({ payload: { tenant: 'a' } }))
+    const other = await hand.another()
+    const seen = new Set<string>()
+    for (let round = 0; round < 30; round++) {
+      const leases = [await claimOne(holdfast, ofTwo), await claimOne(other, ofTwo)]
+      assert.equal((await holdfast.stats('mail')).running, 2)
+      for (const { job } of leases) seen.add(job.id)
+      await Promise.all(leases.map((lease) => lease.done()))
+      assert.equal((await holdfast.stats('mail')).ready, Math.min(2, 58 - 2 * round))
+    }
+    assert.equal(seen.size, 60)
   }),
 )
 
@@ -225,5 +304,37 @@ test(
       await hand.rows('analyze holdfast.job, holdfast.gate_room, holdfast.knock_list')
     }
     assert.ok(Math.max(...costs) < few * 2 + 400, `${few} blocks, then ${costs}`)
+  }),
+)
+
+test(
+  'what handing over reads does not grow with those who went before, though an old snapshot keeps their rows',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const ofMany = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 50 } })
+    await holdfast.queue(ofMany).enqueueMany(Array(4_000).fill({ payload: { tenant: 'a' } }))
+    const old = await hand.begin('begin isolation level repeatable read')
+    await old.run('select')
+    const session = await hand.connect()
+    const cost = async () => {
+      await session.query('begin')
+      const blocks = await touched(
+        session,
+        hand.schema.sql(`select holdfast.hand_over(array['1:a'], '{1}', '{50}', 0)`),
+      )
+      await session.query('rollback')
+      return blocks
+    }
+    const planned = async () => [await cost(), await cost()].at(-1) as number // the first may plan it anew
+    const few = await planned()
+    for (let round = 0; round < 60; round++) {
+      const leases = await holdfast.claim([ofMany], { max: 50 })
+      assert.equal(leases.length, 50)
+      await Promise.all(leases.map((lease) => lease.done()))
+      if (round % 10 === 9) await holdfast.sweep()
+    }
+    const many = await planned()
+    assert.ok(many < few + 50, `${few} blocks, then ${many}`)
+    await old.commit()
   }),
 )

@@ -13,7 +13,7 @@ import { replay, tokenLock } from './rules.ts'
 useDatabase()
 
 /** A call that has landed before is told so. */
-const landsOnce: readonly Rule[] = ['this call has', 'these jobs have'].map((who) => ({
+const landsOnce: readonly Rule[] = ['this call has', 'these jobs have', 'these items have'].map((who) => ({
   from: `raise exception '${who} landed before' using errcode = 'HF004';`,
   to: 'null;',
 }))
@@ -79,6 +79,30 @@ const verbs: Readonly<Record<string, Verb>> = {
       }
     },
     told: ['created', 1],
+  },
+  'a submission of items': {
+    says: 'add_items',
+    async run(holdfast) {
+      const added: number[] = []
+      holdfast.on('batch.submitted', (event) => added.push(event.added))
+      return async () => {
+        const batch = await holdfast.batch({ name: 'mail' }, [{ queue: 'mail', payload: 'a' }])
+        const { state, waiting } = await batch.progress()
+        return [added, state, waiting, (await allJobs(holdfast)).length]
+      }
+    },
+    told: [[1], 'queued', 1, 1],
+  },
+  'an addition of items': {
+    says: 'add_items',
+    async run(holdfast) {
+      const batch = await holdfast.batch({ name: 'mail', open: true }, [])
+      return async () => {
+        const { added } = await batch.add([{ queue: 'mail', payload: 'a' }])
+        return [added, (await batch.progress()).waiting, (await allJobs(holdfast)).length]
+      }
+    },
+    told: [1, 1, 1],
   },
   'a settlement': {
     says: 'settle_done',
@@ -237,7 +261,7 @@ test(
     await far.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
     const lease = await claimOne(far, mail)
     const unattended = proxy.cut('.attend(', 'before')
-    await lease.done()
+    await lease.dead('no such address')
     await unattended
     const cut = proxy.cut('.attend(', 'before')
     await far.sweep()
@@ -255,10 +279,10 @@ test(
     const lease = await claimOne(hand.holdfast, mail)
     const other = await hand.begin()
     await other.run('select * from holdfast.attend(array(select distinct gate from holdfast.job), null, null)')
-    const settled = lease.done()
+    const settled = lease.dead('no such address')
     await hand.waiters(1)
     await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
-    assert.equal((await settled).state, 'done')
+    assert.equal((await settled).state, 'dead')
     await other.commit()
     await hand.holdfast.sweep()
     assert.equal((await claimOne(hand.holdfast, mail)).job.payload, 'b')

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { systemClock } from '../../src/clock.ts'
+import { defineQueue } from '../../src/definition.ts'
 import type { EffectSet } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
@@ -47,6 +48,34 @@ for (const [what, { settlements, says }] of Object.entries(kinds)) {
         expected.map(() => 'lost'),
       )
       assert.equal((await hand.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
+    }),
+  )
+}
+
+const perTenant = defineQueue<number>('mail', { limit: { key: (tenant) => tenant, concurrency: 1 } })
+
+for (const { what, definition, parts } of [
+  { what: 'who hand over to others, which goes in two parts', definition: perTenant, parts: 2 },
+  { what: 'without keys, which goes as one', definition: defineQueue<number>('mail'), parts: 1 },
+]) {
+  test(
+    `a settlement of many ${what}, is answered when it is asked again by its token`,
+    inHand(async (hand) => {
+      const payloads = Array.from({ length: 1_200 }, (_, n) => ({ payload: n % 600 }))
+      await hand.holdfast.queue(definition).enqueueMany(payloads)
+      await using far = await farStore(hand)
+      const jobs = await far.store.claim({ queues: ['mail'], max: 600, leaseMs: hour, worker: 'w' })
+      const requests = jobs.map(({ id, fence }) => ({ id, fence, settlement: done, retryDelayMs: 0 }))
+      const landed = async () => Number((await hand.rows('select count(*) as parts from holdfast.flush'))[0]?.['parts'])
+      const before = await landed()
+      const token = randomUUID()
+      await landUnheard(far, requests, 'settle_done', token)
+      const expected = Array(600).fill('done')
+      assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), expected)
+      assert.equal((await landed()) - before, parts)
+      assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), expected, 'and again')
+      const { done: ended, ready, held, running } = await hand.holdfast.stats()
+      assert.deepEqual({ ended, ready, held, running }, { ended: 600, ready: 600, held: 0, running: 0 })
     }),
   )
 }

@@ -183,8 +183,8 @@ export const variants: Readonly<Record<string, Variant>> = {
     patches: [
       {
         file: 'src/store/postgres/migrations/0004-settle.ts',
-        from: 'from gone g group by v_queues[g.i]\n    ),\n    told',
-        to: 'from gone g where random() < 0.9 group by v_queues[g.i]\n    ),\n    told',
+        from: 'from gone g group by v_queues[g.i]\n    ),\n    batched',
+        to: 'from gone g where random() < 0.9 group by v_queues[g.i]\n    ),\n    batched',
       },
     ],
   },

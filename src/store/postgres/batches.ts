@@ -23,10 +23,21 @@ import type {
   OpenedBatch,
   SteerRequest,
 } from '../store.ts'
-import { list } from './columns.ts'
+import { list, parseList } from './columns.ts'
 import { deadColumns, revive } from './control.ts'
 import type { Database, Row, Transaction } from './database.ts'
-import { addCarefully, addPlain, countReady, type Desk, isPlain, type Knocks, knocksOf } from './enqueue.ts'
+import {
+  addCarefully,
+  addPlain,
+  countReady,
+  created,
+  type Desk,
+  isPlain,
+  type Knocks,
+  knocksOf,
+  plainColumns,
+} from './enqueue.ts'
+import { patiently } from './failures.ts'
 
 /** Items that are touched in one transaction. */
 const stepMax = 1_000
@@ -115,9 +126,35 @@ export async function openBatch(desk: Desk, settings: BatchSettings): Promise<Op
   return { batch: batch.record, created: opened?.[1] === 't' }
 }
 
-export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
-  const no = desk.batches.knownNo(id) ?? (await findNo(desk, { id }))
-  if (no === null) return batchNotFound(id)
+export async function addItems(desk: Desk, request: ItemsRequest): Promise<ItemsAnswer> {
+  const no = desk.batches.knownNo(request.batch) ?? (await findNo(desk, { id: request.batch }))
+  if (no === null) return batchNotFound(request.batch)
+  return (isPlain(request) && (await addAtOnce(desk, no, request))) || addInTurn(desk, no, request)
+}
+
+const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)'
+
+/** In one call; null: nothing was done, and why is found out in turn. */
+async function addAtOnce(desk: Desk, no: number, { at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
+  const answer = await desk.lanes.withLanes(async () => {
+    await desk.lanes.open(jobs, no)
+    const call = { text: insertItems, values: [no, at, ...plainColumns(desk.lanes, jobs, no), desk.db.now] }
+    const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
+    return desk.db.land(call, ([row]) => read(row?.[0]), read)
+  })
+  if (answer === null) return null
+  desk.announce(countReady(jobs.filter(isDue)))
+  await desk.attend({ lists: answer.lists ?? [] })
+  return { submitted: answer.submitted, enqueued: jobs.map(created) }
+}
+
+/** What `holdfast.add_items` tells; see there. */
+interface AddedAtOnce {
+  readonly submitted: number
+  readonly lists: readonly number[] | null
+}
+
+async function addInTurn(desk: Desk, no: number, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
   let added: readonly NewJob[] = []
   let knocks: Knocks = {}
   const add = async (tx: Transaction): Promise<ItemsAnswer> => {
@@ -144,10 +181,13 @@ export async function addItems(desk: Desk, { batch: id, at, jobs }: ItemsRequest
     return desk.db.transact(add)
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
-  const created = added.filter((_, i) => answer.enqueued[i]?.status === 'created')
-  desk.announce(countReady(created.filter(({ delayMs, runAt }) => delayMs === 0 && runAt === null)))
+  desk.announce(countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && isDue(job))))
   await desk.attend(knocks)
   return answer
+}
+
+function isDue({ delayMs, runAt }: NewJob): boolean {
+  return delayMs === 0 && runAt === null
 }
 
 interface Added extends Knocks {
@@ -157,7 +197,7 @@ interface Added extends Knocks {
 async function addTo(tx: Transaction, { lanes }: Desk, no: number, jobs: readonly NewJob[]): Promise<Added> {
   if (!isPlain({ jobs })) return { enqueued: await addCarefully(tx, lanes, jobs, no), ...knocksOf(lanes, jobs, no) }
   const lists = await addPlain(tx, lanes, jobs, no)
-  return { enqueued: jobs.map(({ id }) => ({ id, status: 'created' })), lists }
+  return { enqueued: jobs.map(created), lists }
 }
 
 async function findNo(desk: Desk, name: BatchName): Promise<number | null> {
@@ -393,7 +433,10 @@ async function remove(desk: Desk, no: number, { withItems }: { readonly withItem
 
 /** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
 export async function attendBatches(desk: Desk, nos: readonly number[]): Promise<void> {
-  for (const batch of await readNos(desk.db, [...new Set(nos)])) {
+  if (nos.length === 0) return
+  const asked = [list([...new Set(nos)]), foldFrom]
+  const [row] = await patiently(() => desk.db.hot('select holdfast.batches_to_attend($1, $2)', asked))
+  for (const batch of await readNos(desk.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
     if (isFinished(batch) || givesUp(batch)) await decide(desk, batch)
     else if (changes > foldFrom && record.finishedAt === null) await fold(desk.db, no)

@@ -13,13 +13,19 @@ import { toFence, tokenOf } from './fence.ts'
 import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
 
+interface OpenClaim {
+  /** How many of its jobs are not settled yet. */
+  left: number
+  readonly haveGates: boolean
+}
+
 export class Claims {
   readonly #db: Database
   readonly #lanes: Lanes
   readonly #batches: BatchNames
   readonly #inFlight = new Map<string, Promise<unknown>>()
-  /** How many jobs of each claim made here are not settled yet. */
-  readonly #open = new Map<string, number>()
+  /** Claims made here that are not settled yet. */
+  readonly #open = new Map<string, OpenClaim>()
   #finished: string[] = []
 
   constructor(db: Database, lanes: Lanes, batches: BatchNames) {
@@ -50,7 +56,7 @@ export class Claims {
     const rows = await patiently(() => this.#healing(() => this.#db.hot(select, values)))
     const jobs: ClaimedJob[] = []
     for (const row of rows) jobs.push(...(await this.#toClaimed(token, row)))
-    if (jobs.length > 0) this.#open.set(token, jobs.length)
+    if (jobs.length > 0) this.#open.set(token, { left: jobs.length, haveGates: rows.some((row) => row[12] === 't') })
     return jobs
   }
 
@@ -76,10 +82,18 @@ export class Claims {
       const token = tokenOf(fences[at] as string)
       const from = at
       while (fences[at]?.startsWith(token)) at++
-      const left = (this.#open.get(token) ?? 0) - (at - from)
-      if (left > 0) this.#open.set(token, left)
-      else if (this.#open.delete(token)) this.#finished.push(token)
+      const open = this.#open.get(token)
+      if (!open) continue
+      open.left -= at - from
+      if (open.left > 0) continue
+      this.#open.delete(token)
+      this.#finished.push(token)
     }
+  }
+
+  /** Whether some who were claimed with this one, here, have to pass a gate: the same until it is forgotten. */
+  haveGates(fence: string): boolean {
+    return this.#open.get(tokenOf(fence))?.haveGates === true
   }
 
   async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {

@@ -113,7 +113,7 @@ export function keyOf(gate: string | null | undefined): string | null {
   return gate == null ? null : gate.slice(gate.indexOf(':') + 1)
 }
 
-function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
+export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
@@ -215,7 +215,7 @@ export async function enqueueIn(
   return answer as EnqueueAnswer
 }
 
-function created({ id }: NewJob): Enqueued {
+export function created({ id }: NewJob): Enqueued {
   return { id, status: 'created' }
 }
 

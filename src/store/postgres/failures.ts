@@ -105,6 +105,11 @@ function tableOf(error: unknown): unknown {
   return (error as { table?: unknown }).table
 }
 
+/** The same where another part of the call has landed. */
+export function afterAnotherPart(error: unknown): unknown {
+  return isHoldfastError(error) && error.code === 'STORE_UNAVAILABLE' ? unavailable(error.cause, true) : error
+}
+
 function unavailable(cause: unknown, mayHaveLanded: boolean): HoldfastError {
   if (isDenied(cause)) return lacksGrant(cause)
   // Where a host has several addresses, what was wrong with each of them is inside.

@@ -264,7 +264,9 @@ class PostgresStore implements Store {
   }
 
   async settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
-    const answers = await settle(this.#desk, requests, token)
+    const [first] = requests
+    const haveGates = first !== undefined && this.#claims.haveGates(first.fence)
+    const answers = await settle(this.#desk, requests, { token, haveGates })
     const landed = requests.filter((_, i) => answers[i] !== 'lost' && !isRefused(answers[i]))
     this.#claims.forget(landed.map(({ fence }) => fence))
     return answers

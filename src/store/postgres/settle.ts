@@ -15,20 +15,34 @@ import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store
 import { optionalTexts } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
 import { addCarefully, addPlain, type Desk, isPlain, type Knocks, knocksOf } from './enqueue.ts'
-import { isDiskFull } from './failures.ts'
+import { afterAnotherPart, isDiskFull } from './failures.ts'
 import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 import { changesSession } from './statement.ts'
 
-export async function settle(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+export interface SettleOptions {
+  /** Of the caller, who may ask again. */
+  readonly token: string | undefined
+  /** Some of these jobs hand over to others. */
+  readonly haveGates: boolean
+}
+
+export async function settle(
+  desk: Desk,
+  requests: readonly SettleRequest[],
+  { token, haveGates }: SettleOptions,
+): Promise<SettleAnswer[]> {
   if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests, token)
   if (new Set(requests.map(({ fence }) => fence)).size < requests.length) return settleInTurn(desk, requests, token)
-  if (requests.every(isPlainlyDone)) return settleDone(desk, requests, token)
+  if (requests.every(isPlainlyDone)) return settleDone(desk, requests, { token, haveGates })
   // Without effects, and each hold once: nothing tells in which order jobs were settled.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
   const answers = new Map<SettleRequest, SettleAnswer>()
-  const answered = [await settleInTurn(desk, rest, token), done.length > 0 ? await settleDone(desk, done, token) : []]
+  const answered = [
+    await settleInTurn(desk, rest, token),
+    done.length > 0 ? await settleDone(desk, done, { token, haveGates }) : [],
+  ]
   for (const [i, part] of [rest, done].entries()) {
     part.forEach((request, j) => {
       answers.set(request, answered[i]?.[j] as SettleAnswer)
@@ -37,8 +51,10 @@ export async function settle(desk: Desk, requests: readonly SettleRequest[], tok
   return requests.map((request) => answers.get(request) as SettleAnswer)
 }
 
+type Part = 'done' | 'first half' | 'second half' | 'in turn'
+
 /** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
-function flushOf(token: string | undefined, part: 'done' | 'in turn'): string | undefined {
+function flushOf(token: string | undefined, part: Part): string | undefined {
   if (token === undefined) return undefined
   return createHash('sha256').update(`${part} ${token}`).digest('hex').slice(0, 32)
 }
@@ -67,7 +83,45 @@ function costsOf(settlement: Settlement): Costs | null {
 
 const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 
-async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+/**
+ * So many jobs, if they hand over to others, go as two calls at the same time: to hand over costs the server twice as much as
+ * the rest of a settlement. Jobs of 1,000 keys were drained in 30 µs each instead of 34; jobs without keys, so, in 14 instead of 13.
+ */
+const halvesFrom = 500
+
+/** Where all are lost, they may have landed the other way: whoever asks again does so when it is forgotten that they had gates. */
+async function settleDone(
+  desk: Desk,
+  requests: readonly SettleRequest[],
+  { token, haveGates }: SettleOptions,
+): Promise<SettleAnswer[]> {
+  if (requests.length < halvesFrom) return settleAtOnce(desk, requests, token)
+  const [way, other] = haveGates ? [settleInHalves, settleAtOnce] : [settleAtOnce, settleInHalves]
+  const answers = await way(desk, requests, token)
+  const mayHaveLanded = token !== undefined && answers.every((answer) => answer === 'lost')
+  return mayHaveLanded ? other(desk, requests, token) : answers
+}
+
+/** Where one half fails, all are told that they may have landed. */
+async function settleInHalves(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+  const middle = requests.length >> 1
+  const halves = await Promise.allSettled([
+    settleAtOnce(desk, requests.slice(0, middle), token, 'first half'),
+    settleAtOnce(desk, requests.slice(middle), token, 'second half'),
+  ])
+  const hasLanded = halves.some(({ status }) => status === 'fulfilled')
+  return halves.flatMap((half) => {
+    if (half.status === 'rejected') throw hasLanded ? afterAnotherPart(half.reason) : half.reason
+    return half.value
+  })
+}
+
+async function settleAtOnce(
+  desk: Desk,
+  requests: readonly SettleRequest[],
+  token?: string,
+  part: Part = 'done',
+): Promise<SettleAnswer[]> {
   const { columns, order } = holdColumns(requests)
   const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
   const remarks = order.map((i) => encodeRemarks(remarksOf((requests[i] as SettleRequest).settlement)))
@@ -76,11 +130,12 @@ async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?
     values: [...columns, optionalTexts(results), optionalTexts(remarks), desk.db.now],
   }
   const read = (json: string | null | undefined) => (json == null ? nothingTold : JSON.parse(json)) as DoneAnswer
-  const told = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush: flushOf(token, 'done') })
+  const told = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush: flushOf(token, part) })
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
   for (const turn of told.lost ?? []) answers[order[turn - 1] as number] = 'lost'
   if (told.limited) desk.announce(new Map(told.limited.map((queue) => [queue, requests.length])))
-  await desk.attend(told)
+  if (told.ready) desk.announce(new Map(Object.entries(told.ready)))
+  await desk.attend({ lists: told.lists ?? [], batches: told.batches ?? [] })
   return answers
 }
 
@@ -88,6 +143,7 @@ async function settleDone(desk: Desk, requests: readonly SettleRequest[], token?
 interface DoneAnswer extends Knocks {
   readonly lost?: readonly number[] | null
   readonly limited?: readonly string[] | null
+  readonly ready?: Readonly<Record<string, number>> | null
 }
 
 const nothingTold: DoneAnswer = {}

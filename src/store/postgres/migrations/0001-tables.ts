@@ -237,6 +237,7 @@ create table holdfast.knock_list ( -- knocks of one call at up to 200 gates
   ords bigint[] -- of each gate; null: nobody came
 );
 create index knock_list_xid on holdfast.knock_list (xid);
+alter table holdfast.knock_list set (toast_tuple_target = 8160); -- written as they are: a tenth of what compressing them took
 
 create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
   gate text collate "C" not null,

@@ -96,7 +96,8 @@ end $holdfast$;
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
   p_finished uuid[], p_now bigint)
 returns table (lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
-  attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text)
+  attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
+  have_gates boolean)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
@@ -309,6 +310,7 @@ begin
       lane := v_lane;
       started_at := v_now;
       expires_at := v_now + p_lease_ms;
+      have_gates := v_gates is not null;
       return next;
       v_total := v_total + v_taken;
       v_left := v_left - v_taken;
@@ -382,7 +384,8 @@ end $holdfast$;
 -- A claim that was sent again: the same jobs, as far as they are still held, for the full time again.
 create function holdfast.claim_again(p_token uuid, p_lease_ms bigint, p_now bigint)
 returns table (lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
-  attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text)
+  attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
+  have_gates boolean)
 language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
@@ -395,7 +398,7 @@ begin
            array_agg(t.attempts order by t.no, t.turn), array_agg(t.max_attempts order by t.no, t.turn),
            array_agg(t.created_at order by t.no, t.turn), array_agg(t.timeout_ms order by t.no, t.turn),
            string_agg(coalesce(t.headers, ''), e'\\x1e' order by t.no, t.turn),
-           string_agg(t.payload, e'\\x1e' order by t.no, t.turn)
+           string_agg(t.payload, e'\\x1e' order by t.no, t.turn), count(t.gate) > 0
       from (select l.no, u.turn, l.started_at, j.*
               from holdfast.lease l
              cross join lateral unnest(l.xids, l.ords) with ordinality u(xid, ord, turn)

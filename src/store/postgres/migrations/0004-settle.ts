@@ -38,6 +38,7 @@ const dropDone = tellDone().slice(1)
 
 function tellDone(): string {
   const holdsKey = `filter (where g.dedup_scope in ('live', 'waiting'))`
+  const leaves = 'filter (where g.gate is not null)'
   const freesKey = 'filter (where g.idempotency_key is not null and v_keep_until[g.i] <= v_now)'
   return `,
     counted as (
@@ -50,14 +51,6 @@ function tellDone(): string {
       select v_batches[g.i], pg_current_xact_id(), -count(*), count(*)
         from gone g where v_batches[g.i] > 0 group by v_batches[g.i]
     ),
-    knocked as (
-      insert into holdfast.knock_list (no, xid, gates, gone)
-      select nextval('holdfast.number'), pg_current_xact_id(), array_agg(k.gate), array_agg(k.gone)
-        from (select g.gate, count(*) as gone, (row_number() over (order by g.gate) - 1) / 200 as part
-                from gone g where g.gate is not null group by g.gate) k
-       group by k.part
-      returning no
-    ),
     told as (
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
       select pg_current_xact_id(), v_now, v_queues[g.i], 'done', count(*), array_agg(g.id)
@@ -66,14 +59,15 @@ function tellDone(): string {
     select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
            array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]),
-           (select jsonb_agg(k.no) from knocked k)
-      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_lists
+           array_agg(g.gate) ${leaves}, array_agg(g.i) ${leaves}
+      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_gates, v_through
       from gone g;`
 }
 
 const freeKeys = `
     v_landed := v_landed || v_gone;
-    v_knocked := v_knocked || coalesce(v_lists, '[]');
+    v_left := v_left || v_gates;
+    v_left_i := v_left_i || v_through;
     if p_remarks is not null then
       perform holdfast.note(v_items, array(select p_remarks[u.turn] from unnest(v_gone) with ordinality u(turn, n) order by u.n));
     end if;
@@ -150,6 +144,7 @@ declare
   v_queues int[];
   v_priorities smallint[];
   v_batches int[];
+  v_key_most int[];
   v_limited text[];
   v_keep_until bigint[];
   v_keep_class smallint[];
@@ -169,8 +164,11 @@ declare
   v_once_keys text[];
   v_once_seqs bigint[];
   v_items int[]; -- the batches of those that are gone
-  v_lists jsonb;
-  v_knocked jsonb := '[]';
+  v_gates text[];
+  v_left text[]; -- the gates of those that are gone
+  v_through int[];
+  v_left_i int[];
+  v_handed jsonb;
   v_landed int[] := '{}';
   v_lost int[];
   v_answer text;
@@ -180,8 +178,10 @@ begin
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
          array_agg(holdfast.keep_class(q.retain_done_ms)), array_agg(l.batch),
-         array_agg(distinct q.name) filter (where q.max_running is not null or l.batch > 0)
-    into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class, v_batches, v_limited
+         array_agg(case when q.key_max_starts is null then q.key_max_running end),
+         array_agg(distinct q.name) filter (where q.max_running is not null or exists (
+           select from holdfast.batch b where b.no = nullif(l.batch, 0) and b.concurrency is not null))
+    into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class, v_batches, v_key_most, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
   for v_stretch in 1 .. case when cardinality(p_firsts) <= v_few then cardinality(p_firsts) else 0 end loop
@@ -221,9 +221,13 @@ begin
     select array_agg(n.turn) into v_lost
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
-  if v_lost is not null or v_limited is not null or v_knocked <> '[]' then
-    v_answer := jsonb_build_object('lost', v_lost, 'lists', v_knocked,
-      'batches', to_jsonb(array(select distinct u from unnest(v_batches) u where u > 0)), 'limited', v_limited)::text;
+  if v_left is not null then -- last, because nobody may be waited for after it
+    v_handed := holdfast.hand_over(v_left, array(select v_queues[i] from unnest(v_left_i) i), array(select v_key_most[i] from unnest(v_left_i) i), v_now);
+  end if;
+  v_batches := array(select distinct u from unnest(v_batches) u where u > 0);
+  if v_lost is not null or v_limited is not null or v_handed is not null or cardinality(v_batches) > 0 then
+    v_answer := jsonb_build_object('lost', v_lost, 'lists', v_handed -> 'lists', 'ready', v_handed -> 'ready',
+      'batches', to_jsonb(v_batches), 'limited', v_limited)::text;
   end if;
   perform holdfast.land(p_flush, v_now, v_answer);
   return v_answer;

@@ -88,7 +88,7 @@ begin
   moved as (
     update holdfast.job j
        set lane = t.lane, ready_xid = case when t.ready and not t.held then pg_current_xact_id() end, is_held = t.held,
-           ord = case when t.held then holdfast.line_place(t.priority, t.lane & 1 = 1) else t.number end,
+           ord = case when t.held then holdfast.line_place(t.priority, t.lane & 1 = 1, t.number) else t.number end,
            run_at = t."runAt", attempts = t.attempts, freed = t.freed, past = t.past, woken = false
       from turn t
      where j.ctid = t.spot
@@ -270,8 +270,10 @@ begin
         select o.lane into v_lane from holdfast.queue q
          cross join lateral holdfast.open_lanes(array[q.name], array[v_ended.priority], 0, 0) o where q.no = v_ended.queue;
       end if;
-      v_ord := case when v_ended.gate is null then nextval('holdfast.number')
-                    else holdfast.line_place(v_ended.priority, false) end;
+      v_ord := nextval('holdfast.number');
+      if v_ended.gate is not null then
+        v_ord := holdfast.line_place(v_ended.priority, false, v_ord);
+      end if;
       insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
         dedup_key, dedup_scope, idempotency_key, past, gate, headers, payload)
       values (v_ended.seq, v_ord, case when v_ended.gate is null then pg_current_xact_id() end, v_ended.gate is not null,

@@ -33,7 +33,7 @@ begin
       update holdfast.job j
          set ready_xid = case when j.gate is null then pg_current_xact_id() end, is_held = j.gate is not null,
              ord = case when j.gate is null then t.ord else holdfast.line_place(
-                     (select l.priority from holdfast.lane l where l.no = j.lane & ~1), false) end,
+                     (select l.priority from holdfast.lane l where l.no = j.lane & ~1), false, t.ord) end,
              run_at = p_now
         from turn t where j.ctid = t.spot
       returning j.id, j.lane, j.is_held, j.gate, j.ord

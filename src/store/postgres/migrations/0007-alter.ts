@@ -53,10 +53,12 @@ create function holdfast.delete_ended(p_id uuid, p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_deleted bigint;
+  v_batches int[];
+  v_remarks text[];
 begin
   with gone as (
     delete from holdfast.ended e where e.id = p_id
-    returning e.queue, e.seq, e.state, e.batch, e.dedup_key, e.idempotency_key
+    returning e.queue, e.seq, e.state, e.batch, e.remarks, e.dedup_key, e.idempotency_key
   ),
   batched as (
     insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
@@ -82,7 +84,8 @@ begin
     select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
       from gone g where holdfast.is_watched(p_now) group by g.queue
   )
-  select count(*) into v_deleted from gone;
+  select count(*), array_agg(g.batch), array_agg(g.remarks) into v_deleted, v_batches, v_remarks from gone g;
+  perform holdfast.note(v_batches, v_remarks, -1);
   return v_deleted;
 end $holdfast$;
 
@@ -95,6 +98,8 @@ declare
   v_all int[];
   v_ids uuid[];
   v_queue int;
+  v_batches int[];
+  v_remarks text[];
 begin
   select q.no into v_queue from holdfast.queue q where q.name = p_queue;
   if p_state in ('held', 'ready', 'scheduled') then
@@ -125,7 +130,7 @@ begin
   gone as (
     delete from holdfast.ended e using oldest s
      where e.queue = v_queue and e.state = p_state and e.finished_at = s.finished_at and e.seq = s.seq
-    returning e.id, e.seq, e.batch, e.dedup_key, e.idempotency_key
+    returning e.id, e.seq, e.batch, e.remarks, e.dedup_key, e.idempotency_key
   ),
   batched as (
     insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
@@ -151,8 +156,10 @@ begin
     select pg_current_xact_id(), p_now, v_queue, 'deleted', count(*), array_agg(g.id)
       from gone g where holdfast.is_watched(p_now) having count(*) > 0
   )
-  select count(*), to_jsonb(coalesce(array_agg(distinct g.batch) filter (where g.batch is not null), '{}'))
-    into deleted, batches from gone g;
+  select count(*), to_jsonb(coalesce(array_agg(distinct g.batch) filter (where g.batch is not null), '{}')),
+         array_agg(g.batch), array_agg(g.remarks)
+    into deleted, batches, v_batches, v_remarks from gone g;
+  perform holdfast.note(v_batches, v_remarks, -1);
   return next;
 end $holdfast$;
 `

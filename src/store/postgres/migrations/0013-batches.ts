@@ -35,19 +35,21 @@ language sql stable as $holdfast$
     from holdfast.batch_tally t where t.batch = p_batch and t.xid >= holdfast.low_batch(p_batch)
 $holdfast$;
 
--- What came of items that have ended, by what was said of each.
-create function holdfast.note(p_batches int[], p_remarks text[]) returns void language plpgsql as $holdfast$
+-- What came of items that have ended, by what was said of each; taken back (-1) where they are deleted. What they cost stays.
+create function holdfast.note(p_batches int[], p_remarks text[], p_change int default 1) returns void
+language plpgsql as $holdfast$
 begin
   insert into holdfast.batch_note (batch, xid, kind, label, amount)
   select n.batch, pg_current_xact_id(), n.kind, n.label, sum(n.amount)
     from (select u.batch, u.remarks::jsonb as said from unnest(p_batches, p_remarks) u(batch, remarks)
            where u.batch > 0 and u.remarks is not null) r
    cross join lateral (
-     select r.batch, k.kind, r.said ->> k.kind as label, 1::float8 as amount
+     select r.batch, k.kind, r.said ->> k.kind as label, p_change::float8 as amount
        from (values ('outcome'), ('warning')) k(kind) where r.said ->> k.kind is not null
       union all
      select r.batch, 'cost', c.key, c.value::float8
        from jsonb_each_text(case jsonb_typeof(r.said -> 'costs') when 'object' then r.said -> 'costs' else '{}' end) c
+      where p_change > 0
    ) n
    group by n.batch, n.kind, n.label;
 end $holdfast$;
@@ -86,12 +88,26 @@ language sql stable as $holdfast$
          b.retry_until, b.reason, c.waiting, c.running, c.done, c.dead, c.cancelled, c.changes,
          (select jsonb_agg(jsonb_build_array(n.kind, n.label, n.amount))::text
             from (select t.kind, t.label, sum(t.amount) as amount from holdfast.batch_note t
-                   where t.batch = b.no and t.xid >= holdfast.low_note(b.no) group by t.kind, t.label) n)
+                   where t.batch = b.no and t.xid >= holdfast.low_note(b.no) group by t.kind, t.label
+                  having t.kind = 'cost' or sum(t.amount) <> 0) n)
     from unnest(p_nos) with ordinality u(no, turn)
     join holdfast.batch b on b.no = u.no and not b.is_deleted
    cross join lateral holdfast.batch_counts(b.no) c
    order by u.turn
 $holdfast$;
+
+-- Of these, which must be looked at: those where no item is left, or so many changes that they should be added up, or with a share of
+-- items that may fail. Whoever settled asks each time: 0.1 ms, where to read them took 0.8.
+create function holdfast.batches_to_attend(p_nos int[], p_changes int) returns int[] language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  return array(
+    select b.no from unnest(p_nos) u(no)
+     cross join lateral (select * from holdfast.batch where no = u.no offset 0) b
+     cross join lateral holdfast.batch_counts(b.no) c
+     where b.finished_at is null and (c.waiting + c.running = 0 or c.changes > p_changes or b.fail_share is not null));
+end $holdfast$;
 
 -- Makes one, or finds the one that has its key.
 create function holdfast.open_batch(p_id uuid, p_name text, p_key text, p_concurrency int, p_fail_share float8,
@@ -138,6 +154,35 @@ begin
   if p_created > 0 then
     insert into holdfast.batch_tally (batch, xid, waiting) values (p_no, pg_current_xact_id(), p_created);
   end if;
+end $holdfast$;
+
+-- The same in one call, for items that nothing can refuse: answers how many were submitted then, and which lists of knocks are to be
+-- attended to. Null: nothing was done, for some of them are there, or the batch takes none. (As a transaction of nine calls an item
+-- took 15 µs, so 10: while one call is under way the next items are prepared, and nobody would hear the answers in between.)
+create function holdfast.add_items(p_flush uuid, p_no int, p_at bigint, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint)
+returns text language plpgsql set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_batch record;
+  v_now bigint;
+  v_lists text;
+  v_answer text;
+begin
+  select * into v_batch from holdfast.begin_items(p_no);
+  if exists (select from holdfast.flush f where f.id = p_flush) then
+    raise exception 'these items have landed before' using errcode = 'HF004';
+  end if;
+  if v_batch.submitted is null or p_at <> v_batch.submitted or v_batch.is_closed or v_batch.is_cancelled then
+    return null;
+  end if;
+  v_now := holdfast.now_ms(p_now);
+  v_lists := holdfast.enqueue_plain(null, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats,
+    p_gates, v_now);
+  v_batch.submitted := v_batch.submitted + case when p_at is null then 0 else cardinality(p_ids) end;
+  perform holdfast.end_items(p_no, v_batch.submitted, cardinality(p_ids));
+  v_answer := jsonb_build_object('submitted', v_batch.submitted, 'lists', v_lists::jsonb)::text;
+  perform holdfast.land(p_flush, v_now, v_answer);
+  return v_answer;
 end $holdfast$;
 
 -- A batch whose row is locked may or may not be claimed from now on. Waits for claims that are at work there.

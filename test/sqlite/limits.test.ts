@@ -142,6 +142,19 @@ describe('limits of keys in SQLite', () => {
     assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
   })
 
+  test('who comes back with nobody in line before him is never held', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, settle, clock, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }])
+    await settle(await claim())
+    assert.equal((await claim()).length, 1)
+    clock.time += 2 * minute
+    const { rescued, admitted } = await store.sweep({ max: 10 })
+    assert.deepEqual({ rescued, admitted }, { rescued: 1, admitted: 0 })
+    assertCountsEqualRecount(db)
+  })
+
   test('who comes after a limit was raised stands behind those that wait', async () => {
     await using world = await storeWorld()
     const { define, enqueue, claim, db } = world

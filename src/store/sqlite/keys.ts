@@ -10,8 +10,8 @@
 // - how many of these run, for a rate, which must know who has yet to start. Only a claim can tell, so it is counted while
 //   the queue's keys have a rate and is 0 otherwise; a definition that sets a rate counts the leases (`countRunning`);
 // - whether somebody may stand in line. It is true from the first who does until there is room and nobody is found: the last
-//   of a line is let in like any other. So where it is false there is nobody, and where there is room it is not true for
-//   nothing. Time alone makes room where there is a rate, so there it is looked for each time.
+//   of a line is let in like any other. So where it is false there is nobody, and whoever comes and has room makes sure
+//   before he goes to stand behind nobody. Where there is a rate, time alone makes room, so there it is looked for each time.
 //
 // All this is kept for every job that has a key, whether or not there is a limit: one may be set later.
 
@@ -35,6 +35,8 @@ export interface KeyRow {
   admitted: number
   running: number
   hasLine: boolean
+  /** Somebody was seen in it since somebody was let in. */
+  isLineSure: boolean
   stored: KeyCounts | null
 }
 
@@ -126,6 +128,7 @@ export class Keys {
 
   /** Whether a job that comes now need not stand in line. */
   hasRoom(queue: QueueRow, row: KeyRow): boolean {
+    if (row.hasLine && !row.isLineSure && this.room(queue, row) > 0) this.#lookForLine(row)
     return !row.hasLine && this.room(queue, row) > 0
   }
 
@@ -150,6 +153,7 @@ export class Keys {
 
   #stand(queue: QueueRow, row: KeyRow, batch: number): void {
     row.hasLine = true
+    row.isLineSure = true
     this.#touched.add(row)
     this.#tx.count(queue, 'held', 1, batch)
   }
@@ -169,6 +173,7 @@ export class Keys {
   #lookForLine(row: KeyRow): void {
     const first = 'select 1 from holdfast_held where queue = ? and key = ? limit 1'
     row.hasLine = this.#tx.lines.get(first, row.queue, row.key) !== undefined
+    row.isLineSure = true
     this.#touched.add(row)
   }
 
@@ -218,6 +223,7 @@ export class Keys {
 
   #letIn(queue: QueueRow, row: KeyRow, [seq, priority, from, id, batch]: NextInLine | FirstInLine): void {
     this.#removeFromLine(row, { priority, ord: from })
+    row.isLineSure = false
     this.#tx.count(queue, 'held', -1, batch)
     const ord = place(this.#tx, from < 0)
     this.#tx.bare.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, this.#tx.now, seq)
@@ -328,7 +334,7 @@ export class Keys {
 function keep(rows: Map<string, KeyRow>, { no: queue }: QueueRow, tuple: KeyTuple | undefined, key: string): KeyRow {
   const [, admitted, running, has_line, due_at] = tuple ?? [key, 0, 0, 0, null]
   const stored = tuple ? { admitted, running, has_line, due_at } : null
-  const row = { queue, key, admitted, running, hasLine: has_line !== 0, stored }
+  const row = { queue, key, admitted, running, hasLine: has_line !== 0, isLineSure: has_line === 0, stored }
   rows.set(key, row)
   return row
 }

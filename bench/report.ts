@@ -1,6 +1,6 @@
 // What a benchmark hands back, and how it is shown: sections of lines, a line with the rounds of each of its columns.
 
-import { median, ratios, spread } from './statistics.ts'
+import { median, ratios, spreadPercent } from './statistics.ts'
 
 export type Unit = 'jobs/s' | 'ms' | 'µs' | 'bytes' | 'count' | 'ratio' | '1/s'
 
@@ -60,7 +60,8 @@ export function sectionData({ title, note, columns, units, ratio, lines }: Secti
 
 function figureCells(rounds: readonly number[] | undefined, unit: Unit): string[] {
   if (!rounds) return ['–', '']
-  return [figure(median(rounds), unit), rounds.length > 1 ? `±${Math.round(spread(rounds) * 100)} %` : '']
+  const percent = spreadPercent(rounds)
+  return [figure(median(rounds), unit), percent === null ? '' : `±${percent} %`]
 }
 
 function ratioCells(over: readonly number[] | undefined, under: readonly number[] | undefined): string[] {

@@ -15,9 +15,11 @@ export function quantile(values: readonly number[], q: number): number {
   return sorted[Math.max(0, Math.ceil(q * sorted.length) - 1)] as number
 }
 
-/** Half the distance between the best and the worst round, as a share of the median. */
-export function spread(values: readonly number[]): number {
-  return (Math.max(...values) - Math.min(...values)) / 2 / median(values)
+/** Half the distance between the best and the worst round, in percent of the median; null where there is no share of it. */
+export function spreadPercent(values: readonly number[]): number | null {
+  const middle = median(values)
+  if (values.length < 2 || middle === 0) return null
+  return Math.round(Math.abs((Math.max(...values) - Math.min(...values)) / 2 / middle) * 100)
 }
 
 /** Round by round, because what slows one side of a round down slows the other too. */

@@ -1,7 +1,7 @@
 // `docs/benchmarks.md`: all of it is made from the results, so that no figure can be of another run. What is said about them
 // stands here, and where a peer is ahead the page says so by itself.
 
-import { median, spread } from '../statistics.ts'
+import { median, spreadPercent } from '../statistics.ts'
 import { charts, namesOf } from './charts.ts'
 import { type ContenderName, contenderOf } from './contenders.ts'
 import {
@@ -71,7 +71,8 @@ function figureTable(figure: Figure, result: Result): string {
 function cell(figure: Figure, { measure, unit }: Column, result: Result, name: ContenderName): string {
   const rounds = figuresOf(result, measure, name).map((value) => inUnit(value, unit))
   if (rounds.length > 0) {
-    const around = rounds.length > 1 ? ` ± ${Math.round(Math.abs(spread(rounds)) * 100)} %` : ''
+    const percent = spreadPercent(rounds)
+    const around = percent === null ? '' : ` ± ${percent} %`
     return `${figureText(median(rounds), unit)}${around}`
   }
   if (figure.id !== 'recovery' || result.rounds[measure]?.[name] === undefined) return '–'

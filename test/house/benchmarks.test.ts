@@ -45,6 +45,12 @@ describe('the page', () => {
     )
   })
 
+  test('says how far rounds lay apart, but not as a share of nothing', () => {
+    const text = page({ single: singleResult({ postgres: [10_000, 12_000, 11_000], graphile: [0, 0, 0] }) })
+    assert.match(text, /\| 11\.0k ± 9 % \|/)
+    assert.doesNotMatch(text, /± (NaN|Infinity)/)
+  })
+
   test('says so where none is', () => {
     const text = page({ single: singleResult({ postgres: [30_000], 'bullmq-always': [20_000] }) })
     assert.match(text, /Nobody is ahead of Holdfast/)

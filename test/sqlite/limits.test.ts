@@ -104,12 +104,116 @@ describe('limits of keys in SQLite', () => {
     assert.equal((await claim()).length, 2)
   })
 
+  test('a rate that is set while jobs wait and run counts those that have yet to start', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, settle, clock, db } = world
+    const rate = { count: 4, windowMs: 1_000 }
+    await define({ keyLimit: { concurrency: 3, rate: null } })
+    await enqueue(Array.from({ length: 12 }, (_, i) => ({ limitKey: i < 10 ? 'k' : 'other' })))
+    const [first, ...others] = await claim(1)
+    assert.ok(first && others.length === 0)
+    await define({ keyLimit: { concurrency: null, rate } })
+    assertCountsEqualRecount(db)
+    await store.sweep({ max: 100 })
+    assertCountsEqualRecount(db)
+    assert.equal((await claim()).length, 6, 'four of its key, two of which were ready before, and two of the other')
+    await settle([first])
+    assertCountsEqualRecount(db)
+    assert.equal((await claim()).length, 0)
+    await define({ keyLimit: { concurrency: null, rate: null } })
+    assertCountsEqualRecount(db)
+    await define({ keyLimit: { concurrency: null, rate } })
+    assertCountsEqualRecount(db)
+    clock.time += 1_001
+    await store.sweep({ max: 100 })
+    assert.equal((await claim()).length, 4)
+    assertCountsEqualRecount(db)
+  })
+
+  test('a key of whose line the last was let in is forgotten when he ends, also where a rate leaves no room', async () => {
+    await using world = await storeWorld()
+    const { define, enqueue, claim, settle, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }])
+    await settle(await claim())
+    await define({ keyLimit: { concurrency: 1, rate: { count: 1, windowMs: 1_000 } } })
+    await settle(await claim())
+    assertCountsEqualRecount(db)
+    assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
+  })
+
+  test('who comes back with nobody in line before him is never held', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, settle, clock, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }])
+    await settle(await claim())
+    assert.equal((await claim()).length, 1)
+    clock.time += 2 * minute
+    const { rescued, admitted } = await store.sweep({ max: 10 })
+    assert.deepEqual({ rescued, admitted }, { rescued: 1, admitted: 0 })
+    assertCountsEqualRecount(db)
+  })
+
+  test('who comes after a limit was raised stands behind those that wait', async () => {
+    await using world = await storeWorld()
+    const { define, enqueue, claim, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue(['a', 'b', 'c'].map((payload) => ({ payload, limitKey: 'k' })))
+    await define({ keyLimit: { concurrency: 9, rate: null } })
+    await enqueue([{ payload: 'd', limitKey: 'k' }])
+    assert.equal((await claim()).map(({ payload }) => payload).join(''), 'abcd')
+    assertCountsEqualRecount(db)
+  })
+
+  test('where jobs are claimed, and where one goes and the next is let in, nothing of a key is written', async () => {
+    await using world = await storeWorld()
+    const { define, enqueue, claim, settle, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue(Array.from({ length: 30 }, (_, i) => ({ limitKey: `k${i % 3}` })))
+    db.exec('create table written (key text)')
+    for (const [verb, row] of Object.entries({ insert: 'new', update: 'new', delete: 'old' })) {
+      db.exec(
+        `create trigger ${verb}s after ${verb} on holdfast_key begin insert into written values (${row}.key); end`,
+      )
+    }
+    const written = () => db.prepare('select key from written').all().length
+    for (let round = 0; round < 9; round++) {
+      const jobs = await claim()
+      assert.equal(jobs.length, 3)
+      await settle(jobs)
+      await enqueue([{ limitKey: 'k0' }])
+    }
+    assert.equal(written(), 0)
+    assertCountsEqualRecount(db)
+  })
+
+  test('who stands in a line without being a job is found by a sweep, and keeps nobody', async () => {
+    await using world = await storeWorld()
+    const { store, define, enqueue, claim, settle, db } = world
+    await define({ keyLimit: { concurrency: 1, rate: null } })
+    await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }, { limitKey: 'l' }])
+    db.exec(
+      `insert into holdfast_held (queue, key, priority, ord, seq) values (1, 'k', 0, 1, 999), (1, 'l', 0, 1, 999)`,
+    )
+    db.exec(`update holdfast_key set has_line = 1`)
+    db.exec(`update holdfast_queue set held = held + 2`)
+    await settle(await claim())
+    await store.sweep({ max: 10 })
+    await settle(await claim())
+    await store.sweep({ max: 10 })
+    assertCountsEqualRecount(db)
+    const [stats] = await store.stats()
+    assert.deepEqual([stats?.counts.done, stats?.counts.held], [3, 0])
+    assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
+  })
+
   test('a line whose count was damaged is counted again by a sweep, and let in', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
     await enqueue([{ limitKey: 'k' }, { limitKey: 'k' }, { limitKey: 'k' }])
-    db.exec('update holdfast_key set held = 9, ready = 0, due_at = 0')
+    db.exec('update holdfast_key set admitted = 0, due_at = 0')
     await store.sweep({ max: 10 })
     const jobs = await claim()
     assert.equal(jobs.length, 2, 'one more than the limit, because the damage said that nobody had room')

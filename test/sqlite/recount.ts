@@ -42,14 +42,19 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
       'counts equal a recount',
     )
     assert.deepEqual(
-      rows('select queue, key, held, ready, running from holdfast_key order by queue, key'),
+      rows('select queue, key, admitted, running from holdfast_key order by queue, key'),
       rows(
-        `${listed} select j.queue, j.limit_key as key, sum(l.state = 'held') as held, sum(l.state = 'ready') as ready,
-                          sum(l.state = 'running') as running
-           from listed l join holdfast_job j on j.seq = l.seq
+        `${listed} select j.queue, j.limit_key as key, sum(l.state <> 'held') as admitted,
+                          sum(l.state = 'running' and q.key_max_starts is not null) as running
+           from listed l join holdfast_job j on j.seq = l.seq join holdfast_queue q on q.no = j.queue
           where j.limit_key is not null and l.state in ('held', 'ready', 'running') group by 1, 2 order by 1, 2`,
       ),
       'limit keys count what there is',
+    )
+    assert.deepEqual(
+      rows('select queue, key from holdfast_held except select queue, key from holdfast_key where has_line = 1'),
+      [],
+      'lines that nobody would look at',
     )
     assert.deepEqual(
       rows('select no, waiting, running from holdfast_batch order by no'),

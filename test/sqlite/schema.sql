@@ -133,9 +133,9 @@ CREATE INDEX holdfast_job_by_id on holdfast_job (id);
 CREATE TABLE holdfast_key ( -- keys that jobs have which are held, ready or running
   queue integer not null,
   key text not null,
-  held integer not null,
-  ready integer not null,
-  running integer not null,
+  admitted integer not null, -- ready or running
+  running integer not null, -- of these; counted while the queue's keys have a rate, and 0 otherwise
+  has_line integer not null, -- whether some may be held
   due_at integer, -- when there is room by time alone
   primary key (queue, key)
 ) strict, without rowid;

@@ -38,8 +38,8 @@ function admitTo(tx: Transaction, { queue: no, key }: KeyName, max: number): num
   const row = tx.keys.row(queue, key)
   tx.keys.touch(row) // when it is due next is found out anew
   const admitted = tx.keys.admit(queue, row, max).length
-  const isStuck = admitted === 0 && row.held > 0 && tx.keys.room(queue, row) > 0
-  if (isStuck) tx.keys.recount(queue, row) // nobody stands where somebody is counted
+  const isStuck = admitted === 0 && row.hasLine && tx.keys.room(queue, row) > 0
+  if (isStuck) tx.keys.tidyLine(queue, row) // whoever stands there is no job
   return admitted
 }
 
@@ -110,6 +110,6 @@ export function clampStarts(tx: Transaction): void {
       jobs,
       total,
     )
-    tx.db.run('update holdfast_key set due_at = ? where queue = ? and key = ? and held > 0', tx.now, queue, key)
+    tx.db.run('update holdfast_key set due_at = ? where queue = ? and key = ? and has_line = 1', tx.now, queue, key)
   }
 }

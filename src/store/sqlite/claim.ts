@@ -227,8 +227,7 @@ class Taking {
     const rate = limitOf(queue)?.rate
     if (rate) noteStarts(tx, queue, '', rate, rows.length)
     const keyed = rows.map((row) => row[13]).filter((key) => key !== null)
-    tx.keys.readAhead(queue, keyed)
-    for (const key of keyed) tx.keys.start(queue, key)
+    tx.keys.start(queue, keyed)
     for (const row of rows) tx.tell(queue, 'running', row[3])
   }
 

@@ -28,6 +28,8 @@ export function define(tx: Transaction, settings: QueueSettings): true {
   const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
   const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')
   if (!isKeyLimitSame) queue.key_review = '' // sweeps look at every key again
+  const hasRate = asked.key_max_starts !== null
+  if (hasRate !== (queue.key_max_starts !== null)) tx.keys.countRunning(queue, hasRate)
   if (!isSame('max_running') || !isSame('max_starts')) tx.wake(queue.name, queue.ready)
   Object.assign(queue, asked)
   tx.db.run(

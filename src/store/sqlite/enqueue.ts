@@ -105,7 +105,8 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): v
   const seq = tx.nextNumber()
   const runAt = dueAt(tx, job)
   const isReady = runAt <= tx.now
-  const isHeld = isReady && job.limitKey !== null && !tx.keys.hasRoom(queue, job.limitKey)
+  const key = job.limitKey === null ? null : tx.keys.row(queue, job.limitKey)
+  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key)
   const { dedup, idempotency } = job
   tx.bare.run(
     `insert into holdfast_job
@@ -135,13 +136,12 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): v
     listScheduled(tx, queue, runAt, seq, batch)
     tx.tell(queue, 'scheduled', job.id)
   } else if (isHeld) {
-    const key = job.limitKey as string
     tx.keys.standNew(queue, key, { seq, batch })
     tx.tell(queue, 'held', job.id)
-    tx.keys.admit(queue, tx.keys.row(queue, key))
+    tx.keys.admit(queue, key)
   } else {
     if (batch > 0) tx.batches.openLane(batch, queue.no, job.priority)
-    if (job.limitKey !== null) tx.keys.enter(queue, job.limitKey)
+    if (key !== null) tx.keys.enter(key)
     tx.listNewReady(queue, seq, batch)
     tx.tell(queue, 'ready', job.id)
   }

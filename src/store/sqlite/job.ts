@@ -3,6 +3,7 @@
 
 import type { Attempt, Ending, EndState, JobError, JobState, Remarks } from '../../job/record.ts'
 import { encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
+import type { KeyRow } from './keys.ts'
 import type { QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 
@@ -86,7 +87,7 @@ export function listReady(
   ord: number,
 ): void {
   if (batch > 0) tx.batches.openLane(batch, queue.no, priority)
-  if (limit_key !== null) tx.keys.enter(queue, limit_key)
+  if (limit_key !== null) tx.keys.enter(tx.keys.row(queue, limit_key))
   const insert = 'insert into holdfast_ready (queue, batch, priority, ord, seq) values (?, ?, ?, ?, ?)'
   tx.db.run(insert, queue.no, batch, priority, ord, seq)
   tx.count(queue, 'ready', 1, batch)
@@ -96,7 +97,7 @@ type Named = Listed & Pick<JobRow, 'id'>
 
 /** Its row says that it is ready in this place; if its key has no room, it is held. */
 export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: number): 'ready' | 'held' {
-  const key = job.limit_key
+  const key = job.limit_key === null ? null : tx.keys.row(queue, job.limit_key)
   if (key !== null && !tx.keys.hasRoom(queue, key)) {
     tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
     return hold(tx, queue, key, job, ord)
@@ -107,10 +108,10 @@ export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: nu
 }
 
 /** Its row says that it is held in this place of the line. It may be let in at once, if time or a change has made room. */
-function hold(tx: Transaction, queue: QueueRow, key: string, job: Named, ord: number): 'ready' | 'held' {
+function hold(tx: Transaction, queue: QueueRow, key: KeyRow, job: Named, ord: number): 'ready' | 'held' {
   tx.keys.standInLine(queue, key, job, ord)
   tx.tell(queue, 'held', job.id)
-  return tx.keys.admit(queue, tx.keys.row(queue, key)).includes(job.seq) ? 'ready' : 'held'
+  return tx.keys.admit(queue, key).includes(job.seq) ? 'ready' : 'held'
 }
 
 export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {

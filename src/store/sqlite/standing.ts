@@ -54,7 +54,7 @@ function keyStanding(tx: Transaction, queue: QueueRow, job: FoundRow): KeyStandi
   const inLine = 'select 1 from holdfast_held where queue = ? and key = ? and (priority, ord) < (?, ?)'
   return {
     limit,
-    admitted: row.ready + row.running,
+    admitted: row.admitted,
     holders: holdersOf(tx, queue, key),
     ahead: job.state === 'held' ? count(tx, inLine, queue.no, key, job.priority, job.ord) : 0,
     nextStartAt: tx.keys.nextStartAt(queue, row),

@@ -29,7 +29,7 @@ export function heldBack(tx: Transaction, request: ExamineRequest): Finding[] {
 }
 
 function findHeldBack(tx: Transaction, patienceMs: number): KeyName[] {
-  const select = 'select queue, key from holdfast_key where held > 0 and due_at is not null and due_at < ? limit +?'
+  const select = 'select queue, key from holdfast_key where has_line = 1 and due_at is not null and due_at < ? limit +?'
   return tx.db.all<KeyName>(select, tx.now - patienceMs, keysMax)
 }
 
@@ -37,8 +37,7 @@ function findHeldBack(tx: Transaction, patienceMs: number): KeyName[] {
 const recountMax = 200_000
 
 interface KeyCounts extends KeyName {
-  readonly held: number
-  readonly ready: number
+  readonly admitted: number
   readonly running: number
 }
 
@@ -51,13 +50,16 @@ function findMiscountedKeys(tx: Transaction): KeyCounts[] {
                   where j.limit_key is not null
        union all select j.queue, j.limit_key, 'running' from holdfast_lease l join holdfast_job j on j.seq = l.seq
                   where j.limit_key is not null
-     ), counts (queue, key, held, ready, running) as (
-       select queue, key, sum(state = 'held'), sum(state = 'ready'), sum(state = 'running') from has group by queue, key
+     ), counts (queue, key, admitted, running, has_line) as (
+       select h.queue, h.key, sum(h.state <> 'held'), sum(h.state = 'running' and q.key_max_starts is not null),
+              max(h.state = 'held')
+         from has h join holdfast_queue q on q.no = h.queue group by h.queue, h.key
      )
-     select c.* from counts c left join holdfast_key k on k.queue = c.queue and k.key = c.key
-      where (k.held, k.ready, k.running) is not (c.held, c.ready, c.running)
+     select c.queue, c.key, c.admitted, c.running
+       from counts c left join holdfast_key k on k.queue = c.queue and k.key = c.key
+      where (k.admitted, k.running) is not (c.admitted, c.running) or c.has_line > k.has_line
      union all
-     select k.queue, k.key, 0, 0, 0 from holdfast_key k
+     select k.queue, k.key, 0, 0 from holdfast_key k
       where not exists (select 1 from counts c where c.queue = k.queue and c.key = k.key)
      limit ${keysMax}`,
   )
@@ -72,8 +74,8 @@ export function recountKeys(tx: Transaction): Finding[] {
   tx.settleUp()
   tx.keys.flush()
   const off = findMiscountedKeys(tx)
-  for (const { queue, key, held, ready, running } of off) {
-    tx.keys.correct(tx.queueByNo(queue), key, { held, ready, running })
+  for (const { queue, key, admitted, running } of off) {
+    tx.keys.correct(tx.queueByNo(queue), key, { admitted, running })
   }
   if (off.length === 0) return []
   const keys = off.map(({ key }) => key)

@@ -81,6 +81,31 @@ for (const { what, definition, parts } of [
 }
 
 test(
+  'of a settlement in two parts one may fail: who asked is told that it may have landed, and asks again',
+  inHand(async (hand) => {
+    const payloads = Array.from({ length: 1_002 }, (_, n) => ({ payload: n % 501 }))
+    await hand.holdfast.queue(perTenant).enqueueMany(payloads)
+    await using far = await farStore(hand)
+    const jobs = await far.store.claim({ queues: ['mail'], max: 501, leaseMs: hour, worker: 'w' })
+    const requests = jobs.map(({ id, fence }) => ({ id, fence, settlement: done, retryDelayMs: 0 }))
+    const token = randomUUID()
+    const whole = 'if cardinality(v_landed) < v_count then'
+    const second = `if v_count = 251 then raise exception 'no room' using errcode = '53100'; end if; ${whole}`
+    await hand.withoutRule({ from: whole, to: second })
+    await rejects(far.store.settle(requests, token), 'STORE_UNAVAILABLE', { mayHaveLanded: true })
+    assert.deepEqual(await counts(hand), { done: 250, running: 251, ready: 250, held: 251 })
+    await hand.withoutRule({ from: second, to: whole })
+    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), Array(501).fill('done'))
+    assert.deepEqual(await counts(hand), { done: 501, running: 0, ready: 501, held: 0 })
+  }),
+)
+
+async function counts(hand: Hand) {
+  const { done, running, ready, held } = await hand.holdfast.stats()
+  return { done, running, ready, held }
+}
+
+test(
   'a settlement that never arrived lands when it is asked again by its token',
   inHand(async (hand) => {
     await using far = await farStore(hand)

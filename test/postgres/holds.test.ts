@@ -157,3 +157,44 @@ test(
     assert.equal((await lease.done()).state, 'done')
   }),
 )
+
+/** A sweep reads the clock, and gets to look at leases only after one was given that was not there then. */
+async function leaseGivenDuringSweep(hand: Hand): Promise<{ readonly given: number; readonly stored: number }> {
+  const sweep = await hand.begin()
+  const [row] = await sweep.run('select holdfast.now_ms(null) as now')
+  await delay(20)
+  await hand.enqueue('mail', 'a')
+  const lease = await claimOne(hand.holdfast, 'mail', { lease: '1h' })
+  await delay(5)
+  await sweep.run('select from holdfast.expired(10, $1, 0, null)', [row?.['now']])
+  await sweep.commit()
+  const [left] = await hand.rows('select expires_at from holdfast.lease')
+  return { given: lease.expiresAt.getTime(), stored: Number(left?.['expires_at']) }
+}
+
+test(
+  'a lease that was given while a sweep was under way is not taken for one from before the clock was set back',
+  inHand(async (hand) => {
+    const { given, stored } = await leaseGivenDuringSweep(hand)
+    assert.equal(stored, given)
+  }),
+)
+
+test(
+  'where a sweep judges leases by the time at which it began, it takes away from those given since',
+  inHand(
+    async (hand) => {
+      const { given, stored } = await leaseGivenDuringSweep(hand)
+      assert.ok(stored <= given - 20, `${given - stored} ms`)
+    },
+    {
+      without: [
+        { from: 'and l.given_at > holdfast.now_ms(p_clock)', to: '' },
+        {
+          from: 'given_at = holdfast.now_ms(p_clock), expires_at = holdfast.now_ms(p_clock) +',
+          to: 'given_at = p_now, expires_at = p_now +',
+        },
+      ],
+    },
+  ),
+)

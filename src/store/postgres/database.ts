@@ -237,9 +237,12 @@ export class Transaction {
   readonly #line: Line
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
+  /** What goes for the time as long as nobody has read it: null is the clock of the database. */
+  readonly clock: number | null
   #now: number | null
 
   constructor(line: Line, { schema, now, hasTimeouts }: TransactionOptions) {
+    this.clock = now
     this.#line = line
     this.#schema = schema
     this.#now = now

@@ -155,7 +155,8 @@ interface Range {
 }
 
 async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max, from }: Range): Promise<LapsedHold[]> {
-  const held = (await tx.query('select * from holdfast.expired($1, $2, $3)', [max, tx.now, from])).map(toHeld)
+  const found = await tx.query('select * from holdfast.expired($1, $2, $3, $4)', [max, tx.now, from, tx.clock])
+  const held = found.map(toHeld)
   requireLanes(lanes, held)
   const lapsed: LapsedHold[] = []
   for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))

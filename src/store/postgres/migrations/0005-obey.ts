@@ -27,7 +27,8 @@ end $holdfast$;
 
 -- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
 -- renews or sweeps at this moment are left to them.
-create function holdfast.expired(p_max int, p_now bigint, p_from bigint default 0) returns setof holdfast.held_job language plpgsql
+create function holdfast.expired(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
+returns setof holdfast.held_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -37,8 +38,11 @@ declare
   v_left int := p_max;
   v_found int;
 begin
-  -- One that ends later than its full length from now was given before the clock was set back.
-  update holdfast.lease l set given_at = p_now, expires_at = p_now + l.expires_at - l.given_at where l.given_at > p_now;
+  -- One that ends later than its full length from now was given before the clock was set back. By the clock as it is when the row
+  -- is looked at: the time of this transaction is older, and leases that were given meanwhile would end too early.
+  update holdfast.lease l
+     set given_at = holdfast.now_ms(p_clock), expires_at = holdfast.now_ms(p_clock) + l.expires_at - l.given_at
+   where l.given_at > p_now and l.given_at > holdfast.now_ms(p_clock);
   loop
     select max(l.expires_at) into v_until
       from (select expires_at from holdfast.lease

@@ -5,7 +5,7 @@ import test from 'node:test'
 import type { Client } from 'pg'
 import { defineQueue } from '../../src/definition.ts'
 import type { JobState } from '../../src/job/record.ts'
-import { claimOne } from '../conformance/expect.ts'
+import { claimOne, rejects } from '../conformance/expect.ts'
 import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { touched } from './plans.ts'
 
@@ -49,6 +49,25 @@ test(
     await (await claimOne(other, 'mail')).done()
     await (await claimOne(other, 'mail')).done()
     assert.equal((await holdfast.stats('mail')).done, 2)
+  }),
+)
+
+const hears = 'with read as (\n    delete from holdfast.knock_list l'
+const hearsNobody: Rule = { from: hears, to: `raise exception 'no room' using errcode = '53100';\n  ${hears}` }
+
+test(
+  'whom a sweep could not let in is let in by the next one, not by the one that looks at all of them',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    await holdfast.sweep() // which looks at all
+    for (let n = 0; n < 2; n++) await holdfast.queue(perTenant).enqueue({ tenant: 'a' })
+    const lease = await claimOne(holdfast, 'mail')
+    await without(hand, hearsNobody, async () => {
+      await lease.dead('no such address')
+      await rejects(holdfast.sweep(), 'STORE_UNAVAILABLE')
+    })
+    assert.equal((await holdfast.stats('mail')).held, 1)
+    assert.equal((await holdfast.sweep()).admitted, 1)
   }),
 )
 

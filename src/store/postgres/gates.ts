@@ -46,7 +46,9 @@ async function attendAll(db: Database, parts: readonly Part[]): Promise<Map<stri
         admitted.set(queue as string, (admitted.get(queue as string) ?? 0) + Number(jobs))
     }
   }
-  await Promise.all(Array.from({ length: Math.min(attendersMax, parts.length) }, attend))
+  // Where one fails, the other is waited for: nothing goes on behind the back of who asked.
+  const ended = await Promise.allSettled(Array.from({ length: Math.min(attendersMax, parts.length) }, attend))
+  for (const each of ended) if (each.status === 'rejected') throw each.reason
   return admitted
 }
 

@@ -76,16 +76,16 @@ export class Sweeps {
     return 0
   }
 
-  /** Who knocked and was not attended to: in somebody's own transaction, or by a process that died. */
+  /** Who knocked and was not attended to: in somebody's own transaction, or by a process that died. Heard is who was attended to. */
   async #admit(max: number): Promise<number> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allKnocksAt
-    if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
     const from = isFull ? '0' : this.#knocksFrom
     const [row] = await this.#db.query('select * from holdfast.knocked($1::text::xid8, $2)', [from, max])
     const gates = JSON.parse(row?.[0] ?? '[]') as string[]
     const lists = JSON.parse(row?.[1] ?? '[]') as KnockList[]
-    if (gates.length < max && lists.length < max) this.#knocksFrom = row?.[2] as string
     const admitted = await patiently(() => attendKnocked(this.#db, gates, lists))
+    if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
+    if (gates.length < max && lists.length < max) this.#knocksFrom = row?.[2] as string
     this.#desk.announce(admitted)
     return [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0)
   }

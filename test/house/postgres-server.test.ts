@@ -1,6 +1,7 @@
 // What tests may rely on in their PostgreSQL server: it answers, keeps what it committed, and never outlives the run.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, lstatSync, readFileSync } from 'node:fs'
 import { cp, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -72,6 +73,7 @@ test('a server and its data are gone when its program ends and did not stop it',
   await using scratch = await scratchDirectory(join(root, 'test/.tmp'))
   using program = await startProgram(scratch.path, 'program.ts', '')
   await assertGone(program)
+  if (program.child.exitCode === null) await once(program.child, 'exit') // the server may be gone before we are told
   assert.equal(program.child.exitCode, 0)
 })
 

@@ -134,8 +134,8 @@ const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'c
 /** Where a page stopped: the queue, the state, and the last job's place in that list. */
 type Mark = readonly [queue: string, state: number, ...Place]
 
-/** As `readList` says it. Of a held job: its gate, and its place in the line in two halves, each of which is exact as a number. */
-type Place = readonly (number | string)[]
+/** As `readList` says it. */
+type Place = readonly number[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
   const mark = after === null ? null : decodeMark(after)
@@ -148,7 +148,7 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
     for (const row of await readList(db, listed, place, limit + 1 - found.length)) {
       found.push({
         record: toRecord(row.slice(0, recordWidth)),
-        mark: [listed.name, listed.index, ...toPlace(listed.state, row.slice(recordWidth))],
+        mark: [listed.name, listed.index, ...row.slice(recordWidth).map(Number)],
       })
     }
   }
@@ -157,12 +157,6 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
     jobs: page.map(({ record }) => record),
     next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
   }
-}
-
-function toPlace(state: JobState, columns: Row): Place {
-  if (state !== 'held') return columns.map(Number)
-  const [gate, ...halves] = columns
-  return [gate as string, ...halves.map(Number)]
 }
 
 const recordWidth = 30
@@ -274,8 +268,7 @@ function decodeItemMark(text: string): ItemMark {
 const first = [-1, -1, -1, -1] as const
 
 function readList(db: Database, { no, state }: List, place: Place | null, max: number): Promise<Row[]> {
-  if (state === 'held') return readHeld(db, no, place ?? ['', 0, 0], max)
-  const [a = 0, b = 0, c = 0, d = 0] = (place ?? first) as readonly number[]
+  const [a = 0, b = 0, c = 0, d = 0] = place ?? first
   switch (state) {
     case 'running':
       return db.query(
@@ -327,6 +320,8 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
           order by j.run_at, j.seq limit $4`,
         [no, a, b, max],
       )
+    case 'held':
+      return readHeld(db, no, place, max)
     default:
       return db.query(
         `select ${endedColumns}, e.finished_at, e.seq ${fromEnded}
@@ -337,18 +332,20 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
   }
 }
 
-/** Gate by gate, each in its line. */
-function readHeld(db: Database, no: number, [gate = '', high = 0, low = 0]: Place, max: number): Promise<Row[]> {
+/** In the order of their places, below which all are that are not held. */
+function readHeld(db: Database, no: number, place: Place | null, max: number): Promise<Row[]> {
+  const [high = 0, low = 0] = place ?? [2 ** 24]
   const [first, second] = halves('j.ord')
   return db.query(
-    `select ${liveColumns}, j.gate, ${first}, ${second}
-       from (select k.* from holdfast.job k
-              where k.is_held and k.gate >= $1 || ':' and k.gate < $1 || ';'
-                and (k.gate, k.ord) > ($2, $3::bigint << 32 | $4::bigint)
-              order by k.gate, k.ord limit $5) j
+    `select ${liveColumns}, ${first}, ${second}
+       from (select k.* from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
+               select * from holdfast.job
+                where lane = l.no + f.front and ready_xid is null and is_held and ord > ($2::bigint << 32 | $3::bigint)
+                order by ord limit $4) k
+              where l.queue = $1 order by k.ord limit $4) j
        join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
-      order by j.gate, j.ord`,
-    [String(no), gate, high, low, max],
+      order by j.ord`,
+    [no, high, low, max],
   )
 }
 
@@ -370,9 +367,7 @@ function decodeMark(text: string): Mark {
 
 /** As `readList` numbers them; a ready job's begins with its priority and with whether it is in the lane of those in turn. */
 function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
-  const numbers = state === 'held' ? [b, ...rest] : [a, b, ...rest].filter((each) => each !== undefined)
-  if (!numbers.every(Number.isSafeInteger)) return false
-  if (state === 'held') return typeof a === 'string' && !a.includes('\0') && rest.length === 1
+  if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
   if (state === 'running') return b === undefined
   if (state !== 'ready') return b !== undefined && rest.length === 0
   return Number(a) >= 0 && Number(a) <= bounds.priorityMax && (b === 0 || b === 1) && rest.length === 2

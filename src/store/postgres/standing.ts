@@ -6,6 +6,7 @@ import type { KeyStanding, Standing } from '../store.ts'
 import { readBatch } from './batches.ts'
 import type { Row } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import { numberOf } from './migrations/0001-tables.ts'
 import { readJob } from './read.ts'
 
 const holdersMax = 10
@@ -75,7 +76,8 @@ const countAhead = `
 const selectGate = `
   select q.key_max_running, q.key_max_starts, q.key_window_ms, r.admitted,
          (select count(*) from (select from holdfast.job k
-                                 where k.is_held and k.gate = j.gate and j.is_held and k.ord < j.ord
+                                 where k.is_held and ${numberOf('k.gate')} = ${numberOf('j.gate')} and k.gate = j.gate
+                                   and j.is_held and k.ord < j.ord
                                  limit ${bounds.aheadMax}) a),
          ${nextStart({ gate: 'j.gate', count: 'q.key_max_starts', reserved: 'r.reserved' })},
          (select jsonb_agg(h.id)::text
@@ -88,7 +90,8 @@ const selectGate = `
     from holdfast.job j
     join holdfast.lane l on l.no = j.lane & ~1
     join holdfast.queue q on q.no = l.queue
-    left join lateral (select * from holdfast.gate_room where gate = j.gate order by no desc limit 1) g on true
+    left join lateral (select * from holdfast.gate_room where ${numberOf('gate')} = ${numberOf('j.gate')} and gate = j.gate
+                        order by no desc limit 1) g on true
    cross join lateral (
      select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,
             greatest(0, coalesce(g.reserved, 0) - coalesce(sum(k.unused), 0)) as reserved

@@ -13,7 +13,18 @@
 // order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being
 // removed, and nobody ever walks over them.
 //
+// Gates are found by number (`numberOf`), and told apart by name where two have the same. With an index of names the server
+// took a tenth longer to enqueue jobs of 1,000 keys, and a twentieth longer to claim and settle them.
+//
+// Pages of `job_id` are left half empty: a job that is held, or comes back, is written once more under the same id. In pages
+// that were full, somebody had to be cleared away each time, and to hand over cost 22 µs a job instead of 19.
+// `job_place` and `job_line` have no entry twice, so nobody need look for such as are.
+//
 // Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back letter for letter.
+
+export function numberOf(gate: string): string {
+  return `hashtextextended(${gate}, 0)`
+}
 
 export const tables = `
 create table holdfast.meta (
@@ -89,11 +100,11 @@ create table holdfast.job (
   headers text,
   payload text not null
 );
-create unique index job_id on holdfast.job (id);
-create index job_place on holdfast.job (lane, ready_xid, ord);
+create unique index job_id on holdfast.job (id) with (fillfactor = 50);
+create index job_place on holdfast.job (lane, ready_xid, ord) with (deduplicate_items = off);
 create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
 create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
-create index job_line on holdfast.job (gate, ord) where is_held;
+create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
@@ -214,9 +225,9 @@ create table holdfast.gate_room ( -- only the newest row of a gate counts; where
   admitted int not null, -- ready or running
   reserved int not null, -- of these, have yet to start; counted while the key has a rate
   low xid8 not null,
-  line_from bigint not null,
-  primary key (gate, no)
+  line_from bigint not null
 );
+create unique index gate_room_newest on holdfast.gate_room (${numberOf('gate')}, no);
 
 create table holdfast.knock (
   gate text collate "C" not null,

@@ -47,8 +47,10 @@ begin
   if v_no is not null and (v_old.key_max_running, v_old.key_max_starts) is distinct from (p_key_max_running, p_key_max_starts)
   then -- there may be room for more
     insert into holdfast.knock (gate, xid, ord)
-    select j.gate, pg_current_xact_id(), min(j.ord) from holdfast.job j
-     where j.is_held and j.gate >= v_no || ':' and j.gate < v_no || ';' group by j.gate;
+    select j.gate, pg_current_xact_id(), min(j.ord)
+      from holdfast.lane l cross join (values (0), (1)) f(front)
+      join holdfast.job j on j.lane = l.no + f.front and j.ready_xid is null and j.is_held
+     where l.queue = v_no group by j.gate;
   end if;
   if v_no is not null and v_old.key_max_starts is null and p_key_max_starts is not null then
     insert into holdfast.knock (gate, xid, reserved)

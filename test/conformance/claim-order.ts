@@ -48,6 +48,38 @@ export function claimOrderTests(inWorld: InWorld): void {
     )
 
     test(
+      "what is too late to be started takes nobody's place, of however many queues",
+      inWorld(async ({ holdfast, clock }) => {
+        const queues = Array.from({ length: 12 }, (_, n) => `mail-${n}`)
+        const startBefore = clock.now() + minute
+        await holdfast.queue('mail-0').enqueue('first')
+        for (const queue of queues.slice(1, 9)) await holdfast.queue(queue).enqueue('late', { startBefore })
+        for (const queue of queues.slice(9)) await holdfast.queue(queue).enqueue(queue)
+        await clock.advance(2 * minute)
+        const leases = await holdfast.claim(queues, { max: 3 })
+        assert.deepEqual(
+          leases.map(({ job }) => job.payload),
+          ['first', 'mail-9', 'mail-10'],
+        )
+      }),
+    )
+
+    test(
+      'items of a batch that may run one at a time take one place, in however many queues they are',
+      inWorld(async ({ holdfast }) => {
+        const queues = Array.from({ length: 6 }, (_, n) => `mail-${n}`)
+        const items = queues.map((queue) => ({ queue, payload: 'item', priority: 1 }))
+        await holdfast.batch({ name: 'in turn', concurrency: 1 }, items)
+        await holdfast.queue('mail-5').enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+        const leases = await holdfast.claim(queues, { max: 3 })
+        assert.deepEqual(
+          leases.map(({ job }) => job.payload),
+          ['item', 'a', 'b'],
+        )
+      }),
+    )
+
+    test(
       'of several queues the priority decides first, then the order in which they were named',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('b').enqueueMany([{ payload: 'b5' }, { payload: 'b1', priority: 1 }])

@@ -437,6 +437,22 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
+        'is let in at once where one that has room goes over to another key, or is put off',
+        inWorld(async ({ holdfast }) => {
+          const queue = holdfast.queue(perTenant)
+          const dedup = { key: 'once', replace: true }
+          await queue.enqueue({ tenant: 'a', n: 1 }, { dedup })
+          const second = await queue.enqueue({ tenant: 'a', n: 2 })
+          assert.equal(await stateOf(holdfast, second.id), 'held')
+          await queue.enqueue({ tenant: 'b', n: 3 }, { dedup })
+          assert.equal(await stateOf(holdfast, second.id), 'ready')
+          await queue.enqueue({ tenant: 'c', n: 4 }, { dedup, delay: '1h' })
+          const last = await queue.enqueue({ tenant: 'b', n: 5 })
+          assert.equal(await stateOf(holdfast, last.id), 'ready')
+        }),
+      )
+
+      test(
         'is told of by watch, and told again when it is let in',
         inWorld(async ({ holdfast }) => {
           await using watch = holdfast.watch({ states: ['held', 'ready'] })

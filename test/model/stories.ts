@@ -8,7 +8,7 @@ import { givenIds, type JobSpec, type Move, type SettleSpec, type Step } from '.
 const givenId = givenIds[0] ?? ''
 const otherId = givenIds[1] ?? ''
 
-const claim: Move = { do: 'claim', queues: null, max: 1, leaseMs: 5_000, worker: 'w1' }
+const claim: Extract<Move, { do: 'claim' }> = { do: 'claim', queues: null, max: 1, leaseMs: 5_000, worker: 'w1' }
 const release: Move = settle({ hold: { among: 'current', nth: 0 }, as: 'release' })
 const die: readonly Move[] = [
   claim,
@@ -75,6 +75,42 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     release,
   ],
 
+  'two that come to a gate with one call are let in in their order, where one less urgent came before': [
+    enqueue({ limitKey: 't1' }),
+    claim,
+    enqueue({ limitKey: 't1', priority: 9 }),
+    claim,
+    {
+      do: 'settle',
+      settles: [
+        {
+          ...{ hold: { among: 'current', nth: 1 }, as: 'cancelled' },
+          effects: { put: [], delete: [], badSql: false, enqueue: [{ ...plainJob(), limitKey: 't1' }] },
+        },
+        { hold: { among: 'current', nth: 0 }, as: 'snooze', delayMs: 0, effects: null },
+      ],
+    },
+  ],
+
+  'who comes to a gate later lets nobody in now, though its limit was raised': [
+    { ...define(10_000), keyLimit: { concurrency: 1, starts: null } },
+    enqueue({ limitKey: 't1' }),
+    enqueue({ limitKey: 't1' }),
+    { ...define(10_000), keyLimit: { concurrency: 3, starts: null } },
+    enqueue({ limitKey: 't1', delayMs: 5_000, startIn: 40_000 }),
+    {
+      ...{ do: 'advance', key: 'x/1', value: '1', expect: 'absent' },
+      jobs: [{ ...plainJob(), limitKey: 't1', delayMs: 5_000 }],
+    },
+  ],
+
+  "what is too late to be started takes nobody's place in a claim of several lanes": [
+    enqueue({ priority: 0 }),
+    ...[1, 2, 3, 4].map((priority) => enqueue({ queue: 'b', priority, startIn: -1 })),
+    enqueue({ priority: 5 }),
+    { ...claim, max: 2 },
+  ],
+
   'a retry of what failed begins another round, which is told as well': [
     {
       ...{ do: 'openBatch', key: 'b1', concurrency: 1, failShare: null, retainMs: 20_000 },
@@ -126,7 +162,7 @@ function requeueAll(dryRun: boolean): Move {
   return { do: 'requeueAll', queue: null, sinceIn: null, beforeIn: null, error: null, dryRun }
 }
 
-function define(retainDeadMs: number): Move {
+function define(retainDeadMs: number): Extract<Move, { do: 'define' }> {
   return { do: 'define', queue: 'a', retainDoneMs: 10_000, retainDeadMs, onDead: null, limit: null, keyLimit: null }
 }
 

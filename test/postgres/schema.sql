@@ -329,7 +329,6 @@ holdfast.batch batch_pkey PRIMARY KEY (no);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
-holdfast.gate_room gate_room_pkey PRIMARY KEY (gate, no);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
 holdfast.knock_list knock_list_pkey PRIMARY KEY (no);
@@ -364,8 +363,8 @@ CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
 CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
 CREATE INDEX flush_at ON holdfast.flush USING btree (at);
 CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
-CREATE INDEX job_line ON holdfast.job USING btree (gate, ord) WHERE is_held;
-CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord);
+CREATE INDEX job_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE is_held;
+CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord) WITH (deduplicate_items=off);
 CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
 CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
 CREATE INDEX knock_list_xid ON holdfast.knock_list USING btree (xid);
@@ -387,10 +386,10 @@ CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
-CREATE UNIQUE INDEX gate_room_pkey ON holdfast.gate_room USING btree (gate, no);
+CREATE UNIQUE INDEX gate_room_newest ON holdfast.gate_room USING btree (hashtextextended(gate, (0)::bigint), no);
 CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
-CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id);
+CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id) WITH (fillfactor='50');
 CREATE UNIQUE INDEX knock_list_pkey ON holdfast.knock_list USING btree (no);
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
 CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
@@ -657,7 +656,7 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns boolean plpgsql volatile;
+function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off

@@ -1,10 +1,11 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { addCarefully, countReady, type Desk, knocksOf } from './enqueue.ts'
+import { addCarefully, countReady, type Desk, type Knocks } from './enqueue.ts'
 
 /** The cursor's row is locked first: who is stale waits for whoever is not, and is told so. */
 export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
   await desk.lanes.open(jobs)
+  let knocks: Knocks = {}
   const answer = await desk.db.transact((tx) =>
     tx.attempt(async (): Promise<AdvanceAnswer> => {
       await tx.readClock()
@@ -12,14 +13,16 @@ export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Pr
       const [row] = await tx.query('select holdfast.kv_write($1::jsonb, null, $2)::text', [writes, tx.now])
       const [moved] = JSON.parse(row?.[0] ?? '[]') as [Exclude<KvAnswer, { refused: unknown }>]
       if (!moved.applied) return 'stale'
-      return { version: moved.version as number, enqueued: await addCarefully(tx, desk.lanes, jobs) }
+      const { enqueued, ...touched } = await addCarefully(tx, desk.lanes, jobs)
+      knocks = touched
+      return { version: moved.version as number, enqueued }
     }),
   )
   if (answer !== 'stale' && !isRefused(answer)) {
     desk.announce(
       countReady(jobs.filter(({ delayMs }, i) => delayMs === 0 && answer.enqueued[i]?.status === 'created')),
     )
-    await desk.attend(knocksOf(desk.lanes, jobs))
+    await desk.attend(knocks)
   }
   return answer
 }

@@ -29,12 +29,12 @@ import type { Database, Row, Transaction } from './database.ts'
 import {
   addCarefully,
   addPlain,
+  comesReady,
   countReady,
   created,
   type Desk,
   isPlain,
   type Knocks,
-  knocksOf,
   plainColumns,
 } from './enqueue.ts'
 import { patiently } from './failures.ts'
@@ -143,7 +143,7 @@ async function addAtOnce(desk: Desk, no: number, { at, jobs }: ItemsRequest): Pr
     return desk.db.land(call, ([row]) => read(row?.[0]), read)
   })
   if (answer === null) return null
-  desk.announce(countReady(jobs.filter(isDue)))
+  desk.announce(countReady(jobs.filter(comesReady)))
   await desk.attend({ lists: answer.lists ?? [] })
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
@@ -181,13 +181,9 @@ async function addInTurn(desk: Desk, no: number, { batch: id, at, jobs }: ItemsR
     return desk.db.transact(add)
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
-  desk.announce(countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && isDue(job))))
+  desk.announce(countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(job))))
   await desk.attend(knocks)
   return answer
-}
-
-function isDue({ delayMs, runAt }: NewJob): boolean {
-  return delayMs === 0 && runAt === null
 }
 
 interface Added extends Knocks {
@@ -195,7 +191,7 @@ interface Added extends Knocks {
 }
 
 async function addTo(tx: Transaction, { lanes }: Desk, no: number, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs })) return { enqueued: await addCarefully(tx, lanes, jobs, no), ...knocksOf(lanes, jobs, no) }
+  if (!isPlain({ jobs })) return addCarefully(tx, lanes, jobs, no)
   const lists = await addPlain(tx, lanes, jobs, no)
   return { enqueued: jobs.map(created), lists }
 }
@@ -464,6 +460,7 @@ function fold(db: Database, no: number): Promise<unknown> {
 /** Whoever comes second finds it finished. */
 async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
   const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
+  let knocks: Knocks = {}
   const outcome = await desk.lanes.withLanes(async () => {
     if (told) await desk.lanes.open([told])
     return desk.db.transact(async (tx) => {
@@ -478,7 +475,8 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         // One that is refused (its key was used for something else) tells nobody, and the batch is finished all the same.
-        await tx.attempt(() => addCarefully(tx, desk.lanes, [job]))
+        const added = await tx.attempt(() => addCarefully(tx, desk.lanes, [job]))
+        if (!isRefused(added)) knocks = { gates: added.gates }
       }
       return 'finished'
     })
@@ -488,7 +486,7 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
   desk.finished({ ...completionOf(seen), name: seen.name })
   if (told) {
     desk.announce(countReady([told]))
-    await desk.attend(knocksOf(desk.lanes, [told]))
+    await desk.attend(knocks)
   }
 }
 

@@ -81,7 +81,7 @@ export function isPlain({ jobs }: EnqueueRequest): boolean {
 
 async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
-  const ready = countReady(jobs.filter(mayBeReady))
+  const ready = countReady(jobs.filter(comesReady))
   const news = desk.newsOf(ready)
   const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now, news] }
   const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
@@ -94,11 +94,6 @@ const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
-}
-
-/** The gates that they may stand at now. */
-export function knocksOf(lanes: Lanes, jobs: readonly NewJob[], batch = 0): { readonly gates: readonly string[] } {
-  return { gates: jobs.flatMap((job) => gateOf(lanes, job, batch) ?? []) }
 }
 
 function gateOf(lanes: Lanes, job: NewJob, batch: number): string | null {
@@ -151,19 +146,14 @@ async function enqueueTogether(
   const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
   const answers = await desk.db.land(call, ([row]) => read(row?.[0]), read, { isHasty })
   announceAnswers(desk, requests, answers)
-  await desk.attend(
-    knocksOf(
-      desk.lanes,
-      requests.flatMap(({ jobs }) => jobs),
-    ),
-  )
-  return answers
+  await desk.attend({ gates: answers.flatMap((answer) => (isRefused(answer) ? [] : gatesOf(answer))) })
+  return answers.map((answer) => (isRefused(answer) ? answer : answer.map(toEnqueued)))
 }
 
 function announceAnswers(desk: Desk, requests: readonly EnqueueRequest[], answers: readonly EnqueueAnswer[]): void {
   const ready = requests.flatMap(({ jobs }, i) => {
     const answer = answers[i] as EnqueueAnswer
-    return isRefused(answer) ? [] : jobs.filter((job, j) => mayBeReady(job) && mayRun(answer[j] as Enqueued))
+    return isRefused(answer) ? [] : jobs.filter((job, j) => comesReady(job) && mayRun(answer[j] as Enqueued))
   })
   desk.announce(countReady(ready))
 }
@@ -178,13 +168,13 @@ export async function addCarefully(
   lanes: Lanes,
   jobs: readonly NewJob[],
   batch = 0,
-): Promise<Enqueued[]> {
-  if (jobs.length === 0) return []
+): Promise<{ readonly enqueued: readonly Enqueued[]; readonly gates: readonly string[] }> {
+  if (jobs.length === 0) return { enqueued: [], gates: [] }
   const values = [toJson(lanes, [{ jobs }], batch), tx.now]
   const [row] = await tx.query('select holdfast.enqueue($1::jsonb, null, $2, false)', values)
-  const [answer] = toAnswers(row?.[0] ?? '[]')
+  const [answer = []] = toAnswers(row?.[0] ?? '[]')
   if (isRefused(answer)) throw new Refusal(answer)
-  return answer as Enqueued[]
+  return { enqueued: answer.map(toEnqueued), gates: gatesOf(answer) }
 }
 
 /**
@@ -204,15 +194,16 @@ export async function enqueueIn(
     throw error
   })
   const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
-  const [answer] = toAnswers(row?.answer ?? '[]')
+  const [answer = []] = toAnswers(row?.answer ?? '[]')
   if (isRefused(answer)) return answer
-  const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun((answer as Enqueued[])[i] as Enqueued))
-  if (channel === null) return answer as EnqueueAnswer
+  const enqueued = answer.map(toEnqueued)
+  if (channel === null) return enqueued
+  const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun(enqueued[i] as Enqueued))
   for (const queue of countReady(ready).keys()) {
     // Heard when the transaction commits; the same text from one transaction is heard once.
     await run('select pg_notify($1::text, $2::text)::text as told', [channel, JSON.stringify({ ready: [[queue, 1]] })])
   }
-  return answer as EnqueueAnswer
+  return enqueued
 }
 
 export function created({ id }: NewJob): Enqueued {
@@ -220,6 +211,11 @@ export function created({ id }: NewJob): Enqueued {
 }
 
 /** By this machine's clock, which is good enough for a hint. */
+/** Of those who come to a gate, it is told when they are let in. */
+export function comesReady(job: NewJob): boolean {
+  return job.limitKey === null && mayBeReady(job)
+}
+
 function mayBeReady({ delayMs, runAt }: NewJob): boolean {
   return delayMs === 0 && (runAt === null || runAt <= Date.now() + 1_000)
 }
@@ -260,17 +256,25 @@ function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unkno
   }
 }
 
+interface Added extends Enqueued {
+  /** To be attended to. */
+  readonly gates?: readonly string[] | null
+}
+
+function gatesOf(added: readonly Added[]): string[] {
+  return added.flatMap(({ gates }) => gates ?? [])
+}
+
+function toEnqueued({ id, status, replaced }: Added): Enqueued {
+  return { id, status, ...(replaced && { replaced }) }
+}
+
 type JsonAnswer =
-  | readonly (Enqueued & { readonly ready?: boolean })[]
+  | readonly Added[]
   | { readonly refused: string; readonly id: string; readonly key: string; readonly queue: string }
 
-function toAnswers(json: string): EnqueueAnswer[] {
-  return (JSON.parse(json) as JsonAnswer[]).map((answer) => {
-    if (!('refused' in answer)) {
-      return answer.map(({ id, status, replaced }) => ({ id, status, ...(replaced && { replaced }) }))
-    }
-    return toRefused(answer)
-  })
+function toAnswers(json: string): (readonly Added[] | Refused)[] {
+  return (JSON.parse(json) as JsonAnswer[]).map((answer) => ('refused' in answer ? toRefused(answer) : answer))
 }
 
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {

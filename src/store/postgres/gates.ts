@@ -19,7 +19,11 @@ export type KnockList = readonly [no: number, gates: readonly string[]]
 
 /** Lets in as many as there is room for; answers how many of which queues. */
 export async function attendGates(db: Database, { gates = [], lists = [] }: Gates): Promise<Map<string, number>> {
-  return attendAll(db, [...partsOf(gates), ...lists.map((no) => ({ gates: [], lists: [no] }))])
+  return attendInTurn(
+    db,
+    partsOf(gates),
+    lists.map((no) => ({ gates: [], lists: [no] })),
+  )
 }
 
 /** The same for what was left: many lists may be about the same gates. */
@@ -28,7 +32,21 @@ export async function attendKnocked(
   gates: readonly string[],
   lists: readonly KnockList[],
 ): Promise<Map<string, number>> {
-  return attendAll(db, [...partsOf(gates), ...gathered(lists)])
+  return attendInTurn(db, partsOf(gates), gathered(lists))
+}
+
+/**
+ * Lists first: whoever attends one hears everybody at its gates; who attends a gate does not know who is on a list, and would
+ * let in first who came to the same gate after them.
+ */
+async function attendInTurn(
+  db: Database,
+  gates: readonly Part[],
+  lists: readonly Part[],
+): Promise<Map<string, number>> {
+  const admitted = await attendAll(db, lists)
+  for (const [queue, jobs] of await attendAll(db, gates)) admitted.set(queue, (admitted.get(queue) ?? 0) + jobs)
+  return admitted
 }
 
 interface Part {

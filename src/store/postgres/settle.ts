@@ -14,7 +14,7 @@ import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
 import { optionalTexts } from './columns.ts'
 import type { Row, Transaction } from './database.ts'
-import { addCarefully, addPlain, type Desk, isPlain, type Knocks, knocksOf } from './enqueue.ts'
+import { addCarefully, addPlain, type Desk, isPlain, type Knocks } from './enqueue.ts'
 import { afterAnotherPart, isDiskFull } from './failures.ts'
 import { holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
@@ -346,12 +346,12 @@ export class Clerk {
   }
 
   /** Throws a Refusal when one cannot be applied. */
-  async apply(effects: EffectSet): Promise<Enqueued[]> {
+  async apply(effects: EffectSet): Promise<readonly Enqueued[]> {
     await this.#writeKv([effects])
     for (const sql of effects.sql) await this.#run(sql)
-    const enqueued = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
+    const { enqueued, gates } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
     this.#wakeFor(effects.enqueue)
-    for (const gate of knocksOf(this.#lanes, effects.enqueue).gates) this.#gates.add(gate)
+    for (const gate of gates) this.#gates.add(gate)
     return enqueued
   }
 

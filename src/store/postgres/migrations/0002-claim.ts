@@ -36,14 +36,11 @@
 // Plans are pinned. One made for an empty table and kept by the session took the bare cursor of bench/ 142 ms a claim at
 // 300,000 jobs instead of 2.
 
-import { lanes } from './0002-lanes.ts'
+import { lanes, startsInTime } from './0002-lanes.ts'
 
 const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
                  j.start_before, j.dedup_scope, j.gate, j.headers, j.payload,
                  octet_length(j.payload) + coalesce(octet_length(j.headers), 0) as bytes`
-
-/** Or has been claimed before: then it has started. */
-const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
 
 const columns = `v_taken, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, v_keyed,
                v_hurried, v_gates`

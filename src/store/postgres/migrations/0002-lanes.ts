@@ -7,6 +7,9 @@
 
 const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
 
+/** Or has been claimed before: then it has started. */
+export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
+
 export const lanes = `
 -- What bounds a claim from each of these lanes that are open; null: nothing does.
 create function holdfast.limits_of(p_lanes int[], p_now bigint)
@@ -72,9 +75,10 @@ $holdfast$;
 -- The lanes of these queues (null: of all) in the order of a claim: plain jobs and batches of one queue and priority in an
 -- order that is drawn anew each time, so that none of them waits for ever. Of many, only those where something may be taken: it
 -- is cheaper to look at 64 lanes in one statement than to lock them. One look after the other, until there are as many lanes
--- as jobs are wanted, not counting those of queues that have a limit: they may give one between them. (All in one look: 25 ms
--- a claim where 1,000 batches are open.) Where only gaps have ended, a claim has
--- something to tidy and nothing to take: such lanes come last, for they must not take the places of lanes that have jobs.
+-- that surely give a job as jobs are wanted: of those of a batch that has a limit one does, of those of queues that have one
+-- none, for they may give one between them. (All in one look: 25 ms a claim where 1,000 batches are open.) Where only gaps
+-- have ended, a claim has something to tidy and nothing to take: such lanes come last, for they must not take the places of
+-- lanes that have jobs.
 -- Says, too, the queue of each, and whether any limit applies to one of them.
 create function holdfast.lanes_to_claim(p_queues text[], p_max int, p_now bigint,
   out lanes int[], out queues int[], out are_limited boolean)
@@ -86,7 +90,11 @@ declare
   v_look int[];
   v_full int[];
   v_bound int[]; -- by a limit of their queue
-  v_enough int := 0;
+  v_shared int[]; -- by one of their batch
+  v_batches int[];
+  v_givers int[] := '{}'; -- lanes, and batches as numbers below zero
+  v_giver int;
+  v_now bigint := holdfast.now_ms(p_now);
   v_busy int[] := '{}';
   v_found int[];
   v_untidy int[] := '{}';
@@ -129,13 +137,15 @@ begin
     return;
   end if;
   for v_from in 0 .. (cardinality(v_lanes) - 1) / v_most loop
-    exit when v_enough >= least(v_most, p_max);
+    exit when cardinality(v_givers) >= least(v_most, p_max);
     v_look := v_lanes[v_from * v_most + 1 : (v_from + 1) * v_most];
     if are_limited then
       select array_agg(l.lane) filter (where least(l.queue_room, l.batch_room) <= 0),
-             array_agg(l.lane) filter (where l.queue_room is not null)
-        into v_full, v_bound
-        from holdfast.limits_of(v_look, holdfast.now_ms(p_now)) l;
+             array_agg(l.lane) filter (where l.queue_room is not null),
+             array_agg(l.lane) filter (where l.batch_room is not null),
+             array_agg(l.batch) filter (where l.batch_room is not null)
+        into v_full, v_bound, v_shared, v_batches
+        from holdfast.limits_of(v_look, v_now) l;
     end if;
     v_began := clock_timestamp();
     select array_agg(u.lane order by u.turn) filter (where ahead.has_jobs or gaps.has_jobs),
@@ -147,19 +157,26 @@ begin
      cross join lateral (
        select exists (select from holdfast.job j
                        where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
-                         and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot())) as has_jobs) ahead
+                         and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()) and ${startsInTime}) as has_jobs) ahead
      cross join lateral (
        select count(*) > 0 as ended,
               coalesce(bool_or(exists (select from holdfast.job j
-                                        where j.lane = u.lane and j.ready_xid = g.xid and j.ord > g.ord)), false) as has_jobs
+                                        where j.lane = u.lane and j.ready_xid = g.xid and j.ord > g.ord and ${startsInTime})),
+                       false) as has_jobs
          from unnest(c.gap_xids, c.gap_ords) g(xid, ord)
         where pg_visible_in_snapshot(g.xid, pg_current_snapshot())) gaps
      where ahead.has_jobs or gaps.ended
         or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed)
         or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- for the claim to find out
-    v_busy := v_busy || v_found[1 : p_max - v_enough + coalesce(cardinality(v_bound), 0)]; -- more would be locked in vain
-    v_enough := v_enough + (select count(distinct u.lane & ~1) from unnest(v_found) u(lane)
-                             where v_bound is null or not u.lane = any (v_bound));
+    foreach v_lane in array coalesce(v_found, '{}') loop
+      exit when cardinality(v_givers) >= p_max; -- more would be locked in vain
+      v_busy := v_busy || v_lane;
+      continue when v_lane = any (v_bound);
+      v_giver := coalesce(-v_batches[array_position(v_shared, v_lane)], v_lane & ~1);
+      if v_giver <> all (v_givers) then
+        v_givers := v_givers || v_giver;
+      end if;
+    end loop;
     v_untidy := v_untidy || v_ended;
     v_slow := clock_timestamp() - v_began > cardinality(v_look) * interval '20 microseconds' + interval '2 milliseconds';
     if v_slow then -- some lane has much ahead of its bound that cannot be taken: a claim must move that bound

@@ -9,6 +9,8 @@
 // Lanes are locked before keys, here as everywhere. Because a lane must not stay locked while a stranger's transaction is
 // open, replacing is refused there.
 
+import { numberOf } from './0001-tables.ts'
+
 /** Columns that tell whether a job is due, and stands at a gate. */
 const timed = 'p_lanes, p_delays, p_run_ats, p_gates'
 const timedNames = 'lane, delay_ms, run_at, gate'
@@ -172,22 +174,26 @@ begin
      group by 3, 4;
   end if;
   with came as (
-    select u.gate, v_key_most[u.i] as most, holdfast.line_place(v_priorities[u.i], false, min(u.number)) as ord
+    select u.gate, ${numberOf('u.gate')} as number, v_key_most[u.i] as most, holdfast.line_place(v_priorities[u.i], false, min(u.number)) as ord
       from (select j.number, j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i
               from unnest(v_numbers, ${timed}) j(number, ${timedNames})
              where j.gate is not null and (v_all_held or ${due})) u
      group by u.gate, u.i
   ),
   found as (
-    select c.gate, c.ord, coalesce(r.admitted >= c.most and r.line_from <= c.ord, false) as is_full
+    select c.gate, c.number, c.ord, coalesce(r.admitted >= c.most and r.line_from <= c.ord, false) as is_full
       from came c
-      left join lateral (select * from holdfast.gate_room where gate = c.gate order by no desc limit 1) r on true
+      left join lateral (select * from holdfast.gate_room where ${numberOf('gate')} = c.number and gate = c.gate
+                          order by no desc limit 1) r on true
   ),
   lists as materialized (
     select nextval('holdfast.number') as no, p.is_full, p.gates[s.first:s.first + 199] as gates,
            p.ords[s.first:s.first + 199] as ords
-      from (select f.is_full, array_agg(f.gate order by f.gate) as gates, array_agg(f.ord order by f.gate) as ords
-              from found f group by f.is_full) p
+      from (select array_agg(f.gate order by f.number) filter (where f.is_full) as full_gates,
+                   array_agg(f.ord order by f.number) filter (where f.is_full) as full_ords,
+                   array_agg(f.gate order by f.number) filter (where not f.is_full) as gates,
+                   array_agg(f.ord order by f.number) filter (where not f.is_full) as ords from found f) a
+     cross join lateral (values (true, a.full_gates, a.full_ords), (false, a.gates, a.ords)) p(is_full, gates, ords)
      cross join lateral generate_series(1, cardinality(p.gates), 200) s(first)
   ),
   knocked as (
@@ -204,7 +210,8 @@ create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns b
               else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
 $holdfast$;
 
--- One job, with all its conditions. A refusal is raised (HF1xx) and undone by whoever called.
+-- One job, with all its conditions. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
+-- whoever called.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
@@ -224,6 +231,7 @@ declare
   v_ord bigint := v_seq;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
+  v_gates text[];
 begin
   select l.priority into v_priority from holdfast.lane l where l.no = v_lane and l.queue = v_queue;
   if not found then
@@ -264,8 +272,11 @@ begin
       if p_job ? 'idempotencyKey' then
         delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
       end if;
-      if p_job ? 'replace' and holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_due_at, p_now) then
-        return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true);
+      if p_job ? 'replace' then
+        v_gates := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_due_at, p_now);
+        if v_gates is not null then
+          return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true, 'gates', v_gates);
+        end if;
       end if;
       return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
     end loop;
@@ -296,11 +307,11 @@ begin
   if holdfast.is_watched(p_now) then
     perform holdfast.tell(v_queue, v_state, array[v_id], p_now);
   end if;
-  return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_state <> 'scheduled');
+  return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_state <> 'scheduled',
+    'gates', case v_state when 'held' then array[v_gate] end);
 end $holdfast$;
 
--- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how. Whoever can go on
--- in its stead at the gate that it leaves is let in by the next sweep.
+-- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how.
 create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_gate text, p_now bigint) returns text
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
@@ -340,25 +351,26 @@ begin
   return v_state;
 end $holdfast$;
 
--- The holder of a dedup key takes over payload, limit key and time, if it still waits.
+-- The holder of a dedup key takes over payload, limit key and time. Answers which gates it has left or come to; null: it does
+-- not wait any more.
 create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint)
-returns boolean language plpgsql as $holdfast$
+returns text[] language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
 begin
   select * into v_holder from holdfast.job j where j.id = p_id and j.seq = p_seq for update;
   if not found then
-    return false;
+    return null;
   end if;
   if v_holder.ready_xid is not null then
     perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);
     if not holdfast.is_waiting(v_holder.lane, v_holder.ready_xid, v_holder.ord, v_holder.start_before, v_holder.seq) then
-      return false;
+      return null;
     end if;
   end if;
   perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_job ->> 'gate', p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
-  return true;
+  return array(select distinct u.gate from unnest(array[v_holder.gate, p_job ->> 'gate']) u(gate) where u.gate is not null);
 end $holdfast$;
 
 -- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. In haste it gives up

@@ -72,6 +72,22 @@ test(
 )
 
 test(
+  'who knocks behind thousands of knocks at another gate is heard by the next sweep',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    await holdfast.sweep() // which looks at all
+    for (let n = 0; n < 2; n++) await holdfast.queue(perTenant).enqueue({ tenant: 'a' })
+    const lease = await claimOne(holdfast, 'mail')
+    await holdfast.sweep() // which hears that the second came
+    await hand.rows(
+      `insert into holdfast.knock (gate, xid) select '1:b', pg_current_xact_id() from generate_series(1, 5000)`,
+    )
+    await without(hand, letsNobodyIn, () => lease.dead('no such address').then(() => undefined))
+    assert.equal((await holdfast.sweep()).admitted, 1)
+  }),
+)
+
+test(
   'who is done hands over to the next in line, and nobody can die in between',
   inHand(async (hand) => {
     const { holdfast } = hand

@@ -545,7 +545,7 @@ function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
 function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
-function knocked(p_from xid8, p_max integer) returns TABLE(gates jsonb, lists jsonb, low xid8) plpgsql stable
+function knocked(p_from xid8, p_max integer) returns TABLE(gates jsonb, lists jsonb, low xid8, are_all boolean) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;

@@ -22,6 +22,8 @@ const batchesEveryMs = 5_000
 /** Whoever waits sweeps more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
+/** Many may say the same, and most are no work. */
+const knocksMin = 200
 
 export class Sweeps {
   readonly #desk: Desk
@@ -55,7 +57,7 @@ export class Sweeps {
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
     await this.#desk.attend({ batches: ended })
-    const admitted = await this.#admit(max)
+    const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
@@ -64,7 +66,7 @@ export class Sweeps {
       ...report,
       admitted,
       pruned: report.pruned + dropped + batches.pruned,
-      more: report.more || admitted >= max || batches.more,
+      more: report.more || admitted >= max || !heardAll || batches.more,
     }
   }
 
@@ -77,7 +79,7 @@ export class Sweeps {
   }
 
   /** Who knocked and was not attended to: in somebody's own transaction, or by a process that died. Heard is who was attended to. */
-  async #admit(max: number): Promise<number> {
+  async #admit(max: number): Promise<{ readonly admitted: number; readonly heardAll: boolean }> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allKnocksAt
     const from = isFull ? '0' : this.#knocksFrom
     const [row] = await this.#db.query('select * from holdfast.knocked($1::text::xid8, $2)', [from, max])
@@ -85,9 +87,10 @@ export class Sweeps {
     const lists = JSON.parse(row?.[1] ?? '[]') as KnockList[]
     const admitted = await patiently(() => attendKnocked(this.#db, gates, lists))
     if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
-    if (gates.length < max && lists.length < max) this.#knocksFrom = row?.[2] as string
+    const heardAll = row?.[3] === 't'
+    if (heardAll) this.#knocksFrom = row?.[2] as string
     this.#desk.announce(admitted)
-    return [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0)
+    return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), heardAll }
   }
 
   /** What was due before this has been swept; see `migrations/0006-sweep.ts`. */

@@ -61,16 +61,19 @@ language sql immutable as $holdfast$
   select ((p_priority * 2 + case when p_came_back then 1 else 2 end)::bigint << 56) | p_number
 $holdfast$;
 
--- Gates at which somebody knocked and nobody came, and lists; and below which transaction there are none.
-create function holdfast.knocked(p_from xid8, p_max int) returns table (gates jsonb, lists jsonb, low xid8)
+-- Gates at which somebody knocked and nobody came, and lists; below which transaction there are none; and whether these are all.
+create function holdfast.knocked(p_from xid8, p_max int) returns table (gates jsonb, lists jsonb, low xid8, are_all boolean)
 language plpgsql stable set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
-    select to_jsonb(array(select distinct k.gate from (select k.gate from holdfast.knock k
-                                                        where k.xid >= p_from order by k.xid limit p_max) k)),
-           to_jsonb(array(select jsonb_build_array(k.no, to_jsonb(k.gates)) from holdfast.knock_list k
-                           where k.xid >= p_from order by k.xid limit p_max)),
-           pg_snapshot_xmin(pg_current_snapshot());
+    with knocks as materialized (select k.gate from holdfast.knock k where k.xid >= p_from order by k.xid limit p_max),
+    listed as materialized (
+      select jsonb_build_array(k.no, to_jsonb(k.gates)) as list from holdfast.knock_list k
+       where k.xid >= p_from order by k.xid limit p_max
+    )
+    select to_jsonb(array(select distinct k.gate from knocks k)), to_jsonb(array(select l.list from listed l)),
+           pg_snapshot_xmin(pg_current_snapshot()),
+           (select count(*) from knocks) < p_max and (select count(*) from listed) < p_max;
 end $holdfast$;
 
 -- Starts whose window is over: knocks at their gates, and answers whose queues' they were.

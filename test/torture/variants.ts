@@ -125,10 +125,17 @@ export const variants: Readonly<Record<string, Variant>> = {
         file: 'src/store/postgres/enqueue.ts',
         from: '  if (requests.every(isPlain)) return enqueuePlain(desk, requests)\n',
         to: `  if (requests.every(isPlain)) {
-    setTimeout(() => enqueuePlain(desk, requests).catch(() => undefined), 1_000)
+    beforeIt = beforeIt.then(() => enqueuePlain(desk, requests)).catch(() => undefined)
     return requests.map(({ jobs }) => jobs.map(({ id }) => ({ id, status: 'created' })))
   }
 `,
+      },
+      {
+        file: 'src/store/postgres/enqueue.ts',
+        from: 'function zip<A, B>',
+        to: `let beforeIt: Promise<unknown> = Promise.resolve() // one after the other, so that they keep their order
+
+function zip<A, B>`,
       },
     ],
   },

@@ -1,7 +1,7 @@
 import { isRefused } from '../../errors.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
-import { lockJobs } from './control.ts'
+import { leaving, lockJobs } from './control.ts'
 import type { Transaction } from './database.ts'
 import type { Desk, Knocks } from './enqueue.ts'
 import { Clerk } from './settle.ts'
@@ -33,7 +33,7 @@ export async function accept(desk: Desk, request: AcceptRequest): Promise<Accept
       },
     ]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-    clerk.touch(job)
+    clerk.touch(leaving(job))
     const enqueued = effects ? await clerk.apply(effects) : []
     ready = clerk.becameReady
     knocks = clerk.knocks

@@ -4,14 +4,14 @@ import type { JobState } from '../../job/record.ts'
 import { encodeWake } from '../../job/stored.ts'
 import { cannotAlter, notFound } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../store.ts'
-import { type LockedJob, lockJobs, selectNewestEnded } from './control.ts'
+import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.ts'
 import type { Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import { liveOrEnded } from './read.ts'
 
 export async function alter(desk: Desk, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
   let ready = new Map<string, number>()
-  let touched: LockedJob[] = []
+  let touched: Altered['touched'] = []
   const answers = await desk.lanes.withLanes(() =>
     desk.db.transact(async (tx) => {
       ready = new Map()
@@ -38,7 +38,7 @@ interface Altered {
   /** Queues with jobs that became ready. */
   readonly ready: Map<string, number>
   /** Jobs that were changed. */
-  readonly touched: LockedJob[]
+  readonly touched: Pick<LockedJob, 'batch' | 'gate'>[]
 }
 
 class Alteration {
@@ -62,7 +62,7 @@ class Alteration {
     switch (request.as) {
       case 'delete':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
-        this.#altered.touched.push(job)
+        this.#altered.touched.push(leaving(job))
         await this.#tx.query('select holdfast.delete_waiting($1, $2)', [`{${id}}`, this.#tx.now])
         await this.#tx.query('select holdfast.delete_ended($1, $2)', [id, this.#tx.now])
         return { state: job.state }

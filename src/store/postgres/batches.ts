@@ -369,7 +369,7 @@ async function cancelItems(desk: Desk, no: number): Promise<void> {
       const waiting = await tx.query('select * from holdfast.waiting_items($1, $2)', [no, stepMax])
       await tx.readClock()
       const ended = waiting.map(([id, attempts, was, gate]) => {
-        if (gate != null) gates.add(gate)
+        if (gate != null && was === 'ready') gates.add(gate)
         return { id, was, state: 'cancelled', attempts: Number(attempts) }
       })
       if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])

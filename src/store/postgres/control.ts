@@ -108,6 +108,11 @@ export interface LockedJob {
   readonly gate: string | null
 }
 
+/** The batch and the gate that have room when it goes: at a gate only where it had some. */
+export function leaving({ state, batch, gate }: LockedJob): Pick<LockedJob, 'batch' | 'gate'> {
+  return { batch, gate: state === 'ready' ? gate : null }
+}
+
 /** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
 export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
   const locked = new Set<string>()
@@ -162,7 +167,7 @@ async function cancelOne(
   return tx.attempt(async () => {
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-    clerk.touch(job)
+    clerk.touch(leaving(job))
     return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
   })
 }

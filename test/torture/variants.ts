@@ -10,6 +10,8 @@ import type { StoreName } from './site.ts'
 export interface Variant {
   readonly store: StoreName
   readonly breaks: Promised
+  /** What it breaks too, and may show sooner. */
+  readonly breaksAlso?: Promised
   readonly patches: readonly Patch[]
 }
 
@@ -120,6 +122,7 @@ export const variants: Readonly<Record<string, Variant>> = {
   'postgres: an enqueue acknowledged before its commit': {
     store: 'postgres',
     breaks: 'every answered enqueue is there once, every other at most once, one rolled back never',
+    breaksAlso: 'jobs are claimed in the order in which they became ready', // somebody else's later one may commit first
     patches: [
       {
         file: 'src/store/postgres/enqueue.ts',

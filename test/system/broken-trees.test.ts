@@ -26,6 +26,9 @@ for (const [name, variant] of Object.entries(variants)) {
       env: { ...cleanEnvironment(), TMPDIR: tree.path }, // what a red run keeps goes with the tree
     })
     assert.equal(code, 1, stdout + stderr)
-    assert.ok([breaks, breaksAlso].some((promise) => stdout.includes(`broken: ${promise}`)), stdout)
+    assert.ok(
+      [breaks, breaksAlso].some((promise) => stdout.includes(`broken: ${promise}`)),
+      stdout,
+    )
   })
 }

@@ -61,12 +61,16 @@ for (const [what, without] of [
     `${what}, two claims take the same job`,
     inHand(
       async (hand) => {
-        await hand.enqueue('mail', 'a')
-        const { tx } = await claimInProgress(hand)
-        const second = hand.claim()
-        await hand.waiters(1, 0, 'claim(') // for the cursor that the first has replaced
-        await tx.commit()
-        assert.deepEqual(await second, ['a'])
+        const taken: unknown[][] = [] // on a busy machine the second may be too late to show it
+        for (let round = 0; round < 5 && !taken.some((payloads) => payloads.includes('a')); round++) {
+          await hand.enqueue('mail', 'a')
+          const { tx } = await claimInProgress(hand)
+          const second = hand.claim()
+          await hand.waiters(1, 0, 'claim(') // for the cursor that the first has replaced
+          await tx.commit()
+          taken.push(await second)
+        }
+        assert.deepEqual(taken.at(-1), ['a'])
       },
       { without },
     ),

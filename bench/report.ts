@@ -60,8 +60,10 @@ export function sectionData({ title, note, columns, units, ratio, lines }: Secti
 
 function figureCells(rounds: readonly number[] | undefined, unit: Unit): string[] {
   if (!rounds) return ['–', '']
-  const percent = spreadPercent(rounds)
-  return [figure(median(rounds), unit), percent === null ? '' : `±${percent} %`]
+  const seen = rounds.filter((each) => !Number.isNaN(each))
+  if (seen.length === 0) return ['not seen', '']
+  const percent = spreadPercent(seen)
+  return [figure(median(seen), unit), percent === null ? '' : `±${percent} %`]
 }
 
 function ratioCells(over: readonly number[] | undefined, under: readonly number[] | undefined): string[] {

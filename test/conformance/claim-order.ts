@@ -48,23 +48,6 @@ export function claimOrderTests(inWorld: InWorld): void {
     )
 
     test(
-      "what is too late to be started takes nobody's place, of however many queues",
-      inWorld(async ({ holdfast, clock }) => {
-        const queues = Array.from({ length: 12 }, (_, n) => `mail-${n}`)
-        const startBefore = clock.now() + minute
-        await holdfast.queue('mail-0').enqueue('first')
-        for (const queue of queues.slice(1, 9)) await holdfast.queue(queue).enqueue('late', { startBefore })
-        for (const queue of queues.slice(9)) await holdfast.queue(queue).enqueue(queue)
-        await clock.advance(2 * minute)
-        const leases = await holdfast.claim(queues, { max: 3 })
-        assert.deepEqual(
-          leases.map(({ job }) => job.payload),
-          ['first', 'mail-9', 'mail-10'],
-        )
-      }),
-    )
-
-    test(
       'items of a batch that may run one at a time take one place, in however many queues they are',
       inWorld(async ({ holdfast }) => {
         const queues = Array.from({ length: 6 }, (_, n) => `mail-${n}`)

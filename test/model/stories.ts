@@ -84,24 +84,25 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
       do: 'settle',
       settles: [
         {
-          ...{ hold: { among: 'current', nth: 1 }, as: 'cancelled' },
+          ...{ hold: { among: 'current', nth: 0 }, as: 'cancelled' },
           effects: { put: [], delete: [], badSql: false, enqueue: [{ ...plainJob(), limitKey: 't1' }] },
         },
-        { hold: { among: 'current', nth: 0 }, as: 'snooze', delayMs: 0, effects: null },
+        { hold: { among: 'current', nth: 1 }, as: 'snooze', delayMs: 0, effects: null },
       ],
     },
   ],
 
-  'who comes to a gate later lets nobody in now, though its limit was raised': [
+  'who comes to a gate later, or goes without having had room, lets nobody in now, though its limit was raised': [
     { ...define(10_000), keyLimit: { concurrency: 1, starts: null } },
-    enqueue({ limitKey: 't1' }),
-    enqueue({ limitKey: 't1' }),
+    ...Array.from({ length: 4 }, () => enqueue({ limitKey: 't1' })),
     { ...define(10_000), keyLimit: { concurrency: 3, starts: null } },
     enqueue({ limitKey: 't1', delayMs: 5_000, startIn: 40_000 }),
     {
       ...{ do: 'advance', key: 'x/1', value: '1', expect: 'absent' },
       jobs: [{ ...plainJob(), limitKey: 't1', delayMs: 5_000 }],
     },
+    { do: 'alter', alterations: [{ job: { among: 'waiting', nth: 3 }, as: 'delete' }] },
+    { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 2 }, effects: null }] },
   ],
 
   "what is too late to be started takes nobody's place in a claim of several lanes": [

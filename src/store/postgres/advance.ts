@@ -1,6 +1,6 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { addCarefully, countReady, type Desk, type Knocks } from './enqueue.ts'
+import { addCarefully, comesReady, countReady, type Desk, type Knocks } from './enqueue.ts'
 
 /** The cursor's row is locked first: who is stale waits for whoever is not, and is told so. */
 export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
@@ -19,9 +19,7 @@ export async function advance(desk: Desk, { jobs, ...move }: AdvanceRequest): Pr
     }),
   )
   if (answer !== 'stale' && !isRefused(answer)) {
-    desk.announce(
-      countReady(jobs.filter(({ delayMs }, i) => delayMs === 0 && answer.enqueued[i]?.status === 'created')),
-    )
+    desk.announce(countReady(jobs.filter((job, i) => comesReady(job) && answer.enqueued[i]?.status === 'created')))
     await desk.attend(knocks)
   }
   return answer

@@ -23,9 +23,10 @@ import type {
   OpenedBatch,
   SteerRequest,
 } from '../store.ts'
+import type { Row } from './call.ts'
 import { list, parseList } from './columns.ts'
 import { deadColumns, revive } from './control.ts'
-import type { Database, Row, Transaction } from './database.ts'
+import type { Database, Transaction } from './database.ts'
 import {
   addCarefully,
   addPlain,

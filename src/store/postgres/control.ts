@@ -17,8 +17,9 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
+import type { Row } from './call.ts'
 import { list } from './columns.ts'
-import type { Row, Transaction } from './database.ts'
+import type { Transaction } from './database.ts'
 import type { Desk, Knocks } from './enqueue.ts'
 import { liveOrEnded, readReady } from './read.ts'
 import { Clerk } from './settle.ts'

@@ -15,17 +15,12 @@ import type { Pool, PoolClient } from 'pg'
 import { type Clock, systemClock } from '../../clock.ts'
 import type { Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
+import { call, type Row, type Statement, type Value } from './call.ts'
 import { beforeSending, hasLanded, isBroken, isCancelled, isUnprepared, patiently } from './failures.ts'
 import type { Schema } from './schema.ts'
 import { Silence } from './silence.ts'
 import { Turnstile } from './turnstile.ts'
 
-/** A row as text, column by column, whatever types the application has registered with the driver. */
-export type Row = readonly (string | null)[]
-
-export type Value = string | number | boolean | Buffer | null
-
-const asText = { getTypeParser: () => (text: string) => text }
 /**
  * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
  * no longer: the server ends its connection, and it makes the call again when it gets to run.
@@ -104,7 +99,7 @@ export class Database {
 
   async #rows(sql: string, values: readonly Value[], name?: string): Promise<Row[]> {
     try {
-      return await this.lend((client) => rowsOf(this.#lineOf(client), sql, values, name))
+      return await this.lend((client) => this.#lineOf(client).ask({ text: sql, values, name }))
     } catch (error) {
       if (isCancelled(error) && sql !== sessionSettings) await this.learnSession({ struck: true })
       throw error
@@ -180,10 +175,10 @@ export class Database {
   #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     const run = async (client: PoolClient) => {
       const line = this.#lineOf(client)
-      await line(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
+      await line.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
       const { schema, now } = this
       const answer = await work(new Transaction(line, { schema, now, hasTimeouts: this.#hasTimeouts }))
-      await line('commit')
+      await line.tell('commit')
       return answer
     }
     return this.lend(run, { rollsBack: true })
@@ -208,7 +203,10 @@ export class Database {
   }
 
   #lineOf(client: PoolClient): Line {
-    return (statement) => this.#silence.over(client, client.query(statement as string))
+    return {
+      ask: (statement) => this.#silence.over(client, call(client, statement)),
+      tell: (statement) => this.#silence.over(client, client.query(statement as string)),
+    }
   }
 
   async #answerOf(flush: string): Promise<string | null> {
@@ -217,8 +215,13 @@ export class Database {
   }
 }
 
-/** Takes a statement, and does not wait for ever. */
-type Line = (statement: string | object) => Promise<{ readonly rows: unknown[] }>
+/** A connection that is lent; it does not wait for ever. */
+interface Line {
+  /** One statement of ours, with its values. */
+  ask(statement: Statement): Promise<Row[]>
+  /** Statements without values, or one of the application's. */
+  tell(statement: string | object): Promise<unknown>
+}
 
 interface LendOptions {
   /** What fails is rolled back. */
@@ -250,14 +253,14 @@ export class Transaction {
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return rowsOf(this.#line, this.#schema.sql(text), values)
+    return this.#line.ask({ text: this.#schema.sql(text), values })
   }
 
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
-    if (this.#hasTimeouts) await this.#line(restoreTimeouts)
-    await this.#line({ text, values: [...values], queryMode: 'extended' })
-    if (this.#hasTimeouts) await this.#line(liftTimeouts)
+    if (this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
+    await this.#line.tell({ text, values: [...values], queryMode: 'extended' })
+    if (this.#hasTimeouts) await this.#line.tell(liftTimeouts)
   }
 
   /** The time of everything this transaction does; read it after the locks were taken. */
@@ -278,14 +281,14 @@ export class Transaction {
 
   /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.#line('savepoint attempt')
+    await this.#line.tell('savepoint attempt')
     try {
       const answer = await work()
-      await this.#line('release savepoint attempt')
+      await this.#line.tell('release savepoint attempt')
       return answer
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      await this.#line('rollback to savepoint attempt; release savepoint attempt')
+      await this.#line.tell('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
   }
@@ -307,13 +310,8 @@ function checkOut(pool: Pool): Promise<PoolClient> {
 
 function ignore(): void {}
 
-async function rowsOf(line: Line, text: string, values: readonly Value[], name?: string): Promise<Row[]> {
-  const { rows } = await line({ name, text, values, rowMode: 'array', types: asText })
-  return rows as Row[]
-}
-
 async function rolledBack(line: Line): Promise<boolean> {
-  return line('rollback').then(
+  return line.tell('rollback').then(
     () => true,
     () => false,
   )

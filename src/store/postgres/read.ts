@@ -8,8 +8,9 @@ import { decodeError, decodePast, decodeRemarks } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
 import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
+import type { Row } from './call.ts'
 import { list } from './columns.ts'
-import type { Database, Row } from './database.ts'
+import type { Database } from './database.ts'
 import { keyOf } from './enqueue.ts'
 
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,

@@ -8,8 +8,9 @@ import { HoldfastError, toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import { changesGone, unknownCursor } from '../refusals.ts'
 import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store.ts'
+import type { Row, Value } from './call.ts'
 import { list, parseList, texts } from './columns.ts'
-import type { Database, Row, Value } from './database.ts'
+import type { Database } from './database.ts'
 
 /** How long a new watch waits for transactions that began before anybody watched. */
 const exactMaxMs = 2_000

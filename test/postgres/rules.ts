@@ -40,10 +40,11 @@ export const laneLock: Rule = { from: 'perform holdfast.lock_lanes(v_lanes);\n  
 
 /** The lock has a statement of its own, before the one that reads the cursor; here it is taken by that one. */
 export const readAfterLock: Rule = {
-  from: 'from (select * from holdfast.lane_cursor where lane = v_lane order by no desc limit 1) c;',
-  to: `from (select c.* from (select holdfast.lock_lanes(case when v_lane & 1 = 0 then array[v_lane] end)) l,
-                             holdfast.lane_cursor c
-              where c.lane = v_lane order by c.no desc limit 1) c;`,
+  from: 'cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c\n  loop',
+  to: `cross join lateral (select c.* from (select holdfast.lock_lanes(case when u.lane & 1 = 0 then array[u.lane] end)) l,
+                                              holdfast.lane_cursor c
+                            where c.lane = u.lane order by c.no desc limit 1) c
+  loop`,
 }
 
 /** A claim is a transaction of its own. */
@@ -72,8 +73,8 @@ export const replay: Rule = {
 
 /** A claim that was sent again waits for the first. */
 export const tokenLock: Rule = {
-  from: 'perform pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));',
-  to: '',
+  from: ', pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));',
+  to: ';',
 }
 
 /** The peek at many lanes looks at gaps that have ended, too. */

@@ -100,6 +100,18 @@ describe('notifications', () => {
     assert.ok(inTurn >= 1 && inTurn <= 50)
   })
 
+  test('of a job now and then are not gathered: each is told of at once', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await using raw = await listen(ground)
+    for (let n = 0; n < 20; n++) {
+      await holdfast.queue('mail').enqueue(n)
+      await sleep(4)
+    }
+    const told = await raw.settled()
+    assert.ok(told >= 18, `${told} for 20 jobs`)
+  })
+
   test('of a transaction of the caller are one per queue, however many it enqueues', async () => {
     await using ground = await setup()
     await using holdfast = await open(ground.url)

@@ -21,7 +21,9 @@ export interface Statement {
 export function call(client: ClientBase, statement: Statement): Promise<Row[]> {
   if (!speaksProtocol(client)) return queried(client, statement)
   return new Promise((resolve, reject) => {
-    client.query(new Call(statement, (error, { rows }) => (error == null ? resolve(rows) : reject(error))))
+    const call = new Call(statement, (error, { rows }) => (error == null ? resolve(rows) : reject(error)))
+    const sent: unknown = client.query(call)
+    if (sent instanceof Promise) sent.catch(reject) // by a wrapper, which may refuse to send it
   })
 }
 

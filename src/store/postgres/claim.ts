@@ -1,7 +1,7 @@
 // Claim. The statement and why it hides nothing are in `migrations/0002-claim.ts`.
 //
 // One claim in flight per store and list of queues: claims of one lane wait for each other on the server, where each of them
-// would keep a connection. Leases of claims that were settled to the last job are removed with the next claim.
+// would keep a connection. Leases of claims that were settled to the last job are removed some at a time, with a claim.
 
 import { randomBytes } from 'node:crypto'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
@@ -52,9 +52,16 @@ export class Claims {
 
   async #claim({ queues, max, leaseMs, worker }: ClaimRequest): Promise<ClaimedJob[]> {
     const token = randomBytes(16).toString('hex')
-    const finished = this.#finished.splice(0, finishedMax)
+    const finished = this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax)
     const values = [token, worker, leaseMs, max, queues && texts(queues), list(finished), this.#db.now]
-    const rows = await patiently(() => this.#healing(() => this.#db.hot(select, values)))
+    let isAgain = false
+    const rows = await patiently(() =>
+      this.#healing(() => {
+        const sent = this.#db.hot(select, [...values, isAgain])
+        isAgain = true
+        return sent
+      }),
+    )
     const jobs: ClaimedJob[] = []
     for (const row of rows) jobs.push(...(await this.#toClaimed(token, row)))
     if (jobs.length > 0) this.#open.set(token, { left: jobs.length, haveGates: rows.some((row) => row[12] === 't') })
@@ -152,5 +159,7 @@ function numbers(row: Row, at: number): (i: number) => number {
 
 const joint = '\x1e'
 const selectTexts = 'select id, headers, payload from holdfast.job where id = any ($1::uuid[])'
-const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7)'
+const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7, $8)'
+/** Fewer are not worth a claim's time: what is left of them goes when it expires. */
+const finishedMin = 8
 const finishedMax = 1_000

@@ -1,6 +1,8 @@
 // Wake-ups. Jobs that became ready here, and running jobs that somebody here asked to cancel, are told to this process at
 // once, and to others by NOTIFY: after the commit, in a transaction of its own, and gathered, because every commit with a
-// NOTIFY takes a lock that all others wait for. The first goes out at once, those that follow within `gatherMs` as one. Where
+// NOTIFY takes a lock that all others wait for. The first goes out at once, those that follow as one: after twice as many
+// milliseconds as the last had occasions. So a job now and then is told of at once (one every 5 ms was picked up after 1.9
+// ms; gathered for 10 ms always, after 4.9), and a producer that does nothing else tells of its jobs every `gatherMs`. Where
 // nothing was told for a while, the news of an enqueue go out with its own commit, a millisecond sooner: that is too seldom
 // for anybody to wait.
 // What could not be sent is sent again with what has come since, some times.
@@ -54,6 +56,8 @@ export class Wakes {
   #heardProbe: (() => void) | null = null
   #isListening = false
   #gathered = new News()
+  /** How often there was something to gather. */
+  #occasions = 0
   /** News do not go out with a commit before this. */
   #silentUntil = 0
   #sending: Promise<void> | null = null
@@ -137,6 +141,7 @@ export class Wakes {
   }
 
   #sendSoon(): void {
+    this.#occasions += 1
     this.#sending ??= this.#send().finally(() => {
       this.#sending = null
     })
@@ -145,13 +150,14 @@ export class Wakes {
   async #send(): Promise<void> {
     await immediate() // whoever was woken here is on its way first
     for (let failures = 0; !this.#gathered.isEmpty; ) {
-      const news = this.#gathered
+      const [news, occasions] = [this.#gathered, this.#occasions]
       this.#gathered = new News()
+      this.#occasions = 0
       this.#beSilent()
       try {
         await this.#notify(news.toText(this.#self))
         failures = 0
-        await sleep(gatherMs, undefined, { signal: this.#ended.signal }).catch(() => undefined)
+        await sleep(Math.min(gatherMs, 2 * occasions), undefined, { signal: this.#ended.signal }).catch(() => undefined)
       } catch {
         const pauseMs = reconnectMs[failures++]
         if (pauseMs === undefined || this.#closing.signal.aborted) return // hints: whoever waits looks by itself

@@ -75,7 +75,9 @@ declare
   v_lane int;
   v_sorted int[];
 begin
-  if cardinality(p_lanes) = 2 then -- most often; nothing has to be sorted
+  if cardinality(p_lanes) = 1 then -- most often; nothing has to be sorted
+    v_sorted := p_lanes;
+  elsif cardinality(p_lanes) = 2 then
     v_sorted := array[least(p_lanes[1], p_lanes[2]), greatest(p_lanes[1], p_lanes[2])];
   else
     v_sorted := array(select distinct u.lane from unnest(p_lanes) u(lane) order by 1);
@@ -89,7 +91,7 @@ end $holdfast$;
 -- is the same for all is there once, and texts are joined by a character that JSON text cannot contain. (500 jobs as rows
 -- with ten columns cost the client 1.9 µs a job, so 0.7.)
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
-  p_finished uuid[], p_now bigint)
+  p_finished uuid[], p_now bigint, p_again boolean default true)
 returns table (lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
   attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
   have_gates boolean)
@@ -111,6 +113,7 @@ declare
   v_windows bigint[];
   v_key_windows bigint[];
   v_rooms jsonb := '{}'; -- how many more may be taken of each limited queue (by number) and batch (by number after a #)
+  v_turn int;
   v_cursor record; -- of the lane, and what one look says is ahead of it
   v_next record;
   v_snapshot pg_snapshot; -- of the statement that looked for jobs after the bound
@@ -118,7 +121,6 @@ declare
   v_ended boolean; -- a gap was done with
   v_cut boolean; -- the limit was reached before the bound
   v_slow boolean; -- finding nothing took long
-  v_began timestamptz;
   v_now bigint;
   v_few constant int := 8; -- these fit into any answer
   v_left int := p_max; -- of all
@@ -138,11 +140,12 @@ begin
   if pg_current_xact_id_if_assigned() is not null then
     raise exception 'a claim is a transaction of its own' using errcode = 'HF002';
   end if;
-  perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));
-  if exists (select from holdfast.lease l where l.token = p_token) then
-    return query select * from holdfast.claim_again(p_token, p_lease_ms, p_now);
-    return;
+  perform set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));
+  if p_again then -- else nobody has heard of the token
+    if exists (select from holdfast.lease l where l.token = p_token) then
+      return query select * from holdfast.claim_again(p_token, p_lease_ms, p_now);
+      return;
+    end if;
   end if;
   if cardinality(p_finished) > 0 then
     delete from holdfast.lease l where l.token = any (p_finished);
@@ -162,9 +165,25 @@ begin
       into v_lanes, v_queues, v_batches, v_queue_rooms, v_batch_rooms, v_windows, v_key_windows
       from holdfast.limits_of(v_lanes, v_now) l;
   end if;
-  for v_turn in 1 .. coalesce(cardinality(v_lanes), 0) loop
+  for v_cursor in -- one look for all of them: of two lanes one is mostly empty
+    select u.turn, c.*, pg_current_snapshot() as snapshot, clock_timestamp() as began,
+           (select count(*) from (select from holdfast.job j
+                                   where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
+                                     and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot())
+                                   limit v_few + 1) j) as jobs, -- no more are counted
+           clock_timestamp() as counted,
+           exists (select from holdfast.overdue o where o.lane = u.lane and o.passed) as has_passed
+      from unnest(v_lanes) with ordinality u(lane, turn)
+     cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
+  loop
     exit when v_left <= 0;
-    v_lane := v_lanes[v_turn];
+    if v_cursor.xid > pg_snapshot_xmax(pg_current_snapshot()) then
+      raise exception 'the cursor of lane % is ahead of this cluster', v_cursor.lane using errcode = 'HF003';
+    end if;
+    v_slow := v_cursor.jobs = 0 and v_cursor.counted - v_cursor.began > interval '2 milliseconds';
+    continue when v_cursor.jobs = 0 and cardinality(v_cursor.gap_xids) = 0 and not v_cursor.has_passed and not v_slow;
+    v_turn := v_cursor.turn;
+    v_lane := v_cursor.lane;
     v_queue := v_queues[v_turn];
     v_batch := v_batches[v_turn];
     v_most := v_left;
@@ -172,19 +191,6 @@ begin
       v_most := least(v_left, coalesce((v_rooms ->> v_queue::text)::int, v_queue_rooms[v_turn]),
                       coalesce((v_rooms ->> ('#' || v_batch))::int, v_batch_rooms[v_turn]));
       continue when v_most <= 0;
-    end if;
-    v_began := clock_timestamp();
-    select c.*, pg_current_snapshot() as snapshot,
-           (select count(*) from (select from holdfast.job j
-                                   where j.lane = v_lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
-                                     and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot())
-                                   limit v_few + 1) j) as jobs, -- no more are counted
-           exists (select from holdfast.overdue o where o.lane = v_lane and o.passed) as has_passed
-      into v_cursor
-      from (select * from holdfast.lane_cursor where lane = v_lane order by no desc limit 1) c;
-    v_slow := v_cursor.jobs = 0 and clock_timestamp() - v_began > interval '2 milliseconds';
-    if v_cursor.xid > pg_snapshot_xmax(pg_current_snapshot()) then
-      raise exception 'the cursor of lane % is ahead of this cluster', v_lane using errcode = 'HF003';
     end if;
     v_next := v_cursor;
     v_ended := false;
@@ -288,7 +294,7 @@ begin
           v_next.xid := pg_snapshot_xmax(v_snapshot);
           v_next.ord := 0;
         end if;
-        if v_next.xid > v_cursor.xid then
+        if v_next.xid > v_cursor.xid and pg_snapshot_xmin(v_snapshot) < pg_snapshot_xmax(v_snapshot) then -- some are open
           select array_agg(x.xid) into v_open
             from pg_snapshot_xip(v_snapshot) x(xid) where x.xid >= v_cursor.xid and x.xid < v_next.xid;
           v_next.gap_xids := v_next.gap_xids || v_open;

@@ -1,0 +1,97 @@
+// Statements as `call.ts` sends them, through whatever stands between the store and the server.
+
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import pg from 'pg'
+import { open, postgres } from '../../src/index.ts'
+import { setup } from './exactness-ground.ts'
+
+test('a driver that keeps the protocol to itself is asked in its own way', async () => {
+  await using ground = await setup()
+  const kinds = new Set<string>()
+  const Closed = closedClient((statement) =>
+    kinds.add(typeof statement === 'object' && 'submit' in statement ? 'ours' : 'its own'),
+  )
+  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, Client: Closed } as pg.PoolConfig))
+  assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
+  assert.deepEqual([...kinds], ['its own'])
+})
+
+test('a pool of any sort gives the same', async () => {
+  await using ground = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, binary: true } as pg.PoolConfig))
+  assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
+})
+
+test("the driver's own timeout of a query is over with its answer", async () => {
+  await using ground = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, query_timeout: 60_000 }))
+  const timers = () => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length
+  const before = timers()
+  await wholeLife(pool)
+  assert.ok(timers() <= before + 1, `${timers() - before} timers are left`) // one may be the pool's
+})
+
+test('who wraps the query of a connection hears of the end of each, and may refuse to send it', async () => {
+  await using ground = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3 }))
+  const heard: (string | null)[] = []
+  let refuses = 1
+  pool.on('connect', (client) => {
+    const query = client.query
+    client.query = ((
+      statement: { text?: string; callback?: (error: Error | null, answer: unknown) => void },
+      ...rest: unknown[]
+    ) => {
+      const { text = '', callback } = statement
+      if (text.includes('enqueue_plain') && refuses-- > 0) {
+        return Promise.reject(Object.assign(new Error('Connection terminated'), { code: '08006' }))
+      }
+      if (callback) {
+        statement.callback = (error, answer) => {
+          heard.push(/\.(\w+)\(/.exec(text)?.[1] ?? null)
+          callback(error, answer)
+        }
+      }
+      return Reflect.apply(query, client, [statement, ...rest])
+    }) as typeof client.query
+  })
+  assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
+  for (const verb of ['enqueue_plain', 'claim', 'settle_done']) assert.ok(heard.includes(verb), verb)
+  assert.ok(refuses < 0)
+})
+
+async function wholeLife(pool: pg.Pool): Promise<unknown[]> {
+  await using holdfast = await open(postgres({ pool }))
+  const { id } = await holdfast.queue('mail').enqueue({ n: 1 })
+  const [lease] = await holdfast.claim(['mail'])
+  await lease?.done({ fine: true })
+  const job = await holdfast.job(id)
+  return [job?.queue, lease?.job.payload, job?.state, job?.result]
+}
+
+/** Everything that a client of the driver can do, without the connection inside. */
+function closedClient(onQuery: (statement: object) => void): typeof pg.Client {
+  return class {
+    constructor(options: pg.ClientConfig) {
+      const client = new pg.Client(options)
+      // biome-ignore lint/correctness/noConstructorReturn: it stands for the client
+      return new Proxy(client, {
+        get: (target, name) => {
+          if (name === 'connection') return undefined
+          const value = Reflect.get(target, name) as unknown
+          if (typeof value !== 'function') return value
+          return (...args: unknown[]) => {
+            if (name === 'query') onQuery(args[0] as object)
+            return Reflect.apply(value, target, args)
+          }
+        },
+      }) as never
+    }
+  } as never
+}
+
+function ending(pool: pg.Pool): pg.Pool & AsyncDisposable {
+  pool.on('error', () => {})
+  return Object.assign(pool, { [Symbol.asyncDispose]: () => pool.end() })
+}

@@ -29,6 +29,8 @@ export interface Holds {
   readonly columns: string[]
   /** Which hold each place in the stretches belongs to: an index into what was given. */
   readonly order: readonly number[]
+  /** Some hold was given twice. */
+  readonly haveTwins: boolean
 }
 
 export function holdColumns(names: readonly HoldName[]): Holds {
@@ -47,6 +49,7 @@ export function holdColumns(names: readonly HoldName[]): Holds {
       list(stretches.map(({ start }) => start)),
     ],
     order: holds.map(({ i }) => i),
+    haveTwins: haveTwins(holds),
   }
 }
 
@@ -106,6 +109,12 @@ function digits(text: string, from: number, to: number): number {
 function isInOrder(holds: readonly Hold[]): boolean {
   for (let i = 1; i < holds.length; i++) if (compare(holds[i - 1] as Hold, holds[i] as Hold) > 0) return false
   return true
+}
+
+/** Of holds in order; those that are nowhere are not told apart. */
+function haveTwins(holds: readonly Hold[]): boolean {
+  for (let i = 1; i < holds.length; i++) if (compare(holds[i - 1] as Hold, holds[i] as Hold) === 0) return true
+  return false
 }
 
 function compare(a: Hold, b: Hold): number {

@@ -17,7 +17,7 @@ import { optionalTexts } from './columns.ts'
 import type { Transaction } from './database.ts'
 import { addCarefully, addPlain, type Desk, isPlain, type Knocks } from './enqueue.ts'
 import { afterAnotherPart, isDiskFull } from './failures.ts'
-import { holdColumns } from './fence.ts'
+import { type Holds, holdColumns } from './fence.ts'
 import type { Lanes } from './lanes.ts'
 import { changesSession } from './statement.ts'
 
@@ -34,15 +34,16 @@ export async function settle(
   { token, haveGates }: SettleOptions,
 ): Promise<SettleAnswer[]> {
   if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests, token)
-  if (new Set(requests.map(({ fence }) => fence)).size < requests.length) return settleInTurn(desk, requests, token)
-  if (requests.every(isPlainlyDone)) return settleDone(desk, requests, { token, haveGates })
+  const holds = holdColumns(requests)
+  if (holds.haveTwins) return settleInTurn(desk, requests, token)
+  if (requests.every(isPlainlyDone)) return settleDone(desk, requests, { token, haveGates }, holds)
   // Without effects, and each hold once: nothing tells in which order jobs were settled.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
   const answers = new Map<SettleRequest, SettleAnswer>()
   const answered = [
     await settleInTurn(desk, rest, token),
-    done.length > 0 ? await settleDone(desk, done, { token, haveGates }) : [],
+    done.length > 0 ? await settleDone(desk, done, { token, haveGates }, holdColumns(done)) : [],
   ]
   for (const [i, part] of [rest, done].entries()) {
     part.forEach((request, j) => {
@@ -95,20 +96,25 @@ async function settleDone(
   desk: Desk,
   requests: readonly SettleRequest[],
   { token, haveGates }: SettleOptions,
+  holds: Holds,
 ): Promise<SettleAnswer[]> {
-  if (requests.length < halvesFrom) return settleAtOnce(desk, requests, token)
-  const [way, other] = haveGates ? [settleInHalves, settleAtOnce] : [settleAtOnce, settleInHalves]
-  const answers = await way(desk, requests, token)
+  const atOnce = () => settleAtOnce(desk, requests, holds, flushOf(token, 'done'))
+  if (requests.length < halvesFrom) return atOnce()
+  const inHalves = () => settleInHalves(desk, requests, token)
+  const [way, other] = haveGates ? [inHalves, atOnce] : [atOnce, inHalves]
+  const answers = await way()
   const mayHaveLanded = token !== undefined && answers.every((answer) => answer === 'lost')
-  return mayHaveLanded ? other(desk, requests, token) : answers
+  return mayHaveLanded ? other() : answers
 }
 
 /** Where one half fails, all are told that they may have landed. */
 async function settleInHalves(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   const middle = requests.length >> 1
+  const half = (part: readonly SettleRequest[], name: Part) =>
+    settleAtOnce(desk, part, holdColumns(part), flushOf(token, name))
   const halves = await Promise.allSettled([
-    settleAtOnce(desk, requests.slice(0, middle), token, 'first half'),
-    settleAtOnce(desk, requests.slice(middle), token, 'second half'),
+    half(requests.slice(0, middle), 'first half'),
+    half(requests.slice(middle), 'second half'),
   ])
   const hasLanded = halves.some(({ status }) => status === 'fulfilled')
   return halves.flatMap((half) => {
@@ -120,10 +126,9 @@ async function settleInHalves(desk: Desk, requests: readonly SettleRequest[], to
 async function settleAtOnce(
   desk: Desk,
   requests: readonly SettleRequest[],
-  token?: string,
-  part: Part = 'done',
+  { columns, order }: Holds,
+  flush: string | undefined,
 ): Promise<SettleAnswer[]> {
-  const { columns, order } = holdColumns(requests)
   const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
   const remarks = order.map((i) => encodeRemarks(remarksOf((requests[i] as SettleRequest).settlement)))
   const call = {
@@ -131,7 +136,7 @@ async function settleAtOnce(
     values: [...columns, optionalTexts(results), optionalTexts(remarks), desk.db.now],
   }
   const read = (json: string | null | undefined) => (json == null ? nothingTold : JSON.parse(json)) as DoneAnswer
-  const told = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush: flushOf(token, part) })
+  const told = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush })
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
   for (const turn of told.lost ?? []) answers[order[turn - 1] as number] = 'lost'
   if (told.limited) desk.announce(new Map(told.limited.map((queue) => [queue, requests.length])))

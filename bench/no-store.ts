@@ -30,6 +30,8 @@ export class NoStore {
       settle: async (requests) => this.#settle(requests),
       sweep: async () => nothingSwept(),
       subscribe: () => () => undefined,
+      time: async () => Date.now(),
+      kvWrite: async (writes) => writes.map(() => ({ applied: true, version: 1 })),
       close: async () => undefined,
     }
   }

@@ -13,7 +13,7 @@ import { jobError } from './job/error.ts'
 import { checkNumber, checkOptions, checkText } from './job/names.ts'
 import type { Costs, EffectSet, JobState } from './job/record.ts'
 import { decodeExtras } from './job/stored.ts'
-import type { Settlement } from './job/transition.ts'
+import { plainlyDone, type Settlement } from './job/transition.ts'
 import { isPermanent } from './permanent.ts'
 import { validate } from './prepare.ts'
 import { type RemarkOptions, toCosts, toRemarks } from './remarks.ts'
@@ -141,6 +141,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       const schema = this.#definition.resultSchema
       if (schema) await validate(schema, result, 'result', this.job.queue)
       const text = result === undefined ? null : encodeJson(result, resultRule)
+      if (text === null && effects === undefined && said === null) return this.#settle(plainlyDone)
       return this.#settle({
         as: 'done',
         result: text,
@@ -219,7 +220,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     const { id } = this.job
     const mayFail = 'effects' in settlement && settlement.effects !== null
     const retryDelayMs = mayFail ? this.#delayMs(undefined) : 0
-    const answer = await this.#desk.settle({ id, fence: this.fence, settlement, retryDelayMs })
+    const answer = await this.#desk.settle(new Settling(id, this.fence, settlement, retryDelayMs))
     if (answer === 'lost') throw this.#lost(settlement.as)
     if (isRefused(answer)) throw toError(answer)
     if ('failed' in answer) throw toError(answer.failed)
@@ -237,6 +238,21 @@ export class Lease<Payload = unknown, Result = unknown> {
       `Cannot ${verb} job ${id}: this lease is no longer the job's. It was settled, cancelled or expired and was taken back; nothing was changed.`,
       { id, queue, attempt, verb },
     )
+  }
+}
+
+/** Not a literal, for the same reason as in `worker/settlements.ts`. */
+class Settling implements SettleRequest {
+  readonly id: string
+  readonly fence: string
+  readonly settlement: Settlement
+  readonly retryDelayMs: number
+
+  constructor(id: string, fence: string, settlement: Settlement, retryDelayMs: number) {
+    this.id = id
+    this.fence = fence
+    this.settlement = settlement
+    this.retryDelayMs = retryDelayMs
   }
 }
 

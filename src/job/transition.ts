@@ -14,6 +14,9 @@ import type { Costs, EffectSet, Ending, EndState, JobCore, JobError, Remarks } f
 /** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
 export type FailedEnding = 'failed' | 'timeout' | 'crashed'
 
+/** Without a result, effects or a word: most jobs end so. */
+export const plainlyDone: Settlement = Object.freeze({ as: 'done', result: null, effects: null })
+
 export type Settlement =
   | {
       readonly as: 'done'

@@ -9,7 +9,7 @@ import { encodeJson, resultRule } from '../job/codec.ts'
 import { jobError } from '../job/error.ts'
 import { encodeOffered, inboxKey } from '../job/inbox.ts'
 import type { Costs, EffectSet } from '../job/record.ts'
-import type { FailedEnding, Settlement } from '../job/transition.ts'
+import { type FailedEnding, plainlyDone, type Settlement } from '../job/transition.ts'
 import { isPermanent } from '../permanent.ts'
 import { validate } from '../prepare.ts'
 import { remarksOf } from '../remarks.ts'
@@ -147,6 +147,7 @@ function doneWith(result: unknown, labels: Labels, ground: Ground): Settlement |
   const text = result === undefined ? null : encodeJson(result, resultRule)
   const { outcome, warning } = labels
   const remarks = remarksOf({ outcome, warning, costs })
+  if (text === null && remarks === null && !staged) return plainlyDone
   const said = remarks === null ? {} : { remarks }
   if (!staged) return { as: 'done', result: text, effects: null, ...said }
   return prepared(staged, capabilities).then((effects) => ({ as: 'done', result: text, effects, ...said }))

@@ -22,7 +22,7 @@ import { jobError } from '../job/error.ts'
 import type { Costs } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 import { readPayload, validate } from '../prepare.ts'
-import type { Capabilities, ClaimedJob, SettleAnswer, SettleRequest } from '../store/store.ts'
+import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
 import { checkProgress, extendRule, Job, type JobDesk } from './job.ts'
 import {
   type Abort,
@@ -64,7 +64,7 @@ export interface RunDesk {
   passNow(): GatePass | null
   progress(run: Run, value: number, message: string | null): void
   renew(run: Run, leaseMs: number): Promise<void>
-  settle(run: Run, request: SettleRequest): void
+  settle(run: Run, settlement: Settlement, retryDelayMs: number): void
   /** Its place is free. */
   left(run: Run): void
   /** Nothing is to be done for it any more. */
@@ -326,9 +326,8 @@ export class Run implements JobDesk, Ground {
 
   #settle(settlement: Settlement): void {
     this.#settlement = settlement
-    const { id, fence } = this.claimed
     const mayFail = 'effects' in settlement && settlement.effects !== null
-    this.#desk.settle(this, { id, fence, settlement, retryDelayMs: mayFail ? retryDelayMs(this) : 0 })
+    this.#desk.settle(this, settlement, mayFail ? retryDelayMs(this) : 0)
   }
 
   /** What the store said to its settlement. */

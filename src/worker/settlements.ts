@@ -6,14 +6,31 @@
 import { randomUUID } from 'node:crypto'
 import type { Timers } from '../clock.ts'
 import type { Events } from '../events.ts'
+import type { Settlement } from '../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
 import { settleWeight, weightMax } from '../weight.ts'
 import { isAway, isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 
-interface Kept {
+/**
+ * A request, and the run that waits for its answer. Not a literal: V8 counts what becomes of objects by the literal they
+ * come from. Most of these live until the next flush, so it would have them old from the start, and each would keep its run,
+ * its job and all their texts until everything is collected. (That took a third of a worker's processor time: 4.3 against 2.9 µs a job.)
+ */
+class Kept implements SettleRequest {
   readonly run: Run
-  readonly request: SettleRequest
+  readonly id: string
+  readonly fence: string
+  readonly settlement: Settlement
+  readonly retryDelayMs: number
+
+  constructor(run: Run, settlement: Settlement, retryDelayMs: number) {
+    this.run = run
+    this.id = run.claimed.id
+    this.fence = run.claimed.fence
+    this.settlement = settlement
+    this.retryDelayMs = retryDelayMs
+  }
 }
 
 export interface SettlementsDesk {
@@ -30,7 +47,7 @@ export class Settlements {
   readonly #isOver = new Promise<void>((resolve) => {
     this.#over.signal.addEventListener('abort', () => resolve(), { once: true })
   })
-  #waiting: Kept[] = []
+  readonly #waiting: Kept[] = []
   #count = 0
   #flushing: Promise<void> | null = null
 
@@ -43,8 +60,8 @@ export class Settlements {
     return this.#count
   }
 
-  add(run: Run, request: SettleRequest): void {
-    this.#waiting.push({ run, request })
+  add(run: Run, settlement: Settlement, retryDelayMs: number): void {
+    this.#waiting.push(new Kept(run, settlement, retryDelayMs))
     this.#count += 1
     this.#flushing ??= this.#flushAll()
   }
@@ -90,8 +107,7 @@ export class Settlements {
     const token = randomUUID()
     const ask = async () => {
       const asked = answers.size === 0 ? group : group.filter((kept) => !answers.has(kept))
-      const requests = asked.map(({ request }) => request)
-      const heard = await this.#desk.settle(requests, token)
+      const heard = await this.#desk.settle(asked, token)
       asked.forEach((kept, i) => {
         const answer = heard[i] as SettleAnswer
         if (!isAway(answer)) answers.set(kept, answer)
@@ -104,8 +120,8 @@ export class Settlements {
   #take(): readonly Kept[] {
     let weight = 0
     let count = 0
-    for (const { request } of this.#waiting) {
-      weight += settleWeight(request)
+    for (const kept of this.#waiting) {
+      weight += settleWeight(kept)
       if (count > 0 && weight > weightMax) break
       count += 1
     }

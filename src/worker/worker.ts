@@ -382,7 +382,7 @@ export class Worker {
       passNow: () => this.#plan.gate?.passNow() ?? null,
       progress: (run, value, message) => this.#progress.note(run, value, message),
       renew: (run, leaseMs) => this.#heartbeat.renew(run, leaseMs),
-      settle: (run, request) => this.#settlements.add(run, request),
+      settle: (run, settlement, retryDelayMs) => this.#settlements.add(run, settlement, retryDelayMs),
       left: (run) => this.#left(run),
       ended: (run) => {
         this.#runs.delete(run)

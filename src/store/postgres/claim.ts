@@ -10,7 +10,7 @@ import type { Row } from './call.ts'
 import { list, parseList, texts } from './columns.ts'
 import type { Database } from './database.ts'
 import { patiently } from './failures.ts'
-import { toFence, tokenOf } from './fence.ts'
+import { toFences, tokenOf } from './fence.ts'
 import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
 
@@ -112,11 +112,12 @@ export class Claims {
     const [xids, ords, ids] = [column(row, 3), column(row, 4), column(row, 5)]
     const [attempts, maxAttempts, createdAts] = [numbers(row, 6), numbers(row, 7), numbers(row, 8)]
     const timeouts = row[9] == null ? null : column(row, 9)
+    const fences = toFences({ token, lane, xids, ords, ids })
     const { headers, payloads } = await this.#textsOf(row, ids.length)
     return ids.map((id, i) => ({
       id,
       queue,
-      fence: toFence({ token, lane, xid: xids[i] as string, ord: ords[i] as string }, id),
+      fence: fences[i] as string,
       attempt: attempts(i) + 1,
       maxAttempts: maxAttempts(i),
       cameBack: lane % 2 === 1,

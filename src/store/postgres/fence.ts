@@ -5,15 +5,26 @@
 import type { HoldName } from '../store.ts'
 import { list } from './columns.ts'
 
-export interface Place {
+/** Places of one claim in one lane. */
+export interface Places {
   readonly token: string
   readonly lane: number
-  readonly xid: string
-  readonly ord: string
+  readonly xids: readonly string[]
+  readonly ords: readonly string[]
+  readonly ids: readonly string[]
 }
 
-export function toFence({ token, lane, xid, ord }: Place, id: string): string {
-  return `${token}.${lane}.${xid}.${ord}.${id.slice(-idEnd)}`
+/** Most begin like the one before, and are made of that beginning: a string of few parts is cheap to make and to read. */
+export function toFences({ token, lane, xids, ords, ids }: Places): string[] {
+  let xid = ''
+  let beginning = ''
+  return ids.map((id, i) => {
+    if (xids[i] !== xid) {
+      xid = xids[i] as string
+      beginning = `${token}.${lane}.${xid}.`
+    }
+    return beginning + `${ords[i]}.${id.slice(-idEnd)}`
+  })
 }
 
 export function tokenOf(fence: string): string {

@@ -23,7 +23,8 @@ export function toFences({ token, lane, xids, ords, ids }: Places): string[] {
       xid = xids[i] as string
       beginning = `${token}.${lane}.${xid}.`
     }
-    return beginning + `${ords[i]}.${id.slice(-idEnd)}`
+    const end = `${ords[i]}.${id.slice(-idEnd)}`
+    return `${beginning}${end}`
   })
 }
 

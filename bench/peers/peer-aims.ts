@@ -17,6 +17,8 @@ export function peerAims(results: Results): Aim[] {
     most('single enqueue: PostgreSQL to the fastest peer on it', 20, single, 'rate', 'postgres', postgresPeers),
     most('single enqueue: PostgreSQL to BullMQ', 2, single, 'rate', 'postgres', bulls),
     most('single enqueue: SQLite to BullMQ', 2, single, 'rate', 'sqlite', bulls),
+    most('single enqueue: PostgreSQL to BullMQ, as durable', 2, single, 'rate', 'postgres', ['bullmq-always']),
+    most('single enqueue: SQLite to BullMQ, as durable', 2, single, 'rate', 'sqlite', ['bullmq-always']),
     most('bulk enqueue: PostgreSQL to the fastest peer', 1.3, drain, 'enqueue rate', 'postgres', others),
     most('bulk enqueue: SQLite to the fastest peer', 1.3, drain, 'enqueue rate', 'sqlite', others),
     most('drain, nothing kept: PostgreSQL to Graphile Worker', 2, drain, 'drain rate', 'postgres-bare', ['graphile']),

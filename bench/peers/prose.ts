@@ -47,7 +47,7 @@ of BullMQ the faster, which is the one that may lose a second of answered jobs; 
 - **Single enqueue.** Of 32 callers no more than 32 jobs share a commit, and each commit waits for the disk. BullMQ with a sync every
   second answers before anything is on disk; beside the one that is as durable both of our stores take more than twice as many.
   Twice what the fast one takes is more than the raw queue above takes on PostgreSQL, which does nothing but insert bare rows for all
-  who wait. On SQLite 32 callers have 0.43 ms at that rate; the commit alone takes 0.20, of which 0.11 are the disk's (a probe of the
+  who wait. On SQLite 32 callers have 0.40 ms at that rate; the commit alone takes 0.20, of which 0.11 are the disk's (a probe of the
   disk, and times taken in the store). The rest of our 0.58 ms: 0.12 to insert, 0.21 until the answer was heard and the next 32
   jobs were prepared in the other thread, 0.04 to answer and to move the log into the file. Sending half of the callers ahead gained
   nothing on SQLite and lost a seventh on PostgreSQL.

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { open, postgres } from '../../src/index.ts'
 import { setup } from './exactness-ground.ts'
@@ -33,6 +34,25 @@ test("the driver's own timeout of a query is over with its answer", async () => 
   const before = timers()
   await wholeLife(pool)
   await until(async () => timers() <= before, 'no timer is left')
+})
+
+test("a statement that the driver's own timeout ends is sent again, and lands once", async () => {
+  await using ground = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, query_timeout: 300 }))
+  await using holdfast = await open(postgres({ pool }))
+  await holdfast.queue('mail').enqueue(1)
+  await using other = ending(new pg.Pool({ connectionString: ground.url, max: 1 }))
+  const client = await other.connect()
+  await client.query('begin; lock table holdfast.job in access exclusive mode')
+  const enqueued = holdfast.queue('mail').enqueue(2)
+  await sleep(700)
+  await client.query('commit')
+  client.release()
+  assert.equal((await enqueued).status, 'created')
+  assert.deepEqual(
+    (await holdfast.claim(['mail'], { max: 9 })).map(({ job }) => job.payload),
+    [1, 2],
+  )
 })
 
 test('who wraps the query of a connection hears of the end of each, and may refuse to send it', async () => {

@@ -21,7 +21,7 @@ export interface Statement {
 export function call(client: ClientBase, statement: Statement): Promise<Row[]> {
   if (!speaksProtocol(client)) return queried(client, statement)
   return new Promise((resolve, reject) => {
-    const call = new Call(statement, (error, { rows }) => (error == null ? resolve(rows) : reject(error)))
+    const call = new Call(statement, (error, answer) => (answer ? resolve(answer.rows) : reject(error)))
     const sent: unknown = client.query(call)
     if (sent instanceof Promise) sent.catch(reject) // by a wrapper, which may refuse to send it
   })
@@ -32,7 +32,7 @@ interface Answer {
   readonly rowCount: number
 }
 
-type Callback = (error: unknown, answer: Answer) => void
+type Callback = (error: unknown, answer?: Answer) => void
 
 class Call implements Submittable {
   readonly text: string
@@ -78,7 +78,7 @@ class Call implements Submittable {
   }
 
   handleError(error: unknown): void {
-    this.callback(error, { rows: [], rowCount: 0 })
+    this.callback(error)
   }
 
   handleRowDescription(): void {}

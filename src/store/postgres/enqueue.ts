@@ -211,12 +211,12 @@ export function created({ id }: NewJob): Enqueued {
   return { id, status: 'created' }
 }
 
-/** By this machine's clock, which is good enough for a hint. */
 /** Of those who come to a gate, it is told when they are let in. */
 export function comesReady(job: NewJob): boolean {
   return job.limitKey === null && mayBeReady(job)
 }
 
+/** By this machine's clock, which is good enough for a hint. */
 function mayBeReady({ delayMs, runAt }: NewJob): boolean {
   return delayMs === 0 && (runAt === null || runAt <= Date.now() + 1_000)
 }

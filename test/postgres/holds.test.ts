@@ -5,7 +5,7 @@ import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease.ts'
 import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+import { type Hand, inHand, type Rule, until, useDatabase } from './hand.ts'
 
 useDatabase()
 
@@ -197,4 +197,23 @@ test(
       ],
     },
   ),
+)
+
+test(
+  'leases of settled jobs that no claim took along go when they expire, and nothing is rescued',
+  inHand(async (hand) => {
+    for (let n = 0; n < 3; n++) {
+      await hand.holdfast.queue('mail').enqueue(n)
+      const [lease] = await hand.holdfast.claim(['mail'], { lease: 1_000 })
+      await lease?.done()
+    }
+    const left = async () => (await hand.rows('select from holdfast.lease')).length
+    assert.ok((await left()) > 0, 'so few are not worth a claim')
+    let rescued = 0
+    await until(async () => {
+      rescued += (await hand.holdfast.sweep()).rescued
+      return (await left()) === 0
+    }, 'they are gone')
+    assert.equal(rescued, 0)
+  }),
 )

@@ -12,12 +12,22 @@ let time = ''
 
 export function newId(): string {
   advance()
-  if (used === randoms.length) {
-    randomFillSync(randoms)
-    used = 0
-  }
+  if (used + 4 > randoms.length) refill()
   const variant = 0x8000 | (nextRandom() & 0x3fff)
   return `${time}${hex[0x7000 | counter]}-${hex[variant]}-${hex[nextRandom()]}${hex[nextRandom()]}${hex[nextRandom()]}`
+}
+
+/** 128 random bits. */
+export function newToken(): string {
+  if (used + 8 > randoms.length) refill()
+  let token = ''
+  for (let i = 0; i < 8; i++) token += hex[nextRandom()]
+  return token
+}
+
+function refill(): void {
+  randomFillSync(randoms)
+  used = 0
 }
 
 function advance(): void {

@@ -2,17 +2,23 @@
 //
 // One claim in flight per store and list of queues: claims of one lane wait for each other on the server, where each of them
 // would keep a connection. Leases of claims that were settled to the last job are removed some at a time, with a claim.
+//
+// Where the last claim of a queue brought one job, the next may be for one that is alone, too: a cheaper claim looks for that
+// (`migrations/0002-claim-one.ts`), and where it does not fit, the one for everything follows. And a claim goes over the
+// connection that listens while nobody else asks there: what a job now and then is told by is awake, and needs no turn in
+// the pool.
 
-import { randomBytes } from 'node:crypto'
+import { newToken } from '../../id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import type { BatchNames } from './batch-names.ts'
-import type { Row } from './call.ts'
+import type { Row, Value } from './call.ts'
 import { list, parseList, texts } from './columns.ts'
 import type { Database } from './database.ts'
 import { patiently } from './failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import { heal } from './heal.ts'
 import type { Lanes } from './lanes.ts'
+import type { Wakes } from './wake.ts'
 
 interface OpenClaim {
   /** How many of its jobs are not settled yet. */
@@ -24,15 +30,19 @@ export class Claims {
   readonly #db: Database
   readonly #lanes: Lanes
   readonly #batches: BatchNames
+  readonly #wakes: Wakes
+  /** Lanes of queues that have no other, by the queue's name, whose last claim brought one job. */
+  readonly #alone = new Map<string, number>()
   readonly #inFlight = new Map<string, Promise<unknown>>()
   /** Claims made here that are not settled yet. */
   readonly #open = new Map<string, OpenClaim>()
   #finished: string[] = []
 
-  constructor(db: Database, lanes: Lanes, batches: BatchNames) {
+  constructor(db: Database, lanes: Lanes, batches: BatchNames, wakes: Wakes) {
     this.#db = db
     this.#lanes = lanes
     this.#batches = batches
+    this.#wakes = wakes
   }
 
   claim(request: ClaimRequest): Promise<ClaimedJob[]> {
@@ -50,22 +60,60 @@ export class Claims {
     if (this.#inFlight.get(key) === ended) this.#inFlight.delete(key)
   }
 
-  async #claim({ queues, max, leaseMs, worker }: ClaimRequest): Promise<ClaimedJob[]> {
-    const token = randomBytes(16).toString('hex')
-    const finished = this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax)
-    const values = [token, worker, leaseMs, max, queues && texts(queues), list(finished), this.#db.now]
-    let isAgain = false
+  async #claim(request: ClaimRequest): Promise<ClaimedJob[]> {
+    const token = newToken()
+    const finished = list(this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax))
+    let isSent = false
     const rows = await patiently(() =>
-      this.#healing(() => {
-        const sent = this.#db.hot(select, [...values, isAgain])
-        isAgain = true
-        return sent
+      this.#healing(async () => {
+        const isAgain = isSent
+        isSent = true
+        return (
+          (isAgain ? null : await this.#claimOne(request, token, finished)) ??
+          this.#claimAny(request, token, finished, isAgain)
+        )
       }),
     )
     const jobs: ClaimedJob[] = []
     for (const row of rows) jobs.push(...(await this.#toClaimed(token, row)))
-    if (jobs.length > 0) this.#open.set(token, { left: jobs.length, haveGates: rows.some((row) => row[12] === 't') })
+    if (jobs.length === 0) return jobs
+    this.#open.set(token, { left: jobs.length, haveGates: rows.some((row) => row[12] === 't') })
+    this.#learn(jobs, rows)
     return jobs
+  }
+
+  /** Null: there is more to it than one job at most. */
+  async #claimOne(
+    { queues, max, leaseMs, worker }: ClaimRequest,
+    token: string,
+    finished: string,
+  ): Promise<Row[] | null> {
+    const queue = queues?.length === 1 ? (queues[0] as string) : null
+    const lane = queue === null ? undefined : this.#alone.get(queue)
+    if (queue === null || lane === undefined) return null
+    const rows = await this.#ask(selectOne, [token, worker, leaseMs, max, queue, lane, finished, this.#db.now])
+    if (rows[0]?.[0] !== null) return rows
+    this.#alone.delete(queue)
+    return null
+  }
+
+  #claimAny(
+    { queues, max, leaseMs, worker }: ClaimRequest,
+    token: string,
+    finished: string,
+    isAgain: boolean,
+  ): Promise<Row[]> {
+    return this.#ask(select, [token, worker, leaseMs, max, queues && texts(queues), finished, this.#db.now, isAgain])
+  }
+
+  #ask(text: string, values: readonly Value[]): Promise<Row[]> {
+    return this.#wakes.lend((client) => this.#db.hot(text, values, client)) ?? this.#db.hot(text, values)
+  }
+
+  #learn([job, ...others]: readonly ClaimedJob[], [row]: readonly Row[]): void {
+    if (!job) return
+    if (others.length > 0) this.#alone.delete(job.queue)
+    else if (row?.[13] === 't') this.#alone.set(job.queue, Number(row[0]) & ~1)
   }
 
   /** A cursor ahead of the cluster's own numbers was restored from another one; a session may have been set otherwise. */
@@ -161,6 +209,7 @@ function numbers(row: Row, at: number): (i: number) => number {
 const joint = '\x1e'
 const selectTexts = 'select id, headers, payload from holdfast.job where id = any ($1::uuid[])'
 const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7, $8)'
+const selectOne = 'select * from holdfast.claim_one($1, $2, $3, $4, $5, $6, $7, $8)'
 /** Fewer are not worth a claim's time: what is left of them goes when it expires. */
 const finishedMin = 8
 const finishedMax = 1_000

@@ -11,7 +11,7 @@
 // Statements of the application, in a settlement, run with the timeouts that the session came with.
 
 import { createHash, randomUUID } from 'node:crypto'
-import type { Pool, PoolClient } from 'pg'
+import type { ClientBase, Pool, PoolClient } from 'pg'
 import { type Clock, systemClock } from '../../clock.ts'
 import type { Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
@@ -78,7 +78,7 @@ export class Database {
 
   /** What sessions start with. A timeout of statements matters once it strikes, the rest from the start. */
   async learnSession({ struck = false } = {}): Promise<void> {
-    const [row] = await this.#rows(sessionSettings, [])
+    const [row] = await this.#rows({ text: sessionSettings, values: [] })
     const [isolation, statementTimeout, lockTimeout, transactionTimeout = null] = row ?? []
     const isTimed = lockTimeout !== '0' || !(transactionTimeout === null || transactionTimeout === '0')
     this.#hasTimeouts = statementTimeout !== '0' || lockTimeout !== '0'
@@ -94,14 +94,15 @@ export class Database {
   /** The same, made once. */
   once(text: string, values: readonly Value[]): Promise<Row[]> {
     if (this.#wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
-    return this.#rows(this.schema.sql(text), values)
+    return this.#rows({ text: this.schema.sql(text), values })
   }
 
-  async #rows(sql: string, values: readonly Value[], name?: string): Promise<Row[]> {
+  async #rows(statement: Statement, client?: ClientBase): Promise<Row[]> {
     try {
-      return await this.lend((client) => this.#lineOf(client).ask({ text: sql, values, name }))
+      if (client) return await this.#lineOf(client).ask(statement)
+      return await this.lend((client) => this.#lineOf(client).ask(statement))
     } catch (error) {
-      if (isCancelled(error) && sql !== sessionSettings) await this.learnSession({ struck: true })
+      if (isCancelled(error) && statement.text !== sessionSettings) await this.learnSession({ struck: true })
       throw error
     }
   }
@@ -109,13 +110,14 @@ export class Database {
   /**
    * The same for a statement that is made again and again: each connection keeps it prepared, which saves 0.1 ms. Where
    * somebody lets go of what was prepared, as a pooler does that hands out another connection for every transaction,
-   * statements are sent whole from then on; none of these refusals comes after something was done.
+   * statements are sent whole from then on; none of these refusals comes after something was done. It goes over the
+   * connection that is given, where one is and it needs no transaction.
    */
-  async hot(text: string, values: readonly Value[]): Promise<Row[]> {
+  async hot(text: string, values: readonly Value[], client?: ClientBase): Promise<Row[]> {
     if (this.#wraps || !this.#prepares) return this.once(text, values)
     const sql = this.schema.sql(text)
     try {
-      return await this.#rows(sql, values, this.#nameOf(sql))
+      return await this.#rows({ text: sql, values, name: this.#nameOf(sql) }, client)
     } catch (error) {
       if (!isUnprepared(error)) throw error
       this.#prepares = false
@@ -202,7 +204,7 @@ export class Database {
     })
   }
 
-  #lineOf(client: PoolClient): Line {
+  #lineOf(client: ClientBase): Line {
     return {
       ask: (statement) => this.#silence.over(client, call(client, statement)),
       tell: (statement) => this.#silence.over(client, client.query(statement as string)),

@@ -203,7 +203,7 @@ class PostgresStore implements Store {
       newsOf: (ready) => this.#wakes.newsOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
-    this.#claims = new Claims(this.#db, lanes, batches)
+    this.#claims = new Claims(this.#db, lanes, batches, this.#wakes)
     this.#sweeps = new Sweeps(this.#desk)
   }
 

@@ -54,7 +54,9 @@ export class Wakes {
   #running: Promise<void> | null = null
   #deafUntil = 0
   #heardProbe: (() => void) | null = null
-  #isListening = false
+  /** The connection that hears notifications at this time. */
+  #listener: ClientBase | null = null
+  #isLent = false
   #gathered = new News()
   /** How often there was something to gather. */
   #occasions = 0
@@ -70,7 +72,25 @@ export class Wakes {
 
   /** Whether notifications are heard at this time. */
   get isListening(): boolean {
-    return this.#isListening
+    return this.#listener !== null
+  }
+
+  /**
+   * Has `work` done over the connection that listens: who has just told of a job is awake, and claims it sooner than a session
+   * that has to be woken. Null where there is none, or somebody else asks over it. What it tells meanwhile comes afterwards.
+   */
+  lend<T>(work: (client: ClientBase) => Promise<T>): Promise<T> | null {
+    const client = this.#listener
+    if (client === null || this.#isLent) return null
+    this.#isLent = true
+    streamOf(client)?.ref?.()
+    const working = work(client)
+    const back = () => {
+      this.#isLent = false
+      streamOf(client)?.unref?.()
+    }
+    working.then(back, back)
+    return working
   }
 
   subscribe(subscriber: Subscriber): () => void {
@@ -184,7 +204,7 @@ export class Wakes {
       } catch {
         // tried again below; the claims themselves say what is wrong
       }
-      this.#isListening = false
+      this.#listener = null
       if (performance.now() - began > idleMs) failures = 0
       if (!this.#isDeaf) await this.#pause(reconnectMs[Math.min(failures, reconnectMs.length - 1)] as number)
     }
@@ -215,19 +235,23 @@ export class Wakes {
   /** Until the connection ends, or turns out to be deaf. */
   async #hearAt(client: ClientBase): Promise<void> {
     if (this.#ended.signal.aborted) return
-    const { promise: ended, resolve: end } = Promise.withResolvers<void>()
     let isOver = false
-    letGo(client)
+    streamOf(client)?.unref?.() // whoever waits keeps the process alive; the connection alone does not
+    const { promise: ended, resolve: end } = Promise.withResolvers<void>()
     client.on('notification', ({ payload }) => this.#hear(payload ?? ''))
-    client.on('error', () => end())
-    client.on('end', () => end())
+    const broken = () => {
+      if (this.#listener === client) this.#listener = null
+      end()
+    }
+    client.on('error', broken)
+    client.on('end', broken)
     this.#ended.signal.addEventListener('abort', () => end(), { once: true })
     const hearing = async () => {
       const listening = client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
       if (!(await Promise.race([listening, this.#pause(answerMs)]))) return
       const heard = await this.#hearsProbe()
       if (isOver) return // broken meanwhile, which says nothing about what it hears
-      this.#isListening = heard
+      if (heard) this.#listener = client
       this.#tell(await readReady(this.#db))
       this.#tellToAsk()
       if (heard) await Promise.race([ended, this.#untilSilent(client)])
@@ -242,6 +266,7 @@ export class Wakes {
     for (let isThere = true; isThere; ) {
       await this.#pause(askMs)
       if (this.#ended.signal.aborted) return
+      if (this.#isLent) continue // somebody waits for an answer already
       const answers = client.query('select 1').then(
         () => true,
         () => false,
@@ -297,7 +322,6 @@ export class Wakes {
   }
 }
 
-/** Whoever waits keeps the process alive; the connection alone does not. */
-function letGo(client: ClientBase): void {
-  ;(client as unknown as { connection?: { stream?: { unref?(): void } } }).connection?.stream?.unref?.()
+function streamOf(client: ClientBase): { ref?(): void; unref?(): void } | undefined {
+  return (client as unknown as { connection?: { stream?: { ref?(): void; unref?(): void } } }).connection?.stream
 }

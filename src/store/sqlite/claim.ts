@@ -6,7 +6,8 @@
 // priority that are of no batch, or of the same. Lanes of batches take turns, and whether they or the plain jobs come
 // first is left to chance each time: so nobody waits for ever. Lanes that are closed are not even seen.
 
-import { randomBytes, randomInt } from 'node:crypto'
+import { randomInt } from 'node:crypto'
+import { newToken } from '../../id.ts'
 import { roomIn } from '../../job/limits.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
@@ -234,7 +235,7 @@ class Taking {
   /** All jobs of a claim share it. */
   #hold(): { readonly no: number; readonly token: string } {
     if (this.#claim === null) {
-      const token = randomBytes(16).toString('hex')
+      const token = newToken()
       const insert = 'insert into holdfast_claim (token, worker, started_at) values (?, ?, ?) returning no'
       const no = this.#tx.db.get<{ no: number }>(insert, token, this.#request.worker, this.#tx.now)?.no as number
       this.#claim = { no, token }

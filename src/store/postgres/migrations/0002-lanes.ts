@@ -79,9 +79,9 @@ $holdfast$;
 -- none, for they may give one between them. (All in one look: 25 ms a claim where 1,000 batches are open.) Where only gaps
 -- have ended, a claim has something to tidy and nothing to take: such lanes come last, for they must not take the places of
 -- lanes that have jobs.
--- Says, too, the queue of each, and whether any limit applies to one of them.
+-- Says, too, the queue of each, whether any limit applies to one of them, and whether one queue was asked for that has no other.
 create function holdfast.lanes_to_claim(p_queues text[], p_max int, p_now bigint,
-  out lanes int[], out queues int[], out are_limited boolean)
+  out lanes int[], out queues int[], out are_limited boolean, out is_only boolean)
 language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
@@ -114,6 +114,7 @@ begin
     elsif cardinality(v_lanes) = 1 then
       lanes := array[v_lanes[1] + 1, v_lanes[1]];
       queues := array[v_queue, v_queue];
+      is_only := true;
       return;
     end if;
   end if;

@@ -118,6 +118,19 @@ export class Waiter {
     })
   }
 
+  /** Resolves when woken or roused: who sleeps again and again has a timer of its own. */
+  sleep(): Promise<void> {
+    if (this.woken) return Promise.resolve()
+    return new Promise((resolve) => {
+      this.#wake = resolve
+    })
+  }
+
+  /** Ends its sleep although nobody woke it. */
+  rouse(): void {
+    this.#wake?.()
+  }
+
   /** What it was woken for, to be passed on; asked again, there is nothing left. */
   takeWakeUp(): string | null {
     const queue = this.wokenFor

@@ -6,6 +6,7 @@
 // that it takes none of them along to its death, a worker runs one job at a time of those that came back for their last
 // attempt: the others go back at once, for other workers, and this one leaves their queues alone until it has ended.
 
+import { Alarm } from '../alarm.ts'
 import type { Timers } from '../clock.ts'
 import type { Events } from '../events.ts'
 import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
@@ -59,6 +60,8 @@ export class ClaimLoop implements WorkerLoop {
   readonly #halt: AbortSignal
   #wakeForRoom: (() => void) | null = null
   #sleeping: Waiter | null = null
+  #sleepsUntil = 0
+  readonly #backstop: Alarm
   /** The job that runs apart from others of its kind. */
   #lastChance: string | null = null
   lastClaimAt: Date | null = null
@@ -67,11 +70,14 @@ export class ClaimLoop implements WorkerLoop {
     this.#desk = desk
     this.#turns = turns
     this.#halt = halt
+    this.#backstop = new Alarm(desk.timers, () => this.#ring())
   }
 
   async run(): Promise<void> {
     const { gate, outage, waiters, timers } = this.#desk
     const deafen = waiters.onWake((queue) => this.#turns.woken(queue))
+    const rouse = () => this.#sleeping?.rouse()
+    this.#halt.addEventListener('abort', rouse)
     try {
       while (!this.#halt.aborted) {
         if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
@@ -82,6 +88,8 @@ export class ClaimLoop implements WorkerLoop {
       if (!this.#halt.aborted) throw error
     } finally {
       deafen()
+      this.#halt.removeEventListener('abort', rouse)
+      this.#backstop.stop()
     }
   }
 
@@ -118,17 +126,29 @@ export class ClaimLoop implements WorkerLoop {
       const turn = this.#turns.next(this.#desk.room(), now)
       if (turn === 'ask') await this.#ask()
       else if (turn) await this.#claim(turn)
-      else {
-        this.#sleeping = waiter
-        await waiter.wait(backstopMs, this.#halt)
-        this.#sleeping = null
-        if (!waiter.woken) this.#turns.doubt()
-      }
+      else await this.#sleep(waiter)
     } finally {
       waiter.leave()
     }
     // Who was woken and has no place left tells the next.
     if (this.#desk.room() <= 0) this.#desk.waiters.passOn(waiter.takeWakeUp())
+  }
+
+  async #sleep(waiter: Waiter): Promise<void> {
+    if (this.#halt.aborted) return
+    this.#sleepsUntil = this.#desk.timers.now() + backstopMs
+    this.#backstop.by(this.#sleepsUntil)
+    this.#sleeping = waiter
+    await waiter.sleep()
+    this.#sleeping = null
+    if (!waiter.woken) this.#turns.doubt()
+  }
+
+  /** It may have slept, and been woken, some times since this was asked for. */
+  #ring(): void {
+    if (!this.#sleeping) return
+    if (this.#desk.timers.now() < this.#sleepsUntil) this.#backstop.by(this.#sleepsUntil)
+    else this.#sleeping.rouse()
   }
 
   async #claim(turn: Turn): Promise<void> {

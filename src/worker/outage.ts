@@ -9,6 +9,7 @@ const pauseMinMs = 50
 const pauseMaxMs = 5_000
 /** In real time: it is the world that does not answer. */
 const silentMs = 10_000
+const lookMs = 1_000
 
 export class Outage {
   readonly #by: string
@@ -18,6 +19,9 @@ export class Outage {
   #since: number | null = null
   #answeredAt = Number.NEGATIVE_INFINITY
   #error: Error | null = null
+  /** Who waits for an answer. All are looked after by one timer, which most never touch: they are answered before. */
+  readonly #asked = new Set<{ readonly at: number; looks: number }>()
+  #watch: NodeJS.Timeout | null = null
 
   constructor(by: string, events: Events, timers: Timers, random: () => number = Math.random) {
     this.#by = by
@@ -45,21 +49,30 @@ export class Outage {
 
   /** Asks once. A store that says nothing at all is away, too: a connection may be dead without knowing. */
   async ask<T>(call: () => Promise<T>): Promise<T> {
-    const askedAt = this.#timers.now()
-    let looks = 0
-    const silence = setInterval(() => {
-      looks += 1 // the first may only say that this process did not get to listen
-      if (looks === 2) this.#down(silent(), askedAt)
-    }, silentMs / 2).unref()
+    const asked = { at: this.#timers.now(), looks: 0 }
+    this.#asked.add(asked)
+    this.#watch ??= setInterval(() => this.#look(), lookMs).unref()
     try {
       const answer = await call()
       this.#up()
       return answer
     } catch (error) {
-      if (isOutage(error)) this.#down(error, askedAt)
+      if (isOutage(error)) this.#down(error, asked.at)
       throw error
     } finally {
-      clearInterval(silence)
+      this.#asked.delete(asked)
+    }
+  }
+
+  /** Looks are counted, and not time: a process that did not get to listen cannot say that nobody spoke. */
+  #look(): void {
+    if (this.#asked.size === 0 && this.#watch) {
+      clearInterval(this.#watch)
+      this.#watch = null
+    }
+    for (const asked of this.#asked) {
+      asked.looks += 1
+      if (asked.looks === silentMs / lookMs) this.#down(silent(), asked.at)
     }
   }
 

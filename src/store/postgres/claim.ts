@@ -17,7 +17,7 @@ import type { Database } from './database.ts'
 import { patiently } from './failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import { heal } from './heal.ts'
-import type { Lanes } from './lanes.ts'
+import type { Lane, Lanes } from './lanes.ts'
 import type { Wakes } from './wake.ts'
 
 interface OpenClaim {
@@ -153,46 +153,67 @@ export class Claims {
   }
 
   async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {
-    const lane = Number(row[0])
-    const { name: queue, priority, batch } = this.#lanes.known(lane) ?? (await this.#lanes.byNo(lane))
-    const batchId = batch > 0 ? await this.#batches.idOf(batch) : null
-    const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
-    const [xids, ords, ids] = [column(row, 3), column(row, 4), column(row, 5)]
-    const [attempts, maxAttempts, createdAts] = [numbers(row, 6), numbers(row, 7), numbers(row, 8)]
-    const timeouts = row[9] == null ? null : column(row, 9)
-    const fences = toFences({ token, lane, xids, ords, ids })
-    const { headers, payloads } = await this.#textsOf(row, ids.length)
-    return ids.map((id, i) => ({
-      id,
-      queue,
-      fence: fences[i] as string,
-      attempt: attempts(i) + 1,
-      maxAttempts: maxAttempts(i),
-      cameBack: lane % 2 === 1,
-      priority,
-      timeoutMs: timeouts === null || timeouts[i] === 'NULL' ? null : Number(timeouts[i]),
-      createdAt: createdAts(i),
-      startedAt,
-      expiresAt,
-      headers: headers?.[i] || null,
-      payload: payloads[i] as string,
-      batch: batchId,
-    }))
+    const no = Number(row[0])
+    const lane = this.#lanes.known(no) ?? (await this.#lanes.byNo(no))
+    const batch = lane.batch > 0 ? await this.#batches.idOf(lane.batch) : null
+    const ids = column(row, 5)
+    const texts = textsOf(row, ids.length) ?? (await this.#textsOneByOne(ids))
+    return toClaimed(row, { token, lane, batch, ids, texts })
   }
 
-  /** Payloads and headers by job. One that was written behind our back may hold what joins them: then they are read singly. */
-  async #textsOf(row: Row, count: number): Promise<{ headers: string[] | null; payloads: string[] }> {
-    const headers = row[10] == null ? null : row[10].split(joint)
-    const payloads = (row[11] as string).split(joint)
-    if (payloads.length === count && (headers === null || headers.length === count)) return { headers, payloads }
-    const rows = await this.#db.query(selectTexts, [row[5] as string])
+  async #textsOneByOne(ids: readonly string[]): Promise<Texts> {
+    const rows = await this.#db.query(selectTexts, [list(ids)])
     const byId = new Map(rows.map(([id, ...texts]) => [id, texts]))
-    const ids = parseList(row[5] as string)
     return {
       headers: ids.map((id) => byId.get(id)?.[0] ?? ''),
       payloads: ids.map((id) => byId.get(id)?.[1] ?? ''),
     }
   }
+}
+
+interface Texts {
+  readonly headers: readonly string[] | null
+  readonly payloads: readonly string[]
+}
+
+/** Payloads and headers by job. One that was written behind our back may hold what joins them: then they are read singly. */
+function textsOf(row: Row, count: number): Texts | null {
+  const headers = row[10] == null ? null : row[10].split(joint)
+  const payloads = (row[11] as string).split(joint)
+  return payloads.length === count && (headers === null || headers.length === count) ? { headers, payloads } : null
+}
+
+interface Known {
+  readonly token: string
+  readonly lane: Lane
+  readonly batch: string | null
+  readonly ids: readonly string[]
+  readonly texts: Texts
+}
+
+function toClaimed(row: Row, { token, lane, batch, ids, texts: { headers, payloads } }: Known): ClaimedJob[] {
+  const no = Number(row[0])
+  const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
+  const [xids, ords] = [column(row, 3), column(row, 4)]
+  const [attempts, maxAttempts, createdAts] = [numbers(row, 6), numbers(row, 7), numbers(row, 8)]
+  const timeouts = row[9] == null ? null : column(row, 9)
+  const fences = toFences({ token, lane: no, xids, ords, ids })
+  return ids.map((id, i) => ({
+    id,
+    queue: lane.name,
+    fence: fences[i] as string,
+    attempt: attempts(i) + 1,
+    maxAttempts: maxAttempts(i),
+    cameBack: no % 2 === 1,
+    priority: lane.priority,
+    timeoutMs: timeouts === null || timeouts[i] === 'NULL' ? null : Number(timeouts[i]),
+    createdAt: createdAts(i),
+    startedAt,
+    expiresAt,
+    headers: headers?.[i] || null,
+    payload: payloads[i] as string,
+    batch,
+  }))
 }
 
 function column(row: Row, at: number): string[] {

@@ -14,10 +14,20 @@
 // like any call whose connection broke (`failures.ts`).
 
 import type { ClientBase, ClientConfig, Pool } from 'pg'
+import { Alarm } from '../../alarm.ts'
+import { systemTimers } from '../../clock.ts'
 import { connectMs } from './address.ts'
 
 /** What the server says it is doing, by session; `there`: it answers, and more is not known. */
 type Seen = ReadonlyMap<number, string | null> | 'there' | 'gone'
+
+interface Call {
+  readonly client: ClientBase
+  /** When it is next looked what became of it. */
+  lookAt: number
+  /** At the last look the server was not at work on it. */
+  wasIdle: boolean
+}
 
 /** An answer may be on its way while it is looked for. */
 const onItsWayMs = 500
@@ -26,6 +36,9 @@ const sessions = 'select pid, state, pg_backend_pid() as own from pg_stat_activi
 export class Silence {
   readonly #pool: Pool
   readonly #answerMs: number
+  /** Those without an answer yet; most have one long before anybody looks. */
+  readonly #calls = new Set<Call>()
+  readonly #alarm = new Alarm(systemTimers, () => this.#ring(), { keepsProcess: false })
   #looking: Promise<Seen> | null = null
 
   constructor(pool: Pool, answerMs: number) {
@@ -35,25 +48,33 @@ export class Silence {
 
   /** Waits for the answer, and cuts the connection where none will come. */
   async over<T>(client: ClientBase, answer: Promise<T>): Promise<T> {
-    let isAnswered = false
-    let timer: NodeJS.Timeout | undefined
-    const lookIn = (ms: number, wasIdle: boolean) => {
-      timer = setTimeout(look, ms, wasIdle).unref()
-    }
-    const look = async (wasIdle: boolean) => {
-      const doing = await this.#doing(client)
-      if (isAnswered) return
-      if (doing === 'work') lookIn(this.#answerMs, false)
-      else if (doing === 'nothing' && !wasIdle) lookIn(onItsWayMs, true)
-      else cut(client, this.#answerMs)
-    }
-    lookIn(this.#answerMs, false)
+    const call = { client, lookAt: systemTimers.now() + this.#answerMs, wasIdle: false }
+    this.#calls.add(call)
+    this.#alarm.by(call.lookAt)
     try {
       return await answer
     } finally {
-      isAnswered = true
-      clearTimeout(timer)
+      this.#calls.delete(call)
     }
+  }
+
+  #ring(): void {
+    const now = systemTimers.now()
+    for (const call of this.#calls) {
+      if (call.lookAt <= now) {
+        call.lookAt = Number.POSITIVE_INFINITY
+        this.#lookAfter(call)
+      } else this.#alarm.by(call.lookAt)
+    }
+  }
+
+  async #lookAfter(call: Call): Promise<void> {
+    const doing = await this.#doing(call.client)
+    if (!this.#calls.has(call)) return // answered meanwhile
+    if (doing === 'gone' || (doing === 'nothing' && call.wasIdle)) return cut(call.client, this.#answerMs)
+    call.wasIdle = doing === 'nothing'
+    call.lookAt = systemTimers.now() + (call.wasIdle ? onItsWayMs : this.#answerMs)
+    this.#alarm.by(call.lookAt)
   }
 
   async #doing(client: ClientBase): Promise<'work' | 'nothing' | 'gone'> {

@@ -16,10 +16,10 @@ import { type Clock, systemClock } from '../../clock.ts'
 import type { Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
-import { beforeSending, hasLanded, isBroken, isCancelled, isUnprepared, patiently } from './failures.ts'
+import { Connections } from './connections.ts'
+import { hasLanded, isBroken, isCancelled, isUnprepared, patiently } from './failures.ts'
 import type { Schema } from './schema.ts'
 import { Silence } from './silence.ts'
-import { Turnstile } from './turnstile.ts'
 
 /**
  * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
@@ -35,6 +35,8 @@ export const beginOurs = `begin isolation level read committed; set local idle_i
 export interface DatabaseOptions {
   readonly schema: Schema
   readonly clock: Clock
+  /** The pool is the store's, and nobody else's. */
+  readonly isOwn?: boolean
   /** How many connections of the pool may be in use at once. */
   readonly connections: number
   /** How long a call may go unanswered before it is looked whether the server is still there. */
@@ -46,9 +48,8 @@ const sessionSettings = `select current_setting('default_transaction_isolation')
 
 export class Database {
   readonly schema: Schema
-  readonly #pool: Pool
+  readonly #connections: Connections
   readonly #clock: Clock
-  readonly #places: Turnstile
   readonly #silence: Silence
   /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
   #wraps = false
@@ -58,11 +59,10 @@ export class Database {
   #prepares = true
   readonly #names = new Map<string, string>()
 
-  constructor(pool: Pool, { schema, clock, connections, answerMs }: DatabaseOptions) {
+  constructor(pool: Pool, { schema, clock, isOwn = false, connections, answerMs }: DatabaseOptions) {
     this.schema = schema
-    this.#pool = pool
     this.#clock = clock
-    this.#places = new Turnstile(connections)
+    this.#connections = new Connections({ pool, isOwn, most: connections })
     this.#silence = new Silence(pool, answerMs)
   }
 
@@ -74,6 +74,11 @@ export class Database {
   /** A session turned out not to be read committed although it was when the store was opened. */
   wrapFromNowOn(): void {
     this.#wraps = true
+  }
+
+  /** What was kept goes back to the pool. */
+  close(): void {
+    this.#connections.close()
   }
 
   /** What sessions start with. A timeout of statements matters once it strikes, the rest from the start. */
@@ -191,17 +196,9 @@ export class Database {
    * again.
    */
   lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
-    return this.#places.pass(async () => {
-      const client = await beforeSending(checkOut(this.#pool))
-      try {
-        const answer = await work(client)
-        client.release(ends)
-        return answer
-      } catch (error) {
-        client.release(ends || isBroken(error) || (rollsBack && !(await rolledBack(this.#lineOf(client)))))
-        throw error
-      }
-    })
+    const isFit = async (client: PoolClient, error: unknown) =>
+      !isBroken(error) && (!rollsBack || (await rolledBack(this.#lineOf(client))))
+    return this.#connections.use(work, { ends, isFit })
   }
 
   #lineOf(client: ClientBase): Line {
@@ -295,22 +292,6 @@ export class Transaction {
     }
   }
 }
-
-/**
- * A connection that breaks while no statement is under way says so at the next one; it must not end the process. It may do
- * so with its very first words, which a promise of it would come too late to hear.
- */
-function checkOut(pool: Pool): Promise<PoolClient> {
-  return new Promise((resolve, reject) => {
-    pool.connect((error, client) => {
-      if (!client) return reject(error)
-      if (client.listenerCount('error', ignore) === 0) client.on('error', ignore)
-      resolve(client)
-    })
-  })
-}
-
-function ignore(): void {}
 
 async function rolledBack(line: Line): Promise<boolean> {
   return line.tell('rollback').then(

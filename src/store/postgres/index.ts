@@ -114,12 +114,12 @@ export function postgres(options: PostgresOptions) {
     // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
     const ignore = () => undefined
     if (!options.pool) pool.on('error', ignore)
+    const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
     try {
-      const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
       await (readOnly ? store.look() : store.start())
       return store
     } catch (error) {
-      if (!options.pool) await pool.end()
+      await store.close()
       throw error
     }
   }
@@ -184,7 +184,7 @@ class PostgresStore implements Store {
     this.#pool = pool
     this.#ownsPool = given === undefined
     this.#listen = listen
-    this.#db = new Database(pool, { schema, clock, connections, answerMs })
+    this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
     const lanes = new Lanes(this.#db)
     const batches = new BatchNames(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
@@ -399,6 +399,7 @@ class PostgresStore implements Store {
 
   async #close(): Promise<void> {
     await this.#wakes.close()
+    this.#db.close()
     if (this.#ownsPool) await this.#pool.end()
   }
 }

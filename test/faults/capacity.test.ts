@@ -8,6 +8,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import { allJobs, claimOne } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { machineMs } from '../sqlite/process.ts'
+import { channelsHeard, whoListens } from '../support/listeners.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { enqueue } from '../worker/processes.ts'
 import { WorkerProcess } from '../worker/worker-process.ts'
@@ -66,7 +67,8 @@ test('schemas of one database know nothing of each other, also where their long 
     await lease?.done()
     await recount(store)
   }
-  const channels = (await query(database.url, whoListens)).map((row) => row['query'])
+  const pids = (await query(database.url, `select pid ${whoListens()}`)).map((row) => row['pid'] as number)
+  const channels = channelsHeard(pids)
   assert.equal(new Set(channels).size, names.length, 'a channel each')
 })
 
@@ -119,9 +121,11 @@ class ConnectionCount {
   }
 }
 
-const whoListens = `select query from pg_stat_activity where datname = current_database() and query like 'listen %'`
-
 async function untilListening(url: string, count: number): Promise<void> {
-  for (const deadline = machineMs() + 10_000; (await query(url, whoListens)).length < count; await sleep(20))
+  for (
+    const deadline = machineMs() + 10_000;
+    (await query(url, `select pid ${whoListens()}`)).length < count;
+    await sleep(20)
+  )
     assert.ok(machineMs() < deadline, `${count} listen`)
 }

@@ -2,7 +2,7 @@
 // The bound then stands at a number that no transaction had yet, and whoever gets that number must not hide behind it.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { type CallerTx, type Hand, inHand, useDatabase } from './hand.ts'
+import { type CallerTx, type Hand, inBothHands, inHand, useDatabase } from './hand.ts'
 import { boundMovesToTheEnd, gaps, gapsFromTheBoundOn } from './rules.ts'
 
 useDatabase()
@@ -117,12 +117,12 @@ async function numberOfTheBound(hand: Hand): Promise<unknown[][]> {
 
 test(
   'the transaction whose number is the bound itself becomes a gap like those after it',
-  inHand(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], ['a']])),
+  inBothHands(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], ['a']])),
 )
 
 test(
   'where gaps begin after the old bound, the job of the transaction at the bound hides',
-  inHand(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], []]), {
+  inBothHands(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], []]), {
     without: [gapsFromTheBoundOn],
   }),
 )

@@ -20,12 +20,16 @@ import { type Database, testDatabase } from '../support/postgres.ts'
 export interface Rule {
   readonly from: string
   readonly to: string
+  /** The same rule where a job alone is claimed (`migrations/0002-claim-one.ts`). */
+  readonly alone?: Rule
 }
 
 export interface SetupOptions {
   readonly without?: readonly Rule[]
   /** Whether sweeps make partitions for finished jobs, which takes longer than most tests; else none has one of its own. */
   readonly partitions?: boolean
+  /** Whether a job alone is claimed in the way that is made for it; else all are claimed like many. */
+  readonly alone?: boolean
 }
 
 /** Whatever waits longer for a lock than this waits for ever. */
@@ -53,12 +57,27 @@ export function inHand(show: (hand: Hand) => Promise<void>, options: SetupOption
   }
 }
 
-export async function setup({ without = [], partitions = false }: SetupOptions = {}): Promise<Hand> {
+/** The same for each of the two ways to claim, where the rules that were taken out are rules of both. */
+export function inBothHands(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
+  return async () => {
+    for (const alone of [false, true]) await inHand(show, { ...options, alone })()
+  }
+}
+
+export async function setup({ without = [], partitions = false, alone }: SetupOptions = {}): Promise<Hand> {
   const hand = await Hand.open(database.url, `by hand ${schemas++}`)
   if (!partitions) await hand.rows(noPartitions)
-  for (const rule of without) await hand.withoutRule(rule)
+  for (const rule of without) {
+    await hand.withoutRule(rule)
+    if (rule.alone) await hand.withoutRule(rule.alone)
+  }
+  if (!(alone ?? without.every((rule) => rule.alone))) await hand.withoutRule(claimsAlone)
+  if (alone) await hand.claimOneAlone()
   return hand
 }
+
+/** A job alone is claimed in the way that is made for it. */
+const claimsAlone: Rule = { from: 'is_plain := v_choice.is_only and', to: 'is_plain := false and' }
 
 export class Hand implements AsyncDisposable {
   readonly url: string
@@ -154,6 +173,14 @@ export class Hand implements AsyncDisposable {
                      and clock_timestamp() - query_start >= $1 * interval '1 millisecond'`
     const waiting = async () => (await this.rows(text, [ageMs, what]))[0]?.['n']
     await until(async () => (await waiting()) === count, `${count} sessions wait for a lock`)
+  }
+
+  /** From now on a job of this queue that is alone is claimed as such. Nothing else is left of it. */
+  async claimOneAlone(queue = 'mail'): Promise<void> {
+    const { id } = await this.holdfast.queue(queue).enqueue('alone')
+    const [lease] = await this.holdfast.claim([queue])
+    await lease?.done()
+    await this.holdfast.delete(id)
   }
 
   /** Takes a rule out of the function that has it. */

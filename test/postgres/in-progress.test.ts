@@ -5,7 +5,7 @@ import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease.ts'
 import { claimOne, deadJob, readJob, rejects } from '../conformance/expect.ts'
-import { type CallerTx, type Hand, inHand, type Rule, requeueInProgress, useDatabase } from './hand.ts'
+import { type CallerTx, type Hand, inBothHands, inHand, type Rule, requeueInProgress, useDatabase } from './hand.ts'
 import { clockAfterLock, gaps, laneLock, readAfterLock } from './rules.ts'
 
 useDatabase()
@@ -232,12 +232,12 @@ async function lateRequeue(hand: Hand): Promise<unknown[][]> {
 
 test(
   'a requeue that commits behind the bound has its job claimed',
-  inHand(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], ['risen']])),
+  inBothHands(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], ['risen']])),
 )
 
 test(
   'without gaps, a requeue that commits late hides',
-  inHand(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], []]), { without: [gaps] }),
 )
 
 /** A rescue that has moved the job to the front of its queue and has not committed yet. */
@@ -277,12 +277,12 @@ async function lateRescue(hand: Hand): Promise<unknown[][]> {
 
 test(
   'a rescue that commits behind the bound of the front has its job claimed',
-  inHand(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], ['a']])),
+  inBothHands(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], ['a']])),
 )
 
 test(
   'without gaps, a rescue that commits late hides',
-  inHand(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], []]), { without: [gaps] }),
 )
 
 async function latePromotion(hand: Hand): Promise<unknown[][]> {
@@ -298,12 +298,12 @@ async function latePromotion(hand: Hand): Promise<unknown[][]> {
 
 test(
   'a promotion that commits behind the bound has its job claimed',
-  inHand(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], ['due']])),
+  inBothHands(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], ['due']])),
 )
 
 test(
   'without gaps, a promotion that commits late hides',
-  inHand(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], []]), { without: [gaps] }),
 )
 
 async function expiryAfterWait(hand: Hand): Promise<{ leftMs: number; rescued: number; settled: boolean }> {

@@ -1,7 +1,7 @@
 // Nothing hides behind the claim position: whatever the order in which transactions begin, write and commit.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { type Hand, inHand, useDatabase } from './hand.ts'
+import { type Hand, inBothHands, useDatabase } from './hand.ts'
 import { gaps, onlyEndedGaps } from './rules.ts'
 
 useDatabase()
@@ -19,22 +19,24 @@ async function lateCommit(hand: Hand): Promise<unknown[][]> {
 
 test(
   'a transaction that commits late has its jobs claimed when they become visible',
-  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], ['a'], []])),
+  inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], ['a'], []])),
 )
 
 test(
   'without gaps, a late commit hides',
-  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), { without: [gaps] }),
 )
 
 test(
   'where gaps are given up before they have ended, a late commit hides',
-  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), { without: [onlyEndedGaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), {
+    without: [onlyEndedGaps],
+  }),
 )
 
 test(
   'of late commits each comes in the order of its transaction, and before what is newer',
-  inHand(async (hand) => {
+  inBothHands(async (hand) => {
     const [a, b, c] = [await hand.begin(), await hand.begin(), await hand.begin()]
     for (const [tx, name] of [
       [a, 'a'],
@@ -72,12 +74,14 @@ const meanwhile = [['meanwhile 1'], ['meanwhile 2'], ['meanwhile 3'], []]
 
 test(
   'a long transaction that wrote early and enqueues late, far behind the bound, has its job claimed',
-  inHand(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, ['at last']])),
+  inBothHands(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, ['at last']])),
 )
 
 test(
   'without gaps, the job of a long transaction hides',
-  inHand(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, []]), {
+    without: [gaps],
+  }),
 )
 
 async function savepoints(hand: Hand): Promise<unknown[][]> {
@@ -107,19 +111,19 @@ async function savepoints(hand: Hand): Promise<unknown[][]> {
 
 test(
   'jobs from savepoints come with their whole transaction, in order; those rolled back to never do',
-  inHand(async (hand) => {
+  inBothHands(async (hand) => {
     assert.deepEqual(await savepoints(hand), [['other'], [], ['before', 'released', 'after two', 'deep'], []])
   }),
 )
 
 test(
   'without gaps, jobs from savepoints hide',
-  inHand(async (hand) => assert.deepEqual(await savepoints(hand), [['other'], [], [], []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await savepoints(hand), [['other'], [], [], []]), { without: [gaps] }),
 )
 
 test(
   'what a transaction enqueued before it rolled back never runs, and is forgotten as a gap',
-  inHand(async (hand) => {
+  inBothHands(async (hand) => {
     const tx = await hand.begin()
     await tx.enqueue('mail', 'never')
     const xid = await tx.xid()
@@ -134,7 +138,7 @@ test(
 
 test(
   'a transaction whose connection is gone is forgotten as a gap',
-  inHand(async (hand) => {
+  inBothHands(async (hand) => {
     const tx = await hand.begin()
     await tx.enqueue('mail', 'never')
     const xid = await tx.xid()
@@ -162,18 +166,18 @@ for (const level of ['repeatable read', 'serializable']) {
 
   test(
     `a caller in ${level} has its job claimed after it commits`,
-    inHand(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], ['late']])),
+    inBothHands(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], ['late']])),
   )
 
   test(
     `without gaps, the job of a caller in ${level} hides`,
-    inHand(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], []]), { without: [gaps] }),
+    inBothHands(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], []]), { without: [gaps] }),
   )
 }
 
 test(
   'a caller whose snapshot is older than the queue itself has its job claimed',
-  inHand(async (hand) => {
+  inBothHands(async (hand) => {
     const tx = await hand.begin('begin isolation level repeatable read')
     await tx.run('select count(*) from holdfast.queue')
     await hand.enqueue('mail', 'first')
@@ -209,17 +213,19 @@ async function prepared(hand: Hand): Promise<unknown[][]> {
 
 test(
   'a prepared transaction has its job claimed after commit prepared',
-  inHand(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], ['prepared'], []])),
+  inBothHands(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], ['prepared'], []])),
 )
 
 test(
   'without gaps, the job of a prepared transaction hides',
-  inHand(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], [], []]), { without: [gaps] }),
+  inBothHands(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], [], []]), {
+    without: [gaps],
+  }),
 )
 
 test(
   'a prepared transaction that is rolled back leaves nothing',
-  inHand(async (hand) => {
+  inBothHands(async (hand) => {
     const name = `two phases ${hand.schema.name}`
     const tx = await hand.begin()
     const xid = await tx.xid()

@@ -16,7 +16,7 @@ test('a connection prepares what is sent again and again, and nothing twice', as
   await using holdfast = await open(postgres({ pool, listen: false }))
   for (let i = 0; i < 5; i++) await cycle(holdfast.queue('mail'))
   const names = (await prepared(pool)).map(({ statement }) => /holdfast"?\.(\w+)\(/.exec(statement)?.[1] ?? 'notify')
-  assert.deepEqual(names.sort(), ['claim', 'enqueue_plain', 'notify', 'renew', 'settle_done'])
+  assert.deepEqual(names.sort(), ['claim', 'claim_one', 'enqueue_plain', 'notify', 'renew', 'settle_done'])
   await holdfast.close()
   await pool.end()
 })

@@ -3,15 +3,24 @@
 import type { Rule } from './hand.ts'
 
 /** Transactions in progress that the bound passes become gaps. */
-export const gaps: Rule = { from: 'where x.xid >= v_cursor.xid and x.xid < v_next.xid', to: 'where false' }
+export const gaps: Rule = {
+  from: 'where x.xid >= v_cursor.xid and x.xid < v_next.xid',
+  to: 'where false',
+  alone: { from: 'where x.xid >= v_xid and x.xid < v_next_xid', to: 'where false' },
+}
 
 /** From the old bound on, inclusive: the bound after a scan that came to its end is a number nobody had yet. */
-export const gapsFromTheBoundOn: Rule = { from: 'x.xid >= v_cursor.xid and', to: 'x.xid > v_cursor.xid and' }
+export const gapsFromTheBoundOn: Rule = {
+  from: 'x.xid >= v_cursor.xid and',
+  to: 'x.xid > v_cursor.xid and',
+  alone: { from: 'x.xid >= v_xid and', to: 'x.xid > v_xid and' },
+}
 
 /** A gap is taken from once its transaction has ended, not before. */
 export const onlyEndedGaps: Rule = {
   from: 'pg_visible_in_snapshot(g.xid, m.snapshot) as ended',
   to: 'true as ended',
+  alone: { from: 'pg_visible_in_snapshot(u.xid, pg_current_snapshot()) as ended', to: 'true as ended' },
 }
 
 /** Where the limit ends in or before a gap, it stays. */
@@ -36,7 +45,15 @@ export const boundMovesToTheEnd: Rule = {
 }
 
 /** Claims of one lane come one after the other. */
-export const laneLock: Rule = { from: 'perform holdfast.lock_lanes(v_lanes);\n  v_now', to: 'v_now' }
+export const laneLock: Rule = {
+  from: 'perform holdfast.lock_lanes(v_lanes);\n  v_now',
+  to: 'v_now',
+  alone: {
+    from: `,
+          pg_advisory_xact_lock(LANE_LOCKS, p_lane), pg_advisory_xact_lock(LANE_LOCKS, p_lane + 1);`,
+    to: ';',
+  },
+}
 
 /** The lock has a statement of its own, before the one that reads the cursor; here it is taken by that one. */
 export const readAfterLock: Rule = {
@@ -75,6 +92,7 @@ export const replay: Rule = {
 export const tokenLock: Rule = {
   from: ', pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));',
   to: ';',
+  alone: { from: ', pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text)),', to: ',' },
 }
 
 /** The peek at many lanes looks at gaps that have ended, too. */

@@ -443,7 +443,7 @@ function check_names(p_options jsonb, p_what text, p_names text[]) returns void 
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
-function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean) plpgsql volatile
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -453,6 +453,15 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean) plpgsql volatile;
+function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, is_plain boolean) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
 function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
@@ -469,7 +478,7 @@ function drop_partition(p_now bigint) returns bigint plpgsql volatile security d
   set search_path=pg_catalog, pg_temp;
 function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(knocks bigint, queues jsonb) plpgsql volatile
+function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(starts bigint, queues jsonb) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
@@ -555,7 +564,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set search_path=pg_catalog, pg_temp;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
-function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT are_limited boolean) returns record plpgsql volatile;
+function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;

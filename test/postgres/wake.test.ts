@@ -9,6 +9,7 @@ import { open } from '../../src/open.ts'
 import { type PostgresOptions, postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, Store } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
+import { whoListens } from '../support/listeners.ts'
 import { type Ground, setup } from './exactness-ground.ts'
 import { type Program, startProgram } from './processes.ts'
 
@@ -369,15 +370,12 @@ function median(values: readonly number[]): number {
   return values.toSorted((a, b) => a - b)[values.length >> 1] as number
 }
 
-const whoListens = `from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
-  and query ilike 'listen %' and application_name <> 'raw'`
-
 async function listeners(ground: Ground): Promise<number> {
-  return (await ground.rows<{ n: number }>(`select count(*)::int as n ${whoListens}`))[0]?.n ?? 0
+  return (await ground.rows<{ n: number }>(`select count(*)::int as n ${whoListens()}`))[0]?.n ?? 0
 }
 
 async function endListeners(ground: Ground): Promise<number> {
-  return (await ground.rows(`select pg_terminate_backend(pid) ${whoListens}`)).length
+  return (await ground.rows(`select pg_terminate_backend(pid) ${whoListens()}`)).length
 }
 
 async function untilListening(ground: Ground): Promise<void> {

@@ -141,8 +141,8 @@ function onlyWoken(desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {
       if (name !== 'join') return bound(waiters, name)
       return (queues: readonly string[] | null) => {
         const waiter = waiters.join(queues)
-        const wait = waiter.wait.bind(waiter)
-        waiter.wait = (_ms, signal) => wait(Number.POSITIVE_INFINITY, signal)
+        const rouse = waiter.rouse.bind(waiter)
+        waiter.rouse = () => halt.aborted && rouse()
         return waiter
       }
     },

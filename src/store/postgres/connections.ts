@@ -32,7 +32,6 @@ export class Connections {
   /** Whoever was used last is at the end. */
   readonly #kept: { readonly client: PoolClient; readonly since: number }[] = []
   readonly #alarm = new Alarm(systemTimers, () => this.#giveBackOld(), { keepsProcess: false })
-  readonly #known = new WeakSet<PoolClient>()
   #isClosed = false
 
   constructor({ pool, isOwn, most }: ConnectionsOptions) {
@@ -93,7 +92,7 @@ export class Connections {
     const connecting = new Promise<PoolClient>((resolve, reject) => {
       this.#pool.connect((error, client) => {
         if (!client) return reject(error)
-        if (!this.#known.has(client)) this.#hear(client)
+        if (client.listenerCount('error', ignore) === 0) this.#hear(client)
         resolve(client)
       })
     })
@@ -101,9 +100,8 @@ export class Connections {
   }
 
   #hear(client: PoolClient): void {
-    this.#known.add(client)
-    client.on('error', () => this.#drop(client))
-    client.on('end', () => this.#drop(client))
+    client.on('error', ignore)
+    if (this.#isOwn) client.on('end', () => this.#drop(client))
   }
 
   #drop(client: PoolClient): void {
@@ -111,6 +109,8 @@ export class Connections {
     if (at >= 0) this.#kept.splice(at, 1)[0]?.client.release(true)
   }
 }
+
+function ignore(): void {}
 
 /** Whether it keeps the process alive: only while somebody waits for an answer. */
 function letKeep(client: PoolClient, keeps: boolean): void {

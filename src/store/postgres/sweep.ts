@@ -142,11 +142,11 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   // What a rescue enqueued (the effects of a requested cancel) may be too late already.
   if (lapsed.length > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
   const promoted = await promoteDue(tx, clerk, { max, from })
-  await endWindows(tx, clerk, { max, from })
+  const starts = await endWindows(tx, clerk, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
   const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])
   const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
-  const more = Object.values(counts).some((count) => count >= max)
+  const more = [...Object.values(counts), starts].some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
   const { batches = [] } = clerk.knocks
   return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady, batches }
@@ -177,9 +177,10 @@ async function promoteDue(tx: Transaction, clerk: Clerk, { max, from }: Range): 
 }
 
 /** Starts that count no more leave room for others: of a key, who knocks for them is heard below; of a queue, at once. */
-async function endWindows(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<void> {
+async function endWindows(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) clerk.wake(queue, 1)
+  return Number(row?.[0])
 }
 
 async function cancelOverdue(tx: Transaction, max: number): Promise<number> {

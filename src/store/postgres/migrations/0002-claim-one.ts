@@ -4,7 +4,7 @@
 //
 //   the queue has one lane that is open, which the caller knows, and no limit;
 //   nobody in it came back, and nobody was passed over for being late;
-//   no job of a transaction that was open before waits behind the bound;
+//   no job of a transaction that was open before waits behind the bound, and no gap is to be tidied but beside a job;
 //   after the bound lies one job at most (or one is wanted), which no time and no key of scope \`waiting\` hangs on.
 //
 // Where one of these does not hold it has done nothing, and says so by a row without a lane: the caller claims as always. The
@@ -37,6 +37,7 @@ declare
   v_snapshot pg_snapshot;
   v_next_xid xid8;
   v_next_ord bigint;
+  v_ended boolean;
   v_hides boolean;
 begin
   if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null then
@@ -78,12 +79,12 @@ begin
     return;
   end if;
   if is_plain and cardinality(v_gap_xids) > 0 then
-    select array_agg(g.xid) filter (where not g.ended), array_agg(g.ord) filter (where not g.ended),
+    select array_agg(g.xid) filter (where not g.ended), array_agg(g.ord) filter (where not g.ended), bool_or(g.ended),
            bool_or(g.ended and exists (select from holdfast.job k where k.lane = p_lane and k.ready_xid = g.xid and k.ord > g.ord))
-      into v_gap_xids, v_gap_ords, v_hides
+      into v_gap_xids, v_gap_ords, v_ended, v_hides
       from (select u.*, pg_visible_in_snapshot(u.xid, pg_current_snapshot()) as ended
               from unnest(v_gap_xids, v_gap_ords) u(xid, ord)) g;
-    is_plain := not v_hides;
+    is_plain := not v_hides and not (v_ended and payloads is null);
   end if;
   if is_plain and payloads is null and clock_timestamp() - v_began < interval '2 milliseconds' then
     return; -- else there is much to walk over: the bound must be moved

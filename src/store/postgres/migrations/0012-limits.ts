@@ -76,9 +76,9 @@ begin
            (select count(*) from knocks) < p_max and (select count(*) from listed) < p_max;
 end $holdfast$;
 
--- Starts whose window is over: knocks at their gates, and answers whose queues' they were.
+-- Starts whose window is over: knocks at their gates, and answers how many they were, and of which queues.
 create function holdfast.end_windows(p_now bigint, p_from bigint, p_max int)
-returns table (knocks bigint, queues jsonb) language plpgsql
+returns table (starts bigint, queues jsonb) language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
@@ -91,9 +91,8 @@ begin
     knocked as (
       insert into holdfast.knock (gate, xid)
       select distinct g.gate, pg_current_xact_id() from gone g where strpos(g.gate, ':') > 0
-      returning gate
     )
-    select (select count(*) from knocked),
+    select (select count(*) from gone),
            to_jsonb(array(select q.name from holdfast.queue q
                            where q.no in (select g.gate::int from gone g where strpos(g.gate, ':') = 0)));
 end $holdfast$;

@@ -14,6 +14,7 @@ const die: readonly Move[] = [
   claim,
   settle({ hold: { among: 'current', nth: 0 }, as: 'dead', error: 'boom', effects: null, costs: null }),
 ]
+const oneStart = { concurrency: null, starts: 1 }
 const cancel: Move = { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 0 }, effects: null }] }
 
 export const stories: Readonly<Record<string, readonly Step[]>> = {
@@ -132,6 +133,11 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     steer('retryFailed'),
     steer('cancel'),
     steer('delete'),
+  ],
+
+  'more windows end than a sweep may take: it says that there is more': [
+    ...['a', 'b', 'c'].map((queue) => ({ ...define(20_000), queue, limit: oneStart, keyLimit: oneStart })),
+    ...['a', 'b', 'c'].map((queue) => enqueue({ queue, limitKey: 't1' })),
   ],
 
   'only the newest attempts are kept': [

@@ -18,11 +18,11 @@ import type {
   RequeueFilter,
 } from '../store.ts'
 import type { Row } from './call.ts'
+import { Clerk } from './clerk.ts'
 import { list } from './columns.ts'
 import type { Transaction } from './database.ts'
 import type { Desk, Knocks } from './enqueue.ts'
 import { liveOrEnded, readReady } from './read.ts'
-import { Clerk } from './settle.ts'
 
 export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
   for (const { name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit } of queues) {

@@ -5,15 +5,16 @@
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
-import { sweepBatches } from './batches.ts'
+import { sweepBatches } from './batch-steering.ts'
+import { Clerk } from './clerk.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
 import { patiently } from './failures.ts'
 import { attendKnocked, type KnockList } from './gates.ts'
 import { heal } from './heal.ts'
+import { requireLanes, toHeld } from './held.ts'
 import type { Lanes } from './lanes.ts'
 import { pruneProgress } from './progress.ts'
-import { Clerk, requireLanes, toHeld } from './settle.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000

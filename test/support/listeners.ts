@@ -26,3 +26,8 @@ export function whoListens(): string {
 export function channelsHeard(pids: readonly number[]): string[] {
   return noted.filter(({ client }) => pids.includes(client.processID ?? 0)).map(({ channel }) => channel)
 }
+
+/** The connection that began to listen last. */
+export function lastListener(): Client | undefined {
+  return noted.at(-1)?.client
+}

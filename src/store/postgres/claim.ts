@@ -33,6 +33,8 @@ export class Claims {
   readonly #wakes: Wakes
   /** Lanes of queues that have no other, by the queue's name, whose last claim brought one job. */
   readonly #alone = new Map<string, number>()
+  /** Until when a queue is not thought of so again, where it did not fit. */
+  readonly #misfits = new Map<string, number>()
   readonly #inFlight = new Map<string, Promise<unknown>>()
   /** Claims made here that are not settled yet. */
   readonly #open = new Map<string, OpenClaim>()
@@ -62,16 +64,14 @@ export class Claims {
 
   async #claim(request: ClaimRequest): Promise<ClaimedJob[]> {
     const token = newToken()
-    const finished = list(this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax))
+    const finished = this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax)
     let isSent = false
     const rows = await patiently(() =>
       this.#healing(async () => {
         const isAgain = isSent
         isSent = true
-        return (
-          (isAgain ? null : await this.#claimOne(request, token, finished)) ??
-          this.#claimAny(request, token, finished, isAgain)
-        )
+        const alone = isAgain ? null : await this.#claimOne(request, token, finished)
+        return alone ?? this.#claimAny(request, token, finished, isAgain)
       }),
     )
     const jobs: ClaimedJob[] = []
@@ -86,24 +86,28 @@ export class Claims {
   async #claimOne(
     { queues, max, leaseMs, worker }: ClaimRequest,
     token: string,
-    finished: string,
+    finished: readonly string[],
   ): Promise<Row[] | null> {
     const queue = queues?.length === 1 ? (queues[0] as string) : null
     const lane = queue === null ? undefined : this.#alone.get(queue)
     if (queue === null || lane === undefined) return null
-    const rows = await this.#ask(selectOne, [token, worker, leaseMs, max, queue, lane, finished, this.#db.now])
+    const rows = await this.#ask(selectOne, [token, worker, leaseMs, max, queue, lane, list(finished), this.#db.now])
+    if (rows.length === 0) this.#finished.push(...finished) // it wrote nothing
     if (rows[0]?.[0] !== null) return rows
     this.#alone.delete(queue)
+    if (this.#misfits.size >= aloneMax) this.#misfits.clear()
+    this.#misfits.set(queue, performance.now() + misfitMs)
     return null
   }
 
   #claimAny(
     { queues, max, leaseMs, worker }: ClaimRequest,
     token: string,
-    finished: string,
+    finished: readonly string[],
     isAgain: boolean,
   ): Promise<Row[]> {
-    return this.#ask(select, [token, worker, leaseMs, max, queues && texts(queues), finished, this.#db.now, isAgain])
+    const wanted = queues && texts(queues)
+    return this.#ask(select, [token, worker, leaseMs, max, wanted, list(finished), this.#db.now, isAgain])
   }
 
   #ask(text: string, values: readonly Value[]): Promise<Row[]> {
@@ -112,8 +116,9 @@ export class Claims {
 
   #learn([job, ...others]: readonly ClaimedJob[], [row]: readonly Row[]): void {
     if (!job) return
-    if (others.length > 0) this.#alone.delete(job.queue)
-    else if (row?.[13] === 't') this.#alone.set(job.queue, Number(row[0]) & ~1)
+    const isPlain = others.length === 0 && row?.[13] === 't' && (this.#misfits.get(job.queue) ?? 0) < performance.now()
+    if (!isPlain) this.#alone.delete(job.queue)
+    else if (this.#alone.size < aloneMax) this.#alone.set(job.queue, Number(row[0]) & ~1)
   }
 
   /** A cursor ahead of the cluster's own numbers was restored from another one; a session may have been set otherwise. */
@@ -234,3 +239,7 @@ const selectOne = 'select * from holdfast.claim_one($1, $2, $3, $4, $5, $6, $7, 
 /** Fewer are not worth a claim's time: what is left of them goes when it expires. */
 const finishedMin = 8
 const finishedMax = 1_000
+/** Queues that are remembered. */
+const aloneMax = 1_000
+/** A claim that does not fit costs a statement. */
+const misfitMs = 1_000

@@ -22,6 +22,7 @@ import { Client, type ClientBase } from 'pg'
 import type { FinishedBatch, Subscriber } from '../store.ts'
 import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
+import { isBroken } from './failures.ts'
 import { type Message, News, readMessage } from './news.ts'
 import { readReady } from './read.ts'
 
@@ -54,8 +55,8 @@ export class Wakes {
   #running: Promise<void> | null = null
   #deafUntil = 0
   #heardProbe: (() => void) | null = null
-  /** The connection that hears notifications at this time. */
-  #listener: ClientBase | null = null
+  /** The connection that hears notifications at this time, and what ends it. */
+  #listener: { readonly client: ClientBase; end(): void } | null = null
   #isLent = false
   #gathered = new News()
   /** How often there was something to gather. */
@@ -77,19 +78,22 @@ export class Wakes {
 
   /**
    * Has `work` done over the connection that listens: who has just told of a job is awake, and claims it sooner than a session
-   * that has to be woken. Null where there is none, or somebody else asks over it. What it tells meanwhile comes afterwards.
+   * that has to be woken. Null where there is none, somebody else asks over it, or it has an address of its own, where it may
+   * be somebody else. What it tells meanwhile comes afterwards. As in the pool, one that broke is not used again.
    */
   lend<T>(work: (client: ClientBase) => Promise<T>): Promise<T> | null {
-    const client = this.#listener
-    if (client === null || this.#isLent) return null
+    const listener = this.#listener
+    if (listener === null || this.#isLent || this.#where !== true) return null
     this.#isLent = true
-    streamOf(client)?.ref?.()
-    const working = work(client)
-    const back = () => {
+    const stream = streamOf(listener.client)
+    stream?.ref?.()
+    const working = work(listener.client)
+    const back = (error?: unknown) => {
       this.#isLent = false
-      streamOf(client)?.unref?.()
+      stream?.unref?.()
+      if (error !== undefined && isBroken(error)) listener.end()
     }
-    working.then(back, back)
+    working.then(() => back(), back)
     return working
   }
 
@@ -239,19 +243,22 @@ export class Wakes {
     streamOf(client)?.unref?.() // whoever waits keeps the process alive; the connection alone does not
     const { promise: ended, resolve: end } = Promise.withResolvers<void>()
     client.on('notification', ({ payload }) => this.#hear(payload ?? ''))
-    const broken = () => {
-      if (this.#listener === client) this.#listener = null
-      end()
+    const listener = {
+      client,
+      end: () => {
+        if (this.#listener === listener) this.#listener = null
+        end()
+      },
     }
-    client.on('error', broken)
-    client.on('end', broken)
+    client.on('error', listener.end)
+    client.on('end', listener.end)
     this.#ended.signal.addEventListener('abort', () => end(), { once: true })
     const hearing = async () => {
       const listening = client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
       if (!(await Promise.race([listening, this.#pause(answerMs)]))) return
       const heard = await this.#hearsProbe()
       if (isOver) return // broken meanwhile, which says nothing about what it hears
-      if (heard) this.#listener = client
+      if (heard) this.#listener = listener
       this.#tell(await readReady(this.#db))
       this.#tellToAsk()
       if (heard) await Promise.race([ended, this.#untilSilent(client)])

@@ -2,12 +2,13 @@
 // soon it is picked up is how long a claim takes on a server that has to fetch all it needs again: its code, its plans, its
 // tables. So this one does what `claim` would do, by a look and four writes, where all of this holds:
 //
-//   the queue has one lane that is open, which the caller knows, and no limit;
+//   the queue has one lane that is open, the one that the caller knows, of no batch, and no limit;
 //   nobody in it came back, and nobody was passed over for being late;
 //   no job of a transaction that was open before waits behind the bound, and no gap is to be tidied but beside a job;
 //   after the bound lies one job at most (or one is wanted), which no time and no key of scope `waiting` hangs on.
 //
-// Where one of these does not hold it has done nothing, and says so by a row without a lane: the caller claims as always. The
+// Where one of these does not hold it has done nothing, and says so by a row without a lane: the caller claims as always. So it
+// should the next time where this one took long: only a claim like any other moves a bound past what cannot be taken. The
 // proof that nothing hides is that of `0002-claim.ts`, letter for letter: the look is one statement, so one snapshot, under the
 // lane's locks; its open transactions from the old bound on become gaps; a gap goes when a snapshot that sees it ended finds
 // none of its jobs. Locks are the same in the same order, and so is what a crash leaves.
@@ -26,6 +27,7 @@ set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
 declare
+  v_long constant interval := '2 milliseconds';
   v_began timestamptz;
   v_now bigint;
   v_queue int;
@@ -54,10 +56,11 @@ begin
          array[j.created_at], case when j.timeout_ms is not null then array[j.timeout_ms] end, j.headers, j.payload,
          j.gate is not null,
          q.max_running is null and q.max_starts is null and q.key_max_starts is null
-           and c.xid <= pg_snapshot_xmax(s.snapshot)
+           and c.xid <= pg_snapshot_xmax(s.snapshot) and f.xid <= pg_snapshot_xmax(s.snapshot)
            and j.start_before is null and j.dedup_scope is distinct from 'waiting'
            and cardinality(f.gap_xids) = 0
-           and not exists (select from holdfast.lane l where l.queue = q.no and l.is_open and l.no <> p_lane)
+           and array(select case when l.batch = 0 then l.no end from holdfast.lane l
+                      where l.queue = q.no and l.is_open limit 2) = array[p_lane]
            and not exists (select from holdfast.job k
                             where k.lane = f.lane and (k.ready_xid, k.ord) > (f.xid, f.ord))
            and not exists (select from holdfast.overdue o where o.lane in (p_lane, p_lane + 1) and o.passed)
@@ -86,7 +89,7 @@ begin
               from unnest(v_gap_xids, v_gap_ords) u(xid, ord)) g;
     is_plain := not v_hides and not (v_ended and payloads is null);
   end if;
-  if is_plain and payloads is null and clock_timestamp() - v_began < interval '2 milliseconds' then
+  if is_plain and payloads is null and clock_timestamp() - v_began < v_long then
     return; -- else there is much to walk over: the bound must be moved
   end if;
   if is_plain is not true or payloads is null then
@@ -111,6 +114,7 @@ begin
     perform holdfast.tell(v_queue, 'running', ids, v_now);
   end if;
   lane := p_lane;
+  is_plain := clock_timestamp() - v_began < v_long; -- else there was much to walk over before the job
   return next;
 end $holdfast$;
 `

@@ -1,0 +1,154 @@
+// Connections: those of a pool of the store's own are kept between two uses, an application's are given back each time.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type pg from 'pg'
+import type { PoolClient } from 'pg'
+import { open } from '../../src/open.ts'
+import { Connections } from '../../src/store/postgres/connections.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
+import { lastListener, whoListens } from '../support/listeners.ts'
+import { testDatabase } from '../support/postgres.ts'
+import { newPool } from './hand.ts'
+
+const isFit = () => Promise.resolve(true)
+const pidOf = async (client: PoolClient) => (await client.query('select pg_backend_pid() as pid')).rows[0].pid as number
+
+async function setup({ isOwn }: { readonly isOwn: boolean }) {
+  const database = await testDatabase()
+  const pool = newPool(database.url, 2)
+  const taken: unknown[] = []
+  pool.on('error', () => undefined)
+  pool.on('acquire', (client) => taken.push(client))
+  const connections = new Connections({ pool, isOwn, most: 2 })
+  return {
+    ...{ database, pool, taken, connections },
+    pid: () => connections.use(pidOf, { ends: false, isFit }),
+    [Symbol.asyncDispose]: async () => {
+      connections.close()
+      await pool.end()
+      await database[Symbol.asyncDispose]()
+    },
+  }
+}
+
+test('one of our own is kept for the next, who has no turn in the pool', async () => {
+  await using scene = await setup({ isOwn: true })
+  const pids = [await scene.pid(), await scene.pid(), await scene.pid()]
+  assert.equal(new Set(pids).size, 1)
+  assert.equal(scene.taken.length, 1)
+  assert.equal(scene.pool.idleCount, 0)
+})
+
+test("an application's is given back each time", async () => {
+  await using scene = await setup({ isOwn: false })
+  for (let i = 0; i < 3; i++) await scene.pid()
+  assert.equal(scene.taken.length, 3)
+  assert.equal(scene.pool.idleCount, 1)
+})
+
+test('one that was ended while it was kept is not handed out', async () => {
+  await using scene = await setup({ isOwn: true })
+  const before = await scene.pid()
+  const stranger = newPool(scene.database.url, 1)
+  await stranger.query('select pg_terminate_backend($1)', [before])
+  while (scene.pool.totalCount > 0) await sleep(5)
+  assert.notEqual(await scene.pid(), before)
+  await stranger.end()
+})
+
+test('one that somebody found unfit, or that ends with its use, is not handed out', async () => {
+  await using scene = await setup({ isOwn: true })
+  const first = await scene.pid()
+  const failing = scene.connections.use(() => Promise.reject(new Error('broken')), {
+    ends: false,
+    isFit: () => Promise.resolve(false),
+  })
+  await assert.rejects(failing, /broken/)
+  const second = await scene.connections.use(pidOf, { ends: true, isFit })
+  assert.equal(new Set([first, second, await scene.pid()]).size, 3)
+})
+
+test('one that nobody uses goes back to the pool, where it ends', async () => {
+  await using scene = await setup({ isOwn: true })
+  await Promise.all([scene.pid(), scene.pid()])
+  assert.equal(scene.pool.idleCount, 0)
+  await sleep(3_000)
+  const used = await scene.pid()
+  await sleep(2_500)
+  assert.equal(scene.pool.idleCount, 1, 'the one that was not used meanwhile')
+  assert.equal(await scene.pid(), used)
+})
+
+async function listening({ hasOwnAddress = false } = {}) {
+  const database = await testDatabase()
+  const { url } = database
+  const holdfast = await open(postgres({ url, listen: hasOwnAddress ? url : true }))
+  const pool = newPool(database.url, 2)
+  const said = async () => (await pool.query(`select query ${whoListens()}`)).rows.map(({ query }) => query as string)
+  const next = async (payload: unknown) => {
+    const waiting = holdfast.claim(['mail'], { wait: '20s' })
+    await holdfast.queue('mail').enqueue(payload)
+    const [lease] = await waiting
+    assert.equal(lease?.job.payload, payload)
+    await lease?.done()
+  }
+  const heard = async () => {
+    const waiting = holdfast.claim(['mail'], { wait: 200 })
+    while ((await said()).length === 0) await sleep(20)
+    assert.deepEqual(await waiting, [])
+  }
+  await heard()
+  return {
+    ...{ database, holdfast, pool, said, next, heard },
+    [Symbol.asyncDispose]: async () => {
+      await holdfast.close()
+      await pool.end()
+      await database[Symbol.asyncDispose]()
+    },
+  }
+}
+
+test('claims go over the connection that listens', async () => {
+  await using scene = await listening()
+  while (!(await scene.said())[0]?.includes('.claim(')) await scene.next('a')
+})
+
+test('but not where it has an address of its own, at which it may be somebody else', async () => {
+  await using scene = await listening({ hasOwnAddress: true })
+  for (let i = 0; i < 5; i++) await scene.next(i)
+  assert.match((await scene.said())[0] as string, /^listen /)
+})
+
+test('one that listens and broke is not asked again, although it is still there', async () => {
+  await using scene = await listening()
+  await scene.next('first')
+  const listener = lastListener() as pg.Client
+  let asked = 0
+  listener.query = ((call: { callback(error: unknown): void }) => {
+    asked += 1
+    setImmediate(() => call.callback(Object.assign(new Error('cannot execute INSERT'), { code: '25006' })))
+  }) as unknown as typeof listener.query
+  for (let i = 0; i < 5; i++) await scene.next(i)
+  assert.equal(asked, 1)
+  while (lastListener() === listener) await sleep(20)
+})
+
+test('a claim whose connection is ended under way brings the job all the same', async () => {
+  await using scene = await listening()
+  for (let round = 0; round < 3; round++) {
+    await scene.next('before')
+    const lock = await scene.pool.connect()
+    await lock.query(lanes('select pg_advisory_lock(LANE_LOCKS, no) from holdfast.lane'))
+    const waiting = scene.next(round)
+    const stuck = `select pg_terminate_backend(pid) ${whoListens()} and wait_event_type = 'Lock'`
+    while ((await lock.query(stuck)).rowCount === 0) await sleep(20) // a claim is under way over it
+    await lock.query('select pg_advisory_unlock_all()')
+    lock.release()
+    await waiting
+    while ((await scene.said()).length === 0) await scene.next('again')
+  }
+})
+
+const lanes = (text: string) => new Schema('holdfast').sql(text)

@@ -1,5 +1,6 @@
 // Timers on a time that stands still until it is moved. What is due at once is called in the next turn of the event loop,
-// as it would be by the system; everything else when time is moved up to it, in the order in which it is due.
+// as it would be by the system; everything else when time is moved up to it, in the order in which it is due. Like the system's
+// they know whole milliseconds: with fractions an hour could end a little before it was over.
 
 import type { Timers } from '../clock.ts'
 
@@ -17,7 +18,7 @@ export class VirtualTimers implements Timers {
   }
 
   after(ms: number, call: () => void): () => void {
-    const timer = { at: this.#now + Math.max(0, ms), call }
+    const timer = { at: this.#now + Math.max(0, Math.ceil(ms)), call }
     this.#pending.add(timer)
     if (ms <= 0) setImmediate(() => this.#call(timer))
     return () => this.#pending.delete(timer)

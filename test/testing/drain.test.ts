@@ -354,6 +354,20 @@ test('on virtual timers a timeout comes when the clock is moved', async () => {
   assert.match(error?.message ?? '', /took longer than 600000 ms/)
 })
 
+test('an hour is an hour, whatever fractions of a millisecond somebody waits for', async () => {
+  const clock = new VirtualClock(Date.UTC(2030, 0, 1), { timers: 'virtual' })
+  const began = clock.now()
+  let rings = 0
+  const again = () => {
+    rings += 1
+    clock.timers?.after(0.1 + rings / 7, again)
+  }
+  again()
+  clock.advance('1h')
+  assert.ok(rings > 1_000)
+  assert.equal(clock.now(), began + 3_600_000)
+})
+
 test('a worker on virtual timers sleeps until the clock moves, then finds what is due', async () => {
   await using world = await setup({ timers: 'virtual' })
   const { holdfast, clock } = world

@@ -36,7 +36,7 @@
 // Plans are pinned. One made for an empty table and kept by the session took the bare cursor of bench/ 142 ms a claim at
 // 300,000 jobs instead of 2.
 
-import { claimOne } from './0002-claim-one.ts'
+import { claimed, claimOne, pinned } from './0002-claim-one.ts'
 import { lanes, startsInTime } from './0002-lanes.ts'
 
 const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
@@ -93,12 +93,9 @@ end $holdfast$;
 -- with ten columns cost the client 1.9 µs a job, so 0.7.)
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
   p_finished uuid[], p_now bigint, p_again boolean default true)
-returns table (lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
-  attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
-  have_gates boolean, is_plain boolean)
+returns table (${claimed}, is_plain boolean)
 language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
+${pinned}
 as $holdfast$
 #variable_conflict use_column
 declare
@@ -386,9 +383,7 @@ end $holdfast$;
 
 -- A claim that was sent again: the same jobs, as far as they are still held, for the full time again.
 create function holdfast.claim_again(p_token uuid, p_lease_ms bigint, p_now bigint)
-returns table (lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
-  attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
-  have_gates boolean)
+returns table (${claimed})
 language plpgsql as $holdfast$
 #variable_conflict use_column
 declare

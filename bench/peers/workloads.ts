@@ -147,7 +147,7 @@ function snapshotRounds(series: Readonly<Record<string, readonly number[]>>): Ro
 }
 
 /** Jobs that come before those that count, so that code is measured as it runs in a process that has been there for a while. */
-const warmUpPickUps = 300
+const warmUpPickUps = 5_000
 
 /** One job every 60 to 120 ms, enqueued by one process and handled by another that has nothing else to do. */
 async function pickUps(servers: Servers, contender: ContenderName, samples: number): Promise<Record<string, number>> {

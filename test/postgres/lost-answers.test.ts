@@ -13,10 +13,12 @@ import { replay, tokenLock } from './rules.ts'
 useDatabase()
 
 /** A call that has landed before is told so. */
-const landsOnce: readonly Rule[] = ['this call has', 'these jobs have', 'these items have'].map((who) => ({
-  from: `raise exception '${who} landed before' using errcode = 'HF004';`,
-  to: 'null;',
-}))
+const landsOnce: readonly Rule[] = ['this call has', 'this job has', 'these jobs have', 'these items have'].map(
+  (who) => ({
+    from: `raise exception '${who} landed before' using errcode = 'HF004';`,
+    to: 'null;',
+  }),
+)
 
 interface Verb {
   /** What its deciding statement says. */
@@ -39,6 +41,23 @@ const verbs: Readonly<Record<string, Verb>> = {
       }
     },
     told: ['created', [['ready', 'a']]],
+  },
+  'an enqueue of one job, of a lane that is known': {
+    says: 'enqueue_one',
+    async run(holdfast) {
+      await holdfast.queue('mail').enqueue('a')
+      return async () => {
+        const { status } = await holdfast.queue('mail').enqueue('b')
+        return [status, (await allJobs(holdfast)).map(({ state, payload }) => [state, payload])]
+      }
+    },
+    told: [
+      'created',
+      [
+        ['ready', 'a'],
+        ['ready', 'b'],
+      ],
+    ],
   },
   'an enqueue under an id of the caller': {
     says: '.enqueue(',

@@ -65,6 +65,14 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
     `select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')},
     ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null, null)`,
   )
+  const enqueueOne = await touched(
+    session,
+    `select holdfast.enqueue_one('${randomUUID()}', '${randomUUID()}', ${lane}, 25::smallint, '{}', null, null, null, null)`,
+  )
+  const claimOne = await touched(
+    session,
+    `select * from holdfast.claim_one('${randomUUID()}', 'worker', 60000, 2, '${queue}', ${lane}, '{}', null)`,
+  )
   const key = randomUUID()
   const job = () =>
     JSON.stringify([
@@ -106,7 +114,20 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   const prune = await touched(session, `select holdfast.prune(100, ${now})`)
   const pruneProgress = await touched(session, 'select holdfast.prune_progress(1000)')
   return {
-    ...{ enqueue, dedup, duplicate, claim: first.cost, renew, cancelled, progress, held, settleFew, settle },
+    ...{
+      enqueue,
+      enqueueOne,
+      claimOne,
+      dedup,
+      duplicate,
+      claim: first.cost,
+      renew,
+      cancelled,
+      progress,
+      held,
+      settleFew,
+      settle,
+    },
     ...{ promote, expired, due, prune, pruneProgress },
   }
 }

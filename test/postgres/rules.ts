@@ -50,7 +50,7 @@ export const laneLock: Rule = {
   to: 'v_now',
   alone: {
     from: `,
-          pg_advisory_xact_lock(LANE_LOCKS, p_lane), pg_advisory_xact_lock(LANE_LOCKS, p_lane + 1);`,
+          pg_advisory_xact_lock(LANE_LOCKS, p_lane);`,
     to: ';',
   },
 }

@@ -491,6 +491,11 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text) returns void plpgsql volatile security definer
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_news text) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off

@@ -20,7 +20,7 @@ test('a server that logs every statement but no parameters logs no payload, resu
   await using server = await startServer({ inMemory: true, settings: { ...everything, log_parameter_max_length: '0' } })
   await live(server)
   const log = await readFile(server.logFile, 'utf8')
-  assert.match(log, /holdfast\.enqueue_plain/, 'statements are there')
+  assert.match(log, /holdfast\.enqueue_one/, 'statements are there')
   assert.match(log, /ERROR: {2}/, 'errors are there')
   assert.doesNotMatch(log, new RegExp(secret))
 })

@@ -104,6 +104,11 @@ export class Lanes {
     this.#ofBatches.add(lane)
   }
 
+  /** Of no batch. */
+  knownOf(job: Wanted): Lane | undefined {
+    return this.#byPlace.get(placeOf(job.queue, job.priority, 0))
+  }
+
   of(job: Wanted, batch: BatchNo = 0): Lane {
     const lane = this.#byPlace.get(placeOf(job.queue, job.priority, batch))
     if (!lane) throw new Error(`The lane of queue ${job.queue} was not opened.`)

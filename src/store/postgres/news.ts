@@ -38,9 +38,15 @@ export class News {
   toText(from: string): string {
     const ready = this.#ready.size > 0 && { ready: [...this.#ready] }
     const cancel = this.#cancels.size > 0 && { cancel: [...this.#cancels] }
-    const text = JSON.stringify({ from, ...ready, ...cancel } satisfies Message)
-    return Buffer.byteLength(text) > messageMaxBytes ? JSON.stringify({ from } satisfies Message) : text
+    return textOf({ from, ...ready, ...cancel })
   }
+}
+
+/** As a notification takes it. */
+export function textOf(message: Message & { readonly from: string }): string {
+  const text = JSON.stringify(message)
+  if (text.length * 3 <= messageMaxBytes || Buffer.byteLength(text) <= messageMaxBytes) return text
+  return JSON.stringify({ from: message.from } satisfies Message)
 }
 
 /** Null where it is somebody else's. */

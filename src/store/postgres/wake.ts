@@ -23,7 +23,7 @@ import type { FinishedBatch, Subscriber } from '../store.ts'
 import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
 import { isBroken } from './failures.ts'
-import { type Message, News, readMessage } from './news.ts'
+import { type Message, News, readMessage, textOf } from './news.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
@@ -122,9 +122,7 @@ export class Wakes {
   newsOf(ready: ReadonlyMap<string, number>): string | null {
     if (ready.size === 0 || this.#sending || performance.now() < this.#silentUntil) return null
     this.#beSilent()
-    const news = new News()
-    news.addReady(ready)
-    return news.toText(this.#self)
+    return textOf({ from: this.#self, ready: [...ready] })
   }
 
   #beSilent(): void {

@@ -2,15 +2,14 @@
 // claim brings, and once more without it, where the claim must bring something else. Late commits and gaps are shown for both
 // ways in `late-commits.test.ts`, `in-progress.test.ts` and `bound.test.ts`.
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 
 useDatabase()
 
 const toldOf: Rule = { from: 'if not (is_plain and', to: `raise exception 'claimed alone'; if not (is_plain and` }
-
-const nobodyCameBack: Rule = { from: 'k.lane = p_lane + 1 and k.ready_xid is not null', to: 'false' }
 
 test(
   'a job that follows one that was alone is claimed as one',
@@ -84,8 +83,58 @@ const conditions: readonly Condition[] = [
     without: [['a'], ['b']],
   },
   {
+    title: 'a rate that was set since holds',
+    rules: [{ from: 'and q.max_starts is null', to: '' }],
+    show: async (hand) => {
+      const queue = hand.holdfast.queue('mail', { limit: { rate: { count: 1, per: '1h' } } })
+      await queue.enqueue('a')
+      const first = await hand.claim()
+      await queue.enqueue('b')
+      return [first, await hand.claim()]
+    },
+    brings: [['a'], []],
+    without: [['a'], ['b']],
+  },
+  {
+    title: 'a rate of each key that was set since holds',
+    rules: [{ from: 'and q.key_max_starts is null', to: '' }],
+    show: async (hand) => {
+      const queue = hand.holdfast.queue('mail', { limit: { key: () => 'k', rate: { count: 1, per: '1h' } } })
+      await queue.enqueue('a')
+      const [lease] = await hand.holdfast.claim(['mail'], { max: 100 })
+      await lease?.done()
+      await queue.enqueue('b')
+      await hand.holdfast.sweep()
+      return [lease?.job.payload, await hand.claim()]
+    },
+    brings: ['a', []],
+    without: ['a', ['b']],
+  },
+  {
+    title: 'a transaction that is not read committed brings nothing',
+    rules: [{ from: `current_setting('transaction_isolation') = 'read committed' and`, to: '' }],
+    show: async (hand) => {
+      await hand.enqueue('mail', 'a')
+      return misfits(hand, await hand.begin('begin isolation level repeatable read'))
+    },
+    brings: true,
+    without: false,
+  },
+  {
+    title: 'a transaction that has written brings nothing',
+    rules: [{ from: 'and pg_current_xact_id_if_assigned() is null', to: '' }],
+    show: async (hand) => {
+      await hand.enqueue('mail', 'a')
+      const tx = await hand.begin()
+      await tx.xid()
+      return misfits(hand, tx)
+    },
+    brings: true,
+    without: false,
+  },
+  {
     title: 'who came back goes first',
-    rules: [nobodyCameBack],
+    rules: [{ from: 'k.lane = p_lane + 1 and (k.ready_xid, k.ord) > (f.xid, f.ord)', to: 'false' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'back')
       const [lease] = await hand.holdfast.claim(['mail'])
@@ -98,7 +147,7 @@ const conditions: readonly Condition[] = [
   },
   {
     title: 'who came back in a transaction that committed late is claimed',
-    rules: [nobodyCameBack],
+    rules: [{ from: `and f.gap_xids = '{}'`, to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'back')
       const [lease] = await hand.holdfast.claim(['mail'])
@@ -201,7 +250,7 @@ const conditions: readonly Condition[] = [
   },
   {
     title: 'a cursor of those who came back that is ahead of the cluster is found out',
-    rules: [nobodyCameBack],
+    rules: [{ from: 'and f.xid <= pg_snapshot_xmax(s.snapshot)', to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'back')
       const [lease] = await hand.holdfast.claim(['mail'])
@@ -234,6 +283,14 @@ const conditions: readonly Condition[] = [
     without: ['a'],
   },
 ]
+
+/** Whether the short way says, in this transaction, that there is more to it. */
+async function misfits(hand: Hand, tx: CallerTx): Promise<unknown> {
+  const text = `select lane is null as misfits from holdfast.claim_one($1, 'worker', 60000, 100, 'mail', $2, '{}', null)`
+  const [row] = await tx.run(text, [randomUUID(), await hand.lane('mail')])
+  await tx.rollback()
+  return row?.['misfits']
+}
 
 for (const { title, rules, show, tampers, brings, without } of conditions) {
   test(

@@ -71,7 +71,7 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   )
   const claimOne = await touched(
     session,
-    `select * from holdfast.claim_one('${randomUUID()}', 'worker', 60000, 2, '${queue}', ${lane}, '{}', null)`,
+    `select * from holdfast.claim_one('${randomUUID()}', 'worker', 3600000, 1, '${queue}', ${lane}, '{}', null)`,
   )
   const key = randomUUID()
   const job = () =>

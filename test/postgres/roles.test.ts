@@ -93,6 +93,8 @@ describe('a producer', () => {
       'select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, null)',
       values,
     )
+    const one = "select holdfast.enqueue_one($1, $2, $3, 5::smallint, '1', null, null, null, null)"
+    await client.query(one, [crypto.randomUUID(), crypto.randomUUID(), lane])
     assert.deepEqual((await client.query('select who from trap.stolen')).rows, [])
     await client.end()
   })

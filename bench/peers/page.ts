@@ -50,9 +50,31 @@ function section(name: FigureName, results: Results, drawn: Readonly<Record<stri
   return [
     `## ${heading(figure)}`,
     prose.figures[name],
+    ...elsewhere(result, Object.values(results)),
     ...(drawn[figure.id] === undefined ? [] : [`![${figure.title}](benchmarks/${figure.id}.svg)`]),
     figureTable(figure, result),
   ]
+}
+
+/** Said of what was not taken where most of the page was. */
+function elsewhere(result: Result, all: readonly Result[]): string[] {
+  const machine = machineOf(result)
+  if (machine === usualMachine(all)) return []
+  const day = result.takenAt.slice(0, 10)
+  return [
+    `Taken on another machine than the rest, on ${day}: ${machine}. Figures of this section are to be compared with each other alone.`,
+  ]
+}
+
+function machineOf({ machine: { cpu, cores, memoryGiB } }: Result): string {
+  return `${cpu}, ${cores} cores, ${memoryGiB} GiB`
+}
+
+/** The one that most of it was taken on. */
+function usualMachine(all: readonly Result[]): string {
+  const machines = all.map(machineOf)
+  const count = (machine: string) => machines.filter((each) => each === machine).length
+  return machines.toSorted((a, b) => count(b) - count(a))[0] as string
 }
 
 function heading({ title }: Figure): string {
@@ -145,7 +167,7 @@ function settingsTable(all: readonly Result[]): string {
 }
 
 function machineText(all: readonly Result[]): string {
-  const [{ machine, versions, server } = all[0] as Result] = all
+  const [{ versions, server } = all[0] as Result] = all
   const loads = all.flatMap(({ rounds }) =>
     Object.entries(rounds)
       .filter(([measure]) => measure.endsWith('load'))
@@ -157,7 +179,7 @@ function machineText(all: readonly Result[]): string {
   )
   const days = [...new Set(all.map(({ takenAt }) => takenAt.slice(0, 10)))].sort()
   const lines = [
-    `- ${machine.cpu}, ${machine.cores} cores, ${machine.memoryGiB} GiB; servers and clients share them.`,
+    `- ${usualMachine(all)}; servers and clients share them.`,
     `- ${Object.entries(versions)
       .map(([name, version]) => `${name} ${version}`)
       .join(', ')}.`,

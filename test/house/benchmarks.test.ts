@@ -56,6 +56,21 @@ describe('the page', () => {
     assert.match(text, /Nobody is ahead of Holdfast/)
   })
 
+  test('says what was taken on another machine than the rest', () => {
+    const single = singleResult({ postgres: [30_000] })
+    const others = (['cycle', 'backlog'] as const).map((workload) => [workload, { ...single, workload }] as const)
+    const here = page({ single, ...Object.fromEntries(others) })
+    assert.doesNotMatch(here, /another machine/)
+    const moved = { ...single, machine: { ...single.machine, cpu: 'a slow one' } }
+    const text = page({ single: moved, ...Object.fromEntries(others) })
+    assert.match(
+      text,
+      /## Single enqueue[^#]*Taken on another machine than the rest, on 2000-01-01: a slow one, 2 cores/,
+    )
+    assert.match(text, /## Machine and versions\n\n- a processor, 2 cores/)
+    assert.equal(text.match(/another machine/g)?.length, 1)
+  })
+
   test('marks an aim that was missed', () => {
     const text = page({ single: singleResult({ postgres: [30_000], 'bullmq-always': [20_000], graphile: [1_000] }) })
     assert.match(text, /\| single enqueue: PostgreSQL to BullMQ \| at least 2 \| 1\.50 \| \*\*missed\*\* \|/)

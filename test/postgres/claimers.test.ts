@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { allJobs } from '../conformance/expect.ts'
 import { type Hand, inHand, useDatabase } from './hand.ts'
 
 useDatabase()
@@ -57,4 +58,82 @@ test(
     assert.deepEqual(all.toSorted(), [...committed].sort())
     assert.equal((await hand.holdfast.stats()).done, committed.size)
   }),
+)
+
+const soloCount = 200
+
+/** One job after the other into one lane; of some the transaction stays open while others follow, and some are cancelled. */
+async function produceSlowly(hand: Hand, asked: Set<string>): Promise<string[]> {
+  const ids: string[] = []
+  for (let n = 0; n < soloCount; n++) {
+    const late = n % 9 === 4 ? await hand.begin() : null
+    if (late) ids.push(await late.enqueue('mail', n))
+    ids.push(await hand.enqueue('mail', n))
+    await delay(n % 4)
+    await late?.commit()
+    if (n % 7 !== 3) continue
+    const last = ids.at(-1) as string
+    asked.add(last)
+    await hand.holdfast.cancel(last).catch(isOver)
+  }
+  return ids
+}
+
+/** It has ended before it could be cancelled. */
+function isOver(error: unknown): void {
+  if ((error as { code?: unknown }).code !== 'INVALID_STATE') throw error
+}
+
+/** Every fifth is given back once, and so comes before those that follow. */
+async function consumeSolo(holdfast: Holdfast, isOver: () => boolean, givenBack: Set<string>): Promise<string[]> {
+  const ended: string[] = []
+  for (;;) {
+    const wasOver = isOver()
+    const leases = await holdfast.claim(['mail'], { max: 100 })
+    for (const lease of leases) {
+      const { id } = lease.job
+      if ((lease.job.payload as number) % 5 === 0 && !givenBack.has(id)) {
+        givenBack.add(id)
+        await lease.release()
+      } else {
+        await lease.done()
+        ended.push(id)
+      }
+    }
+    if (wasOver && leases.length === 0) return ended
+  }
+}
+
+test(
+  'five clients at one lane, where jobs come one by one, go back, commit late and are cancelled, end every job once',
+  inHand(
+    async (hand) => {
+      await hand.rows('create sequence holdfast.alone')
+      await hand.withoutRule({
+        from: 'if not (is_plain and',
+        to: `perform nextval('holdfast.alone'); if not (is_plain and`,
+      })
+      const clients: Holdfast[] = []
+      for (let i = 0; i < 5; i++) clients.push(await hand.another({ max: 3 }))
+      const [asked, givenBack] = [new Set<string>(), new Set<string>()]
+      let isOver = false
+      const produced = produceSlowly(hand, asked).finally(() => {
+        isOver = true
+      })
+      const ended = (await Promise.all(clients.map((client) => consumeSolo(client, () => isOver, givenBack)))).flat()
+      const jobs = await allJobs(hand.holdfast)
+      const idsOf = (some: typeof jobs) => some.map(({ id }) => id).sort()
+      assert.deepEqual(idsOf(jobs), (await produced).toSorted(), 'none is missing')
+      assert.deepEqual(ended.toSorted(), idsOf(jobs.filter(({ state }) => state === 'done')), 'none was done twice')
+      const others = jobs.filter(({ state }) => state !== 'done')
+      assert.deepEqual(
+        others.filter(({ id, state }) => state !== 'cancelled' || !asked.has(id)),
+        [],
+        'the others were cancelled, and only who was asked to be',
+      )
+      const [used] = await hand.rows('select last_value::int as n from holdfast.alone')
+      assert.ok(Number(used?.['n']) > 20, `${used?.['n']} claims took the short way`)
+    },
+    { alone: true },
+  ),
 )

@@ -10,6 +10,7 @@
 // open, replacing is refused there.
 
 import { numberOf } from './0001-tables.ts'
+import { enqueueOne } from './0003-enqueue-one.ts'
 
 /** Columns that tell whether a job is due, and stands at a gate. */
 const timed = 'p_lanes, p_delays, p_run_ats, p_gates'
@@ -203,34 +204,7 @@ begin
   return v_lists;
 end $holdfast$;
 
--- The same for one job that is due and stands at no gate, without the columns: what a producer does now and then.
-create function holdfast.enqueue_one(p_flush uuid, p_id uuid, p_lane int, p_max_attempts smallint, p_payload text,
-  p_headers text, p_timeout_ms bigint, p_now bigint, p_news text)
-returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
-as $holdfast$
-declare
-  v_now bigint := holdfast.now_ms(p_now);
-  v_number bigint := nextval('holdfast.number');
-begin
-  insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
-  if not found then
-    raise exception 'this job has landed before' using errcode = 'HF004';
-  end if;
-  insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
-  values (v_number, v_number, pg_current_xact_id(), v_now, v_now, p_id, p_lane, p_max_attempts, p_timeout_ms, p_headers, p_payload);
-  insert into holdfast.tally (xid, queue, ready)
-  select pg_current_xact_id(), l.queue, 1 from holdfast.lane l where l.no = p_lane;
-  if not found then
-    perform holdfast.miss_lane();
-  end if;
-  if holdfast.is_watched(v_now) then
-    perform holdfast.tell(l.queue, 'ready', array[p_id], v_now) from holdfast.lane l where l.no = p_lane;
-  end if;
-  if p_news is not null then
-    perform pg_notify(WAKE_CHANNEL, p_news);
-  end if;
-end $holdfast$;
-
+${enqueueOne}
 -- Until its time is over; without one, as long as there is a live holder. Nobody else frees it where that was deleted behind
 -- our back.
 create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean language sql stable as $holdfast$

@@ -106,7 +106,15 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
   }
 }
 
-/** The server's last word on a call: it has committed, or failed. */
+/**
+ * The server's last word on a call: it has committed, or failed. Something else may follow it at once, a notification say; and a
+ * long answer comes in parts, of which the last ends with it.
+ */
 function isReadyForQuery(chunk: Buffer): boolean {
-  return chunk.length >= 6 && chunk.subarray(-6, -1).equals(Buffer.from([0x5a, 0, 0, 0, 5]))
+  const ready = 'Z'.charCodeAt(0)
+  for (let at = 0, length = 4; at + 5 <= chunk.length && length >= 4; at += 1 + length) {
+    if (chunk[at] === ready) return true
+    length = chunk.readInt32BE(at + 1)
+  }
+  return chunk.length >= 6 && chunk.subarray(-6, -1).equals(Buffer.from([ready, 0, 0, 0, 5]))
 }

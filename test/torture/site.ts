@@ -240,13 +240,13 @@ async function querying<T>(url: string, work: (client: pg.Client) => Promise<T>)
 
 /** The server goes on with what a killed process has sent. */
 async function quiet(client: pg.Client): Promise<void> {
-  const others = `select count(*)::int as count from pg_stat_activity
+  const others = `select pid, state, wait_event, now() - state_change as since, left(query, 200) as query from pg_stat_activity
     where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`
   const deadline = performance.now() + 15_000
   for (;;) {
     const { rows } = await client.query(others)
-    if (rows[0]?.count === 0) return
-    if (performance.now() > deadline) throw new Error(`${rows[0]?.count} sessions of the dead do not end`)
+    if (rows.length === 0) return
+    if (performance.now() > deadline) throw new Error(`Sessions of the dead do not end: ${JSON.stringify(rows)}`)
     await sleep(20)
   }
 }

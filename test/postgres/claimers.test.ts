@@ -132,7 +132,7 @@ test(
         'the others were cancelled, and only who was asked to be',
       )
       const [used] = await hand.rows('select last_value::int as n from holdfast.alone')
-      assert.ok(Number(used?.['n']) > 20, `${used?.['n']} claims took the short way`)
+      assert.ok(Number(used?.['n']) > 5, `${used?.['n']} claims took the short way`)
     },
     { alone: true },
   ),

@@ -17,8 +17,8 @@
 // (In the middle of a pick-up, after 60 to 120 ms in which nothing happened, on one machine: 1.3 to 1.4 ms for `claim`, 0.95 for
 // this; on another 0.8, of which 0.3 are the way there and back, 0.3 the look, and less than 0.2 all that is written. Each table
 // that is looked into or written to takes 20 to 50 µs then, whatever is done there. Lost: all of it as one statement beside one
-// for the locks, sent together without a function: 0.06 to 0.1 ms less, but a text that no schema knows, under rights that workers need
-// not have; all writes as one statement: nothing; fewer settings of the function: nothing.)
+// for the locks, sent together without a function: 0.06 to 0.1 ms less, but then the client would know the
+// conditions, and no schema would; all writes as one statement: nothing; fewer settings of the function: nothing.)
 
 /** What was claimed, jobs as columns. */
 export const claimed = `lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],

@@ -29,7 +29,8 @@ export interface Turn {
 /** Ask where there is work. */
 export type Ask = 'ask'
 
-interface Standing extends QueueShare {
+interface Standing extends Omit<QueueShare, 'limit'> {
+  limit: number
   pass: number
   running: number
   hasWork: boolean
@@ -102,6 +103,12 @@ export class Turns {
     if (!standing) return
     standing.woken = true
     standing.hasWork = true
+  }
+
+  /** The most of its jobs at a time, from now on. */
+  limit(queue: string, limit: number): void {
+    const standing = this.#standings.get(queue)
+    if (standing) standing.limit = limit
   }
 
   /** Nothing is claimed from this queue until `letGo`. */

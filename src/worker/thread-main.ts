@@ -47,7 +47,8 @@ port.on('message', (received: unknown) => {
   const message = readToThread(received)
   if (message?.type === 'start') run(message)
   else if (!message || message.job !== current?.no) return
-  else if (message.type === 'abort') context.run(current, () => current?.abort(message.error)) // listeners run here
+  else if (message.type === 'abort')
+    context.run(current, () => current?.abort(message.error)) // listeners run here
   else current.extended(message.call, message.error)
 })
 
@@ -75,7 +76,7 @@ async function run(start: Start): Promise<void> {
   current = job
   const end = await ended(job, start.payload)
   job.end()
-  current = null
+  if (current === job) current = null
   if (end) sendEnd(end)
 }
 

@@ -7,6 +7,7 @@ import type { WorkOptions } from '../../src/worker/options.ts'
 import type { Worker } from '../../src/worker/worker.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
+import { Program } from '../sqlite/process.ts'
 import { type Ground, sqliteGround } from './ground.ts'
 import type { BlockerTask } from './handlers/blockers.ts'
 import { next } from './handlers.ts'
@@ -101,6 +102,21 @@ describe('a thread that is stuck in a native call', () => {
     assert.deepEqual([state, attempts, worker.health().state], ['ready', 0, 'stopped'])
     assert.deepEqual([worker.health().threads.stuck.length, worker.health().threads.stuck[0]?.job], [1, id])
     await recount(holdfast)
+  })
+
+  test('does not keep a process that was told to end by a signal', async () => {
+    await using ground = await sqliteGround()
+    const holdfast = await ground.open()
+    const id = await enqueue(holdfast, { seconds: 20 })
+    await using program = Program.start('../../worker/programs/blocked', ground.url)
+    assert.equal(await program.hear(), 'began')
+    const before = performance.now()
+    program.kill('SIGTERM')
+    assert.equal(await program.hear(), 'stuck')
+    assert.equal(await program.ended, 'SIGTERM')
+    assert.ok(performance.now() - before < 10_000)
+    const { state, attempts } = await readJob(holdfast, id)
+    assert.deepEqual([state, attempts], ['ready', 0])
   })
 
   test('leaves the other queues of its worker alone', async () => {

@@ -194,7 +194,8 @@ export class Thread {
     this.#state = 'ending'
     this.#endReason = reason
     this.#endedAt = Date.now()
-    this.#killTimer = setTimeout(() => this.#doesNotEnd(), this.#settings.killMs)
+    // An event loop that was busy meanwhile hears of the exit first.
+    this.#killTimer = setTimeout(() => setImmediate(() => this.#doesNotEnd()), this.#settings.killMs)
     this.#worker.terminate() // never rejects; `exit` tells
   }
 
@@ -294,6 +295,7 @@ export class Thread {
   }
 
   #doesNotEnd(): void {
+    if (this.#state !== 'ending') return
     this.#state = 'stuck'
     const current = this.#finish()
     this.#worker.unref() // `terminate` has made the process wait for it

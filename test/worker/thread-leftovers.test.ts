@@ -39,7 +39,7 @@ describe('a job that has ended in a thread', () => {
     await using world = await setup()
     const { holdfast } = world
     await run(holdfast, 'late calls')
-    const neighbour = await run(holdfast, 'wait', { timeout: 300 })
+    const neighbour = await run(holdfast, 'wait', { timeout: 150 })
     assert.deepEqual([neighbour.state, neighbour.error?.code], ['dead', 'JOB_TIMEOUT'])
   })
 
@@ -66,9 +66,9 @@ describe('a job that has ended in a thread', () => {
     await using world = await setup()
     const { holdfast } = world
     await run(holdfast, 'keep signal')
-    const started = next(holdfast, 'job.started')
-    const { id } = await holdfast.queue(leftovers).enqueue('wait')
-    await started
+    const waiting = next(holdfast, 'job.log')
+    const { id } = await holdfast.queue(leftovers).enqueue('say and wait')
+    await waiting
     await holdfast.cancel(id)
     const { result } = await ended(holdfast, id)
     assert.deepEqual([(result as Waited).aborted, (result as Waited).seen], [true, []])

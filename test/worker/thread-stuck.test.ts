@@ -21,7 +21,7 @@ describe('a thread that is stuck in a native call', () => {
     const { holdfast, worker } = world
     const starts = world.starts()
     const [stuck, freed] = [next(holdfast, 'thread.stuck'), next(holdfast, 'thread.freed')]
-    const blocker = await holdfast.queue(blockers).enqueue({ seconds: 6 }, { timeout: 100 })
+    const blocker = await holdfast.queue(blockers).enqueue({ seconds: 8 }, { timeout: 100 })
     const behind = await Promise.all([1, 2, 3].map(() => enqueue(holdfast, { seconds: 0 }, { timeout: 1_000 })))
     const told = await stuck
     assert.deepEqual([told.id, told.reason, told.stuck], [blocker.id, 'timeout', 1])

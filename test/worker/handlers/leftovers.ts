@@ -7,6 +7,7 @@ import type { Job } from '../../../src/worker/job.ts'
 export type LeftoverTask =
   | 'wait'
   | 'wait and extend'
+  | 'say and wait'
   | 'late calls'
   | 'late throw'
   | 'late rejection'
@@ -23,8 +24,9 @@ export type LeftoverTask =
 
 /** What leftovers saw; kept in the thread and told by the next `wait`. */
 const seen: unknown[] = []
-/** How long after the end of its job a leftover acts. */
-const laterMs = 150
+/** A neighbour waits now. */
+let isWaiting = false
+const waitMs = 300
 
 /** Made outside of every job. */
 let throwOutside = false
@@ -39,12 +41,19 @@ export default (job: Job<LeftoverTask>): unknown => tasks[job.payload](job)
 const forever = () => new Promise<never>(() => {})
 
 async function wait(job: Job): Promise<unknown> {
-  await sleep(3 * laterMs)
+  isWaiting = true
+  await sleep(waitMs)
+  isWaiting = false
   return { threadId, aborted: job.signal.aborted, seen: seen.splice(0) }
 }
 
+/** Acts after the end of its job, as soon as a neighbour waits. */
 function later(act: () => unknown): number {
-  setTimeout(act, laterMs)
+  const timer = setInterval(() => {
+    if (!isWaiting) return
+    clearInterval(timer)
+    act()
+  }, 5)
   return threadId
 }
 
@@ -61,6 +70,10 @@ const tasks: Readonly<Record<LeftoverTask, (job: Job) => unknown>> = {
     await job.extend('1m')
     return wait(job)
   },
+  'say and wait'(job) {
+    job.log('waiting')
+    return wait(job)
+  },
   'late calls': (job) =>
     later(async () => {
       const progress = outcomeOf(job.progress(0.9, 'late'))
@@ -72,15 +85,15 @@ const tasks: Readonly<Record<LeftoverTask, (job: Job) => unknown>> = {
       throw new Error('left behind')
     }),
   'late rejection': () => later(() => void Promise.reject(new Error('rejected late'))),
-  'late exit': (job) => (job.attempt === 1 ? later(() => process.exit(7)) : threadId),
+  'late exit': () => later(() => process.exit(7)),
   'own throw'() {
-    later(() => {
+    setTimeout(() => {
       throw new Error('my own')
-    })
+    }, 20)
     return forever()
   },
   'own exit'() {
-    later(() => process.exit(7))
+    setTimeout(() => process.exit(7), 20)
     return forever()
   },
   'late effects': (job) => {

@@ -64,6 +64,8 @@ export class Lanes {
   /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
   readonly #ofBatches = new Set<Lane>()
 
+  /** Lanes that another transaction is about to open, by their places. */
+  readonly #awaited = new Map<string, Promise<void>>()
   /** Calls of `openAnew` under way. Callers that need the same lanes share one: each takes a connection. */
   readonly #opening = new Map<string, Promise<boolean>>()
 
@@ -73,15 +75,31 @@ export class Lanes {
 
   /** Makes sure that the lanes of these jobs exist and are known, however long another transaction keeps one of them. */
   async open(jobs: readonly Wanted[], batch: BatchId = null): Promise<void> {
-    for (let pauseMs = 10; !(await this.openNow(jobs, batch)); pauseMs = Math.min(pauseMs * 2, pauseMaxMs)) {
-      await sleep(Math.random() * pauseMs)
-    }
+    if (await this.openNow(jobs, batch)) return
+    await Promise.all(this.#missing(jobs, batch).map((wanted) => this.#openLater(wanted, batch)))
   }
 
   /** The same without a wait; false: another open transaction is about to open one of them. */
   async openNow(jobs: readonly Wanted[], batch: BatchId = null): Promise<boolean> {
     const wanted = this.#missing(jobs, batch)
-    return wanted.length === 0 || this.#openAll(wanted, batch)
+    const fresh = wanted.filter(({ queue, priority }) => !this.#awaited.has(placeOf(queue, priority, batch)))
+    if (fresh.length > 0 && !(await this.#openAll(fresh, batch))) return false
+    return fresh.length === wanted.length
+  }
+
+  /** Asks again and again, once for all calls that need the lane. */
+  #openLater(wanted: Wanted, batch: BatchId): Promise<void> {
+    const place = placeOf(wanted.queue, wanted.priority, batch)
+    const known = this.#awaited.get(place)
+    if (known) return known
+    const asking = async () => {
+      for (let pauseMs = 10; !(await this.#openAll([wanted], batch)); pauseMs = Math.min(pauseMs * 2, pauseMaxMs)) {
+        await sleep(Math.random() * pauseMs)
+      }
+    }
+    const awaited = asking().finally(() => this.#awaited.delete(place))
+    this.#awaited.set(place, awaited)
+    return awaited
   }
 
   /** The same for lanes that a caller's transaction did not find: what was known of them may be out of date. */

@@ -7,7 +7,15 @@ import { HoldfastError, isRefused, toError } from './errors.ts'
 import type { Events } from './events.ts'
 import { Group } from './group.ts'
 import type { NewJob } from './job/record.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest, ItemsAnswer, ItemsRequest, Store } from './store/store.ts'
+import type {
+  EnqueueAnswer,
+  Enqueued,
+  EnqueueRequest,
+  ItemsAnswer,
+  ItemsRequest,
+  Store,
+  UnstoredDefinition,
+} from './store/store.ts'
 import type { Sweeper } from './sweep/sweeper.ts'
 import type { Waiters } from './waiters.ts'
 import { weightMax, weightOf } from './weight.ts'
@@ -24,6 +32,7 @@ interface Defined {
   readonly settings: AnyDefinition['settings']
   readonly text: string
   readonly stored: Promise<void>
+  isStored: boolean
 }
 
 export class Enqueues {
@@ -42,7 +51,7 @@ export class Enqueues {
         capability: 'callerTransaction',
       })
     }
-    if (!this.takesAtOnce(tx)) await this.define(definition)
+    if (tx === undefined) await this.define(definition)
     const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#desk.sweeper.expect(delayMs)
@@ -82,17 +91,29 @@ export class Enqueues {
     const known = this.#defined.get(settings.name)
     if (known?.settings === settings) return known.stored
     const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
-    const stored = known?.text === text ? known.stored : this.#desk.store.define([settings])
-    this.#defined.set(settings.name, { settings, text, stored })
-    stored.catch(() => this.#defined.delete(settings.name))
+    if (known?.text === text) return known.stored
+    const stored = this.#desk.store.define([settings])
+    const defined: Defined = { settings, text, stored, isStored: false }
+    this.#defined.set(settings.name, defined)
+    stored.then(
+      () => {
+        defined.isStored = true
+      },
+      () => this.#defined.delete(settings.name),
+    )
     return stored
   }
 
-  #enqueueIn(
-    tx: unknown,
-    request: EnqueueRequest,
-    { settings }: AnyDefinition,
-  ): EnqueueAnswer | Promise<EnqueueAnswer> {
+  /** Null: the store has it. It is on its way to the store, over a connection that callers' transactions may keep it waiting for. */
+  #unstored(definition: AnyDefinition): UnstoredDefinition | null {
+    const { settings } = definition
+    const stored = this.define(definition)
+    if (settings === null || stored === undefined || this.#defined.get(settings.name)?.isStored) return null
+    return { settings, stored }
+  }
+
+  #enqueueIn(tx: unknown, request: EnqueueRequest, definition: AnyDefinition): EnqueueAnswer | Promise<EnqueueAnswer> {
+    const { settings } = definition
     const isAtOnce = this.takesAtOnce(tx)
     if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
       throw new HoldfastError(
@@ -109,7 +130,9 @@ export class Enqueues {
       )
     }
     const store = this.#desk.store as Required<Store>
-    return isAtOnce ? store.enqueueAtOnce(tx, request, settings) : store.enqueueIn(tx, request)
+    return isAtOnce
+      ? store.enqueueAtOnce(tx, request, settings)
+      : store.enqueueIn(tx, request, this.#unstored(definition))
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */

@@ -117,8 +117,11 @@ export interface Store {
    * be freed between two jobs of one request.
    */
   enqueue(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]>
-  /** In the caller's own transaction; only where `callerTransaction`. What fails in it is the caller's to see. */
-  enqueueIn?(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer>
+  /**
+   * In the caller's own transaction and over its connection alone; only where `callerTransaction`. What fails in it is the
+   * caller's to see.
+   */
+  enqueueIn?(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer>
   /** The same where the caller's connection is synchronous: all is done, the queue's settings included, on return. */
   enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
@@ -196,6 +199,12 @@ export interface Subscriber {
 
 export interface FinishedBatch extends Completion {
   readonly name: string
+}
+
+/** What the store has been told to keep of a queue, and may not have kept yet. */
+export interface UnstoredDefinition {
+  readonly settings: QueueSettings
+  readonly stored: Promise<void>
 }
 
 /** Jobs that are enqueued together or not at all. */

@@ -87,14 +87,15 @@ describe('a producer', () => {
     await client.query(`create function trap.cardinality(anyarray) returns int language plpgsql as
       'begin insert into trap.stolen values (current_user); return 1; end'`)
     await client.query('set search_path = trap, pg_catalog')
-    const [{ lane }] = (await client.query(`select lane from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)).rows
-    const values = [[crypto.randomUUID()], [lane], [5], ['1']]
+    const opened = await client.query(`select lane, epoch from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)
+    const [{ lane, epoch }] = opened.rows
+    const values = [[crypto.randomUUID()], [lane], [5], ['1'], [epoch]]
     await client.query(
-      'select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, null)',
+      'select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, $2, $5, null)',
       values,
     )
-    const one = "select holdfast.enqueue_one($1, $2, $3, 5::smallint, '1', null, null, null, null)"
-    await client.query(one, [crypto.randomUUID(), crypto.randomUUID(), lane])
+    const one = "select holdfast.enqueue_one($1, $2, $3, $4, 5::smallint, '1', null, null, null, null)"
+    await client.query(one, [crypto.randomUUID(), crypto.randomUUID(), lane, epoch])
     assert.deepEqual((await client.query('select who from trap.stolen')).rows, [])
     await client.end()
   })

@@ -7,6 +7,7 @@ import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../st
 import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.ts'
 import type { Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import { LanesMissing } from './lanes.ts'
 import { liveOrEnded } from './read.ts'
 
 export async function alter(desk: Desk, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
@@ -22,7 +23,7 @@ export async function alter(desk: Desk, requests: readonly AlterRequest[]): Prom
       )
       await tx.readClock()
       const answered: AlterAnswer[] = []
-      for (const request of requests) answered.push(await new Alteration(desk, tx, { ready, touched }).make(request))
+      for (const request of requests) answered.push(await new Alteration(tx, { ready, touched }).make(request))
       return answered
     }),
   )
@@ -42,12 +43,10 @@ interface Altered {
 }
 
 class Alteration {
-  readonly #desk: Desk
   readonly #tx: Transaction
   readonly #altered: Altered
 
-  constructor(desk: Desk, tx: Transaction, altered: Altered) {
-    this.#desk = desk
+  constructor(tx: Transaction, altered: Altered) {
     this.#tx = tx
     this.#altered = altered
   }
@@ -95,11 +94,11 @@ class Alteration {
 
   /** One that is ready stays so, also where the clock was set back. */
   async #reprioritise(id: string, job: LockedJob, priority: number): Promise<AlterAnswer> {
-    const { state, queue, batch, runAt } = job
+    const { state, queue, runAt } = job
     if (priority === job.priority) return { state }
-    this.#desk.lanes.require([{ queue, priority }], batch)
-    const { lane } = this.#desk.lanes.of({ queue, priority }, batch)
-    return this.#move(id, { ...job, lane }, state === 'scheduled' ? runAt : this.#tx.now)
+    const [row] = await this.#tx.query(selectNeighbour, [job.lane & ~1, priority])
+    if (row?.[0] == null) throw new LanesMissing([{ queue, priority }], row?.[1] ?? null)
+    return this.#move(id, { ...job, lane: Number(row[0]) }, state === 'scheduled' ? runAt : this.#tx.now)
   }
 
   /** Where it did come back once, it does not any more. */
@@ -114,6 +113,11 @@ class Alteration {
     return { state: row?.[0] as JobState }
   }
 }
+
+/** The lane of the same queue and batch with another priority, and the batch's id. */
+const selectNeighbour = `select t.no, b.id from holdfast.lane l
+  left join holdfast.lane t on t.queue = l.queue and t.batch = l.batch and t.priority = $2
+  left join holdfast.batch b on b.no = l.batch where l.no = $1`
 
 function isLocked(job: LockedJob | AlterAnswer): job is LockedJob {
   return 'lane' in job

@@ -50,7 +50,7 @@ class Helm {
 
   async steer({ batch: id, as, by, reason }: SteerRequest): Promise<BatchRecord> {
     const batch = await lockBatch(this.#tx, this.#no)
-    if (!batch) throw new Refusal(batchNotFound(id))
+    if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // a number may be another batch's after a failover
     const { record, isCancelled } = batch
     const { now } = this.#tx
     const isOver = record.finishedAt !== null || isCancelled
@@ -200,7 +200,6 @@ async function remove(desk: Desk, no: number, { withItems }: { readonly withItem
     return Number(row?.[0])
   })
   if (removed === stepMax) return removed
-  desk.batches.forget(no)
   desk.lanes.forgetBatch(no)
   return removed
 }

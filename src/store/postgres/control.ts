@@ -1,4 +1,4 @@
-// What people do to jobs and queues from outside: define, pause, cancel, requeue.
+// What people do to jobs and queues from outside: pause, cancel, requeue.
 //
 // Cancel must know whether a job waits or runs, and claims leave no mark on it. So it takes the job's lane lock, which keeps
 // claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
@@ -6,7 +6,7 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
-import type { JobState, Limit, QueueSettings } from '../../job/record.ts'
+import type { JobState } from '../../job/record.ts'
 import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
 import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
 import type {
@@ -23,17 +23,6 @@ import { list } from './columns.ts'
 import type { Transaction } from './database.ts'
 import type { Desk, Knocks } from './enqueue.ts'
 import { liveOrEnded, readReady } from './read.ts'
-
-export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
-  for (const { name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit } of queues) {
-    const values = [name, finite(retainDoneMs), finite(retainDeadMs), onDead, ...bounds(limit), ...bounds(keyLimit)]
-    await db.query('select holdfast.define_queue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', values)
-  }
-}
-
-function bounds(limit: Limit | null): (number | null)[] {
-  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
-}
 
 /** Answers which queue has ready jobs now that may be claimed again. */
 export async function pause(
@@ -52,10 +41,6 @@ export async function pause(
   )
   const ready = paused ? undefined : (await readReady(db)).get(queue)
   return new Map(ready === undefined ? [] : [[queue, ready]])
-}
-
-function finite(ms: number): number | null {
-  return Number.isFinite(ms) ? ms : null
 }
 
 export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {

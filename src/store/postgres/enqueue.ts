@@ -2,18 +2,19 @@
 // as JSON, one after the other on the server, so that they stay in order. Either way one call is one commit. A job that comes
 // alone, of a lane that is known, goes by the shortest way there is (`enqueue_one`).
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isRefused, type Refused } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch } from '../store.ts'
-import type { BatchNames } from './batch-names.ts'
+import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch, UnstoredDefinition } from '../store.ts'
 import type { Row, Value } from './call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
 import type { Database, Transaction } from './database.ts'
+import { defineIfNew } from './define.ts'
 import { isCollision } from './failures.ts'
 import type { Gates } from './gates.ts'
-import type { Lane, Lanes } from './lanes.ts'
+import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { Turnstile } from './turnstile.ts'
 
 /** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
@@ -24,7 +25,6 @@ export interface Knocks extends Gates {
 export interface Desk {
   readonly db: Database
   readonly lanes: Lanes
-  readonly batches: BatchNames
   /** For calls that may have to wait for a stranger. */
   readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
@@ -53,17 +53,29 @@ async function enqueueOpened(
   const alone = onlyJobOf(requests)
   const lane = alone && desk.lanes.knownOf(alone)
   if (alone && lane) return [[await enqueueOne(desk, alone, lane)]]
-  await desk.lanes.open(requests.flatMap(({ jobs }) => jobs))
+  // A lane that a stranger's open transaction is about to open delays only the requests that need it.
+  const areOpen = await desk.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
+  const placed = areOpen ? requests : requests.filter(({ jobs }) => desk.lanes.knows(jobs))
+  const answers = new Map(zip(placed, await enqueuePlaced(desk, placed)))
+  return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
+}
+
+/** Requests whose lanes are known. Answers undefined for those that must wait for a stranger's open transaction. */
+async function enqueuePlaced(
+  desk: Desk,
+  requests: readonly EnqueueRequest[],
+): Promise<readonly (EnqueueAnswer | undefined)[]> {
+  if (requests.length === 0) return []
   if (requests.every(isPlain)) return enqueuePlain(desk, requests)
   try {
     return await enqueueTogether(desk, requests, { isHasty: true })
   } catch (error) {
     if (!isCollision(error)) throw error
   }
-  // Somebody would have to wait for a stranger's transaction over a key. Those that need no key go on at once.
+  // One of them would have to wait over a key. Requests that need no key go on at once.
   const plain = requests.filter(isPlain)
   const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(desk, plain)) : [])
-  return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
+  return requests.map((request) => answers.get(request))
 }
 
 function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
@@ -71,12 +83,11 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
 }
 
 function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswer> {
-  const alone = async () => {
-    await desk.lanes.open(request.jobs)
-    const [answer] = await enqueueTogether(desk, [request], { isHasty: false })
+  return desk.lanes.withLanes(async () => {
+    await desk.lanes.open(request.jobs) // while it waits it holds no connection, so it needs no turn
+    const [answer] = await desk.patient.pass(() => enqueueTogether(desk, [request], { isHasty: false }))
     return answer as EnqueueAnswer
-  }
-  return desk.patient.pass(() => desk.lanes.withLanes(alone))
+  })
 }
 
 /** Nothing about these jobs has to be looked up. */
@@ -92,17 +103,17 @@ function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
   return isAlone && isPlain(request as EnqueueRequest) ? job : null
 }
 
-async function enqueueOne(desk: Desk, job: NewJob, { lane }: Lane): Promise<Enqueued> {
+async function enqueueOne(desk: Desk, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
   const news = desk.newsOf(ready)
   const { id, maxAttempts, payload, headers, timeoutMs } = job
-  const values = [id, lane, maxAttempts, payload, headers, timeoutMs, desk.db.now, news]
+  const values = [id, no, epoch, maxAttempts, payload, headers, timeoutMs, desk.db.now, news]
   await desk.db.land({ text: insertOne, values }, toNothing, toNothing)
   desk.announce(ready, news !== null)
   return created(job)
 }
 
-const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9)'
+const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
 
 function toNothing(): void {}
 
@@ -117,13 +128,13 @@ async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Pr
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)'
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
 }
 
-function gateOf(lanes: Lanes, job: NewJob, batch: number): string | null {
+function gateOf(lanes: Lanes, job: NewJob, batch: BatchId): string | null {
   return job.limitKey === null ? null : gateName(lanes.of(job, batch).queue, job.limitKey)
 }
 
@@ -135,11 +146,13 @@ export function keyOf(gate: string | null | undefined): string | null {
   return gate == null ? null : gate.slice(gate.indexOf(':') + 1)
 }
 
-export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
+export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): Value[] {
+  const places = jobs.map((job) => lanes.of(job, batch))
+  const known = [...new Set(places)]
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
-    sharedList(jobs.map((job) => lanes.of(job, batch).lane)),
+    sharedList(places.map(({ no }) => no)),
     sharedList(jobs.map(({ maxAttempts }) => maxAttempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
@@ -147,6 +160,8 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): 
     areDelayed ? list(jobs.map(({ delayMs }) => delayMs)) : null,
     optionalList(jobs.map(({ runAt }) => runAt)),
     optionalTexts(jobs.map((job) => gateOf(lanes, job, batch))),
+    list(known.map(({ no }) => no)),
+    list(known.map(({ epoch }) => epoch)),
   ]
 }
 
@@ -155,7 +170,7 @@ export async function addPlain(
   tx: Transaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
-  batch = 0,
+  batch: BatchId = null,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
   return readLists(await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now, null]))
@@ -194,7 +209,7 @@ export async function addCarefully(
   tx: Transaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
-  batch = 0,
+  batch: BatchId = null,
 ): Promise<{ readonly enqueued: readonly Enqueued[]; readonly gates: readonly string[] }> {
   if (jobs.length === 0) return { enqueued: [], gates: [] }
   const values = [toJson(lanes, [{ jobs }], batch), tx.now]
@@ -204,24 +219,74 @@ export async function addCarefully(
   return { enqueued: answer.map(toEnqueued), gates: gatesOf(answer) }
 }
 
+export interface CallerContext {
+  readonly tx: CallerTransaction
+  /** Where wake-ups go; null: nowhere. */
+  readonly channel: string | null
+  readonly definition: UnstoredDefinition | null
+}
+
+/** How long an enqueue in a caller's transaction waits for another connection to do what is better not done in it. */
+const soonMs = 100
+
+async function isDoneSoon(action: Promise<unknown>): Promise<boolean> {
+  const done = action.then(
+    () => true,
+    () => false, // the caller's own connection does it, or meets the same failure
+  )
+  const stop = new AbortController()
+  const late = sleep(soonMs, false, { signal: stop.signal }).catch(() => false)
+  try {
+    return await Promise.race([done, late])
+  } finally {
+    stop.abort()
+  }
+}
+
+const insertIn = 'select holdfast.enqueue_in($1::text::jsonb, $2::boolean, $3::bigint)::text as answer'
+
+function isMissing(answer: string): boolean {
+  return answer.startsWith('{')
+}
+
+function openedOf(lane: Lane | undefined): { readonly opened?: { readonly queue: number; readonly lane: number } } {
+  return lane ? { opened: { queue: lane.queue, lane: lane.no } } : {}
+}
+
 /**
+ * Needs no connection but the caller's, whatever it meets for the first time. Queues and lanes are looked up by name. What is
+ * used for the first time is better made in a transaction of its own: in the caller's it would stay invisible until the caller
+ * commits, and block every other first use of that queue or priority. So another connection gets 100 ms to do it. If the callers
+ * have taken all connections, it is made in the caller's transaction. The same goes for a definition. In the caller's transaction
+ * it is stored only if its queue has none: a definition that differs from the stored one is left to `define`.
+ *
  * Statements here are run by whatever driver the caller has. So every parameter is text or a number with its type said, as
  * some drivers would encode JSON once more, and every column is text, as some know no other types.
  */
 export async function enqueueIn(
   desk: Desk,
-  { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string | null },
+  { tx, channel, definition }: CallerContext,
   request: EnqueueRequest,
 ): Promise<EnqueueAnswer> {
-  await desk.lanes.open(request.jobs)
   const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
-  const text = 'select holdfast.enqueue($1::text::jsonb, null, $2::bigint, false)::text as answer'
-  const result = await run(text, [toJson(desk.lanes, [request]), desk.db.now]).then(undefined, (error) => {
-    desk.lanes.forgetIfSetBack(error) // for the next try: this transaction is the caller's to start over
-    throw error
-  })
-  const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
-  const [answer = []] = toAnswers(row?.answer ?? '[]')
+  if (definition && !(await isDoneSoon(definition.stored))) {
+    const { text, values } = defineIfNew(definition.settings)
+    await run(text, [...values])
+  }
+  const enqueueBy = async (opens: boolean) => {
+    const jobs = request.jobs.map((job) =>
+      jobJson(job, { priority: job.priority, ...openedOf(desk.lanes.knownOf(job)) }),
+    )
+    const result = await run(insertIn, [JSON.stringify(jobs), opens, desk.db.now])
+    const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
+    return row?.answer ?? '[]'
+  }
+  let json = await enqueueBy(false)
+  if (isMissing(json)) {
+    await isDoneSoon(desk.lanes.openAnew(request.jobs))
+    json = await enqueueBy(true)
+  }
+  const [answer = []] = toAnswers(json)
   if (isRefused(answer)) return answer
   const enqueued = answer.map(toEnqueued)
   if (channel === null) return enqueued
@@ -253,21 +318,26 @@ export function countReady(jobs: readonly { readonly queue: string }[]): Map<str
   return counts
 }
 
-function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch = 0): string {
-  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => jobJson(lanes, job, batch))))
+function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch: BatchId = null): string {
+  const placed = (job: NewJob) => {
+    const { no, epoch } = lanes.of(job, batch)
+    return jobJson(job, { lane: no, epoch })
+  }
+  return JSON.stringify(requests.map(({ jobs }) => jobs.map(placed)))
 }
 
+/** Where a job goes: the lane as it is remembered, or the priority, by which the server finds the lane. */
+type Place = { readonly lane: number; readonly epoch: string } | { readonly priority: number; readonly opened?: object }
+
 /** What is null or false is left out, and asked for with `?` on the other side. */
-function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unknown> {
-  const { lane, queue } = lanes.of(job, batch)
+function jobJson(job: NewJob, place: Place): Record<string, unknown> {
   const { dedup, idempotency } = job
   const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
   return {
     id: job.id,
     ...(job.idGiven && { given: true }),
     name: job.queue,
-    queue,
-    lane,
+    ...place,
     payload: job.payload,
     ...(job.headers !== null && { headers: job.headers }),
     maxAttempts: job.maxAttempts,
@@ -279,7 +349,7 @@ function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unkno
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
-    ...(job.limitKey !== null && { gate: gateName(queue, job.limitKey) }),
+    ...(job.limitKey !== null && { limitKey: job.limitKey }),
   }
 }
 

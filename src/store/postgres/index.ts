@@ -36,17 +36,18 @@ import type {
   Store,
   Subscriber,
   SweepRequest,
+  UnstoredDefinition,
 } from '../store.ts'
 import { accept } from './accept.ts'
 import { connectMs, silentMs } from './address.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
-import { BatchNames } from './batch-names.ts'
 import { attendBatches, steerBatch } from './batch-steering.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batches.ts'
 import { Claims } from './claim.ts'
-import { cancel, define, pause, requeue, requeueAll } from './control.ts'
+import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { Database } from './database.ts'
+import { define } from './define.ts'
 import { examine } from './doctor/examine.ts'
 import { type Desk, enqueue, enqueueIn, type Knocks } from './enqueue.ts'
 import { isForeign, patiently } from './failures.ts'
@@ -187,7 +188,6 @@ class PostgresStore implements Store {
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
     const lanes = new Lanes(this.#db)
-    const batches = new BatchNames(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
     this.#wakes = new Wakes(
       this.#db,
@@ -196,7 +196,6 @@ class PostgresStore implements Store {
     this.#desk = {
       db: this.#db,
       lanes,
-      batches,
       patient,
       attend: (knocks) => this.#attend(knocks),
       finished: (batch) => this.#wakes.finished(batch),
@@ -204,7 +203,7 @@ class PostgresStore implements Store {
       newsOf: (ready) => this.#wakes.newsOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
-    this.#claims = new Claims(this.#db, lanes, batches, this.#wakes)
+    this.#claims = new Claims(this.#db, lanes, this.#wakes)
     this.#sweeps = new Sweeps(this.#desk)
   }
 
@@ -245,9 +244,9 @@ class PostgresStore implements Store {
     return enqueue(this.#desk, requests)
   }
 
-  enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
+  enqueueIn(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer> {
     const channel = this.#listen === false ? null : this.#wakes.channel
-    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel }, request)
+    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel, definition }, request)
   }
 
   claim(request: ClaimRequest) {

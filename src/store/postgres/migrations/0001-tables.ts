@@ -61,6 +61,7 @@ create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the
   priority smallint not null,
   batch int not null default 0, -- 0: of no batch
   is_open boolean not null default true, -- else claims pass over it
+  epoch uuid not null default gen_random_uuid(), -- no other server repeats it
   constraint lane_once unique (queue, priority, batch)
 );
 create index lane_batch on holdfast.lane (batch) where batch > 0;

@@ -19,17 +19,23 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 const isDue = `${due} as is_due`
 
 export const enqueue = `
--- Of plain jobs, or of a batch that is there; null: it is not.
+-- Opens the lanes of plain jobs, or of the batch with this id; answers nothing where there is no such batch. A lane that another
+-- open transaction is about to open must be waited for. A hasty caller gives up (lock_not_available) and asks again later, so
+-- that it holds no connection meanwhile.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
-  p_retain_dead_ms bigint, p_batch int default 0)
-returns table (name text, priority smallint, queue int, lane int) language plpgsql as $holdfast$
+  p_retain_dead_ms bigint, p_batch uuid default null, p_hasty boolean default false)
+returns table (name text, priority smallint, queue int, lane int, batch int, epoch uuid) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
   v_open boolean := true;
+  v_batch int := 0;
 begin
-  if p_batch > 0 then -- nobody pauses it meanwhile
-    select b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_open
-      from holdfast.batch b where b.no = p_batch for share;
+  if p_hasty then
+    perform set_config('lock_timeout', '20ms', true);
+  end if;
+  if p_batch is not null then -- its row is locked, so that no pause comes in between
+    select b.no, b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_batch, v_open
+      from holdfast.batch b where b.id = p_batch for share;
     if not found then
       return;
     end if;
@@ -41,10 +47,10 @@ begin
   on conflict do nothing;
   with opened as (
     insert into holdfast.lane (queue, priority, batch, is_open)
-    select distinct q.no, u.priority, p_batch, v_open
+    select distinct q.no, u.priority, v_batch, v_open
       from unnest(p_names, p_priorities) u(name, priority) join holdfast.queue q on q.name = u.name
      where u.priority is not null
-       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority and l.batch = p_batch)
+       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority and l.batch = v_batch)
      order by 1, 2
     on conflict do nothing
     returning no
@@ -52,10 +58,28 @@ begin
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select o.no + f.front, '0', 0, '{}', '{}' from opened o, (values (0), (1)) f(front);
   return query
-    select q.name, l.priority, q.no, l.no
+    select q.name, l.priority, q.no, l.no, l.batch, l.epoch
       from unnest(p_names, p_priorities) u(name, priority)
       join holdfast.queue q on q.name = u.name
-      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority and l.batch = p_batch;
+      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority and l.batch = v_batch;
+end $holdfast$;
+
+-- The numbers of a queue and of the lane of its plain jobs of one priority, by their names. What is used for the first time is made
+-- in this very transaction: a caller's own transaction needs no second connection. \`p_opened\` is what the client has just opened
+-- over a connection of its own. A transaction whose snapshot is older cannot see it, and takes it as it was given.
+create function holdfast.place_of(p_name text, p_priority smallint, p_opened jsonb, out queue int, out lane int)
+language plpgsql as $holdfast$
+begin
+  select q.no, l.no into queue, lane
+    from holdfast.queue q join holdfast.lane l on l.queue = q.no and l.priority = p_priority and l.batch = 0
+   where q.name = p_name;
+  if not found and p_opened is not null and current_setting('transaction_isolation') <> 'read committed' then
+    queue := (p_opened ->> 'queue')::int;
+    lane := (p_opened ->> 'lane')::int;
+  elsif not found then
+    select o.queue, o.lane into queue, lane
+      from holdfast.open_lanes(array[p_name], array[p_priority], 86400000, 1209600000) o;
+  end if;
 end $holdfast$;
 
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
@@ -67,22 +91,20 @@ begin
   end if;
 end $holdfast$;
 
--- A client remembers the numbers of lanes. One that was made just before a standby took over, or after the backup that was
--- restored, is not there any more: the client forgets what it knows and starts over. A caller's own snapshot may simply be
--- older than the lane.
+-- A client remembers the numbers of lanes. A lane that was opened just before a standby took over, after the backup that was
+-- restored, or in a schema that was dropped since, is gone. Its number may belong to another queue now, but its epoch does not.
+-- The client forgets what it knows and starts over.
 create function holdfast.miss_lane() returns void language plpgsql as $holdfast$
 begin
-  if current_setting('transaction_isolation') = 'read committed' then
-    raise exception 'the database was set back behind a lane that this client knew; start over' using errcode = 'HF006';
-  end if;
+  raise exception 'the database was set back behind a lane that this client knew; start over' using errcode = 'HF006';
 end $holdfast$;
 
--- Of lanes and attempts there is one for all, or one for each. Answers which lists of knocks are to be attended to at once.
+-- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch. Answers which lists of knocks are to be attended to at once.
 -- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
 -- of it all the same, because he may have gone before this has committed. News go out with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
-  p_now bigint, p_news text default null)
+  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
@@ -114,7 +136,8 @@ begin
                      j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
     if cardinality(p_lanes) = 1 then
       insert into holdfast.tally (xid, queue, ready)
-      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l where l.no = p_lanes[1];
+      select pg_current_xact_id(), l.queue, cardinality(p_ids)
+        from holdfast.lane l where l.no = p_lanes[1] and l.epoch = p_epochs[1];
       if not found then
         perform holdfast.miss_lane();
       end if;
@@ -122,7 +145,8 @@ begin
       insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), l.queue, c.jobs
         from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
-        join holdfast.lane l on l.no = c.lane;
+        join unnest(p_known, p_epochs) k(no, epoch) on k.no = c.lane
+        join holdfast.lane l on l.no = k.no and l.epoch = k.epoch;
       get diagnostics v_lanes = row_count;
       if v_lanes < (select count(distinct u) from unnest(p_lanes) u) then
         perform holdfast.miss_lane();
@@ -138,7 +162,8 @@ begin
   end if;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(q.key_max_running)
     into v_nos, v_queues, v_priorities, v_key_most
-    from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = any (p_lanes);
+    from unnest(p_known, p_epochs) k(no, epoch)
+    join holdfast.lane l on l.no = k.no and l.epoch = k.epoch join holdfast.queue q on q.no = l.queue;
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.miss_lane();
   end if;
@@ -219,26 +244,34 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 as $holdfast$
 declare
   v_id uuid := (p_job ->> 'id')::uuid;
-  v_queue int := (p_job ->> 'queue')::int;
-  v_lane int := (p_job ->> 'lane')::int;
+  v_queue int;
+  v_lane int;
   v_key text := p_job ->> 'dedupKey';
   v_scope text := p_job ->> 'dedupScope';
   v_seq bigint := nextval('holdfast.number');
   v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
   v_start_before bigint := (p_job ->> 'startBefore')::bigint;
   v_until bigint := case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end;
-  v_gate text := p_job ->> 'gate';
-  v_state text := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
+  v_gate text;
+  v_state text;
   v_priority int;
   v_ord bigint := v_seq;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
   v_gates text[];
 begin
-  select l.priority into v_priority from holdfast.lane l where l.no = v_lane and l.queue = v_queue;
-  if not found then
-    perform holdfast.miss_lane();
+  if p_job ? 'lane' then -- as the client remembers it
+    select l.queue, l.no, l.priority into v_queue, v_lane, v_priority
+      from holdfast.lane l where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid;
+    if not found then
+      perform holdfast.miss_lane();
+    end if;
+  else
+    v_priority := (p_job ->> 'priority')::smallint;
+    select o.queue, o.lane into v_queue, v_lane from holdfast.place_of(p_job ->> 'name', v_priority::smallint, p_job -> 'opened') o;
   end if;
+  v_gate := v_queue || ':' || (p_job ->> 'limitKey');
+  v_state := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
   if p_job ? 'idempotencyKey' then
     loop
       insert into holdfast.idempotency (queue, key, seq, id, hash)
@@ -275,7 +308,7 @@ begin
         delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
       end if;
       if p_job ? 'replace' then
-        v_gates := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_due_at, p_now);
+        v_gates := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_gate, v_due_at, p_now);
         if v_gates is not null then
           return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true, 'gates', v_gates);
         end if;
@@ -355,7 +388,7 @@ end $holdfast$;
 
 -- The holder of a dedup key takes over payload, limit key and time. Answers which gates it has left or come to; null: it does
 -- not wait any more.
-create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint)
+create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint)
 returns text[] language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
@@ -370,9 +403,9 @@ begin
       return null;
     end if;
   end if;
-  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_job ->> 'gate', p_now);
+  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_gate, p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
-  return array(select distinct u.gate from unnest(array[v_holder.gate, p_job ->> 'gate']) u(gate) where u.gate is not null);
+  return array(select distinct u.gate from unnest(array[v_holder.gate, p_gate]) u(gate) where u.gate is not null);
 end $holdfast$;
 
 -- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. In haste it gives up
@@ -394,7 +427,8 @@ begin
   perform holdfast.lock_lanes(array(
     select j.lane
       from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
-      join holdfast.dedup d on d.queue = (u.job ->> 'queue')::int and d.key = u.job ->> 'dedupKey'
+      join holdfast.queue q on q.name = u.job ->> 'name'
+      join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
       join holdfast.job j on j.id = d.id and j.seq = d.seq
      where u.job ? 'replace'));
   v_now := holdfast.now_ms(p_now);
@@ -422,5 +456,24 @@ begin
     perform holdfast.land(p_flush, v_now, to_jsonb(v_answers)::text);
   end if;
   return to_jsonb(v_answers);
+end $holdfast$;
+
+-- For a caller's transaction: one request, its jobs by the names of their queues. Where a queue or priority is used for the first
+-- time nothing is done unless the caller says so (\`p_opens\`), and the answer lists what is missing. What is opened here stays
+-- invisible until the caller commits, and keeps others from opening the same: so the client tries another connection first.
+create function holdfast.enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb language plpgsql as $holdfast$
+declare
+  v_missing jsonb;
+begin
+  if not p_opens then
+    select jsonb_agg(distinct jsonb_build_array(u.job -> 'name', u.job -> 'priority')) into v_missing
+      from jsonb_array_elements(p_jobs) u(job)
+     where not exists (select from holdfast.queue q join holdfast.lane l on l.queue = q.no
+                        where q.name = u.job ->> 'name' and l.priority = (u.job ->> 'priority')::smallint and l.batch = 0);
+    if v_missing is not null then
+      return jsonb_build_object('missing', v_missing);
+    end if;
+  end if;
+  return holdfast.enqueue(jsonb_build_array(p_jobs), null, p_now, false);
 end $holdfast$;
 `

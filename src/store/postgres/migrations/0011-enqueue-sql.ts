@@ -215,9 +215,7 @@ language plpgsql as $holdfast$
 declare
   v_now constant bigint := holdfast.now_ms(null);
   v_options constant jsonb := jsonb_strip_nulls(coalesce(options, '{}'));
-  v_priority smallint;
   v_job jsonb;
-  v_place record;
   v_answer jsonb;
 begin
   perform holdfast.check_names(v_options, 'options', '{id,delay_ms,run_at,start_before,priority,attempts,timeout_ms,dedup,'
@@ -226,16 +224,10 @@ begin
   if jsonb_typeof(v_options -> 'notify') <> 'boolean' then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: notify is true or false.');
   end if;
-  v_priority := coalesce(holdfast.number_option(v_options, 'priority', 0, 9), 5);
-  select q.no as queue, l.no as lane into v_place
-    from holdfast.queue q join holdfast.lane l on l.queue = q.no
-   where q.name = $1 and l.priority = v_priority and l.batch = 0;
-  if not found then
-    select o.queue, o.lane into v_place from holdfast.open_lanes(array[$1], array[v_priority], 86400000, 1209600000) o;
-  end if;
-  v_job := v_job || to_jsonb(v_place)
-    || coalesce(jsonb_build_object('gate', v_place.queue || ':' || holdfast.key_option(v_options, 'limit_key')), '{}');
-  v_job := jsonb_strip_nulls(v_job);
+  v_job := jsonb_strip_nulls(v_job || jsonb_build_object(
+    'name', $1,
+    'priority', coalesce(holdfast.number_option(v_options, 'priority', 0, 9), 5),
+    'limitKey', holdfast.key_option(v_options, 'limit_key')));
   if v_job ? 'given' or v_job ? 'idempotencyKey' then
     begin
       v_answer := holdfast.enqueue_job(v_job, v_now);

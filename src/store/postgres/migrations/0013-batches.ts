@@ -139,12 +139,12 @@ begin
 end $holdfast$;
 
 -- The batch that items are about to be added to, locked.
-create function holdfast.begin_items(p_no int)
-returns table (submitted bigint, is_closed boolean, is_cancelled boolean) language plpgsql as $holdfast$
+create function holdfast.begin_items(p_id uuid)
+returns table (no int, submitted bigint, is_closed boolean, is_cancelled boolean) language plpgsql as $holdfast$
 begin
   return query
-    select b.submitted, b.is_closed, b.is_cancelled from holdfast.batch b
-     where b.no = p_no and not b.is_deleted for no key update;
+    select b.no, b.submitted, b.is_closed, b.is_cancelled from holdfast.batch b
+     where b.id = p_id and not b.is_deleted for no key update;
 end $holdfast$;
 
 create function holdfast.end_items(p_no int, p_submitted bigint, p_created bigint) returns void language plpgsql
@@ -159,8 +159,9 @@ end $holdfast$;
 -- The same in one call, for items that nothing can refuse: answers how many were submitted then, and which lists of knocks are to be
 -- attended to. Null: nothing was done, for some of them are there, or the batch takes none. (As a transaction of nine calls an item
 -- took 15 µs, so 10: while one call is under way the next items are prepared, and nobody would hear the answers in between.)
-create function holdfast.add_items(p_flush uuid, p_no int, p_at bigint, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
-  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint)
+create function holdfast.add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
+  p_known int[], p_epochs uuid[], p_now bigint)
 returns text language plpgsql set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_batch record;
@@ -168,7 +169,7 @@ declare
   v_lists text;
   v_answer text;
 begin
-  select * into v_batch from holdfast.begin_items(p_no);
+  select * into v_batch from holdfast.begin_items(p_id);
   if exists (select from holdfast.flush f where f.id = p_flush) then
     raise exception 'these items have landed before' using errcode = 'HF004';
   end if;
@@ -177,9 +178,9 @@ begin
   end if;
   v_now := holdfast.now_ms(p_now);
   v_lists := holdfast.enqueue_plain(null, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats,
-    p_gates, v_now);
+    p_gates, p_known, p_epochs, v_now);
   v_batch.submitted := v_batch.submitted + case when p_at is null then 0 else cardinality(p_ids) end;
-  perform holdfast.end_items(p_no, v_batch.submitted, cardinality(p_ids));
+  perform holdfast.end_items(v_batch.no, v_batch.submitted, cardinality(p_ids));
   v_answer := jsonb_build_object('submitted', v_batch.submitted, 'lists', v_lists::jsonb)::text;
   perform holdfast.land(p_flush, v_now, v_answer);
   return v_answer;

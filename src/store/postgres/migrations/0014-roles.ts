@@ -22,12 +22,15 @@ end $holdfast$;
 
 create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text,
   p_max_running int, p_max_starts int, p_window_ms bigint, p_key_max_running int, p_key_max_starts int,
-  p_key_window_ms bigint)
+  p_key_window_ms bigint, p_only_new boolean default false)
 returns void language plpgsql as $holdfast$
 declare
   v_old record;
   v_no int;
 begin
+  if p_only_new and exists (select from holdfast.queue q where q.name = p_name and q.is_named) then
+    return;
+  end if;
   select q.key_max_running, q.key_max_starts into v_old from holdfast.queue q where q.name = p_name;
   insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead, max_running, max_starts,
     window_ms, key_max_running, key_max_starts, key_window_ms)

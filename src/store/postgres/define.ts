@@ -1,0 +1,34 @@
+// What the store keeps of a queue's definition.
+
+import { defaults } from '../../job/bounds.ts'
+import type { Limit, QueueSettings } from '../../job/record.ts'
+import type { Value } from './call.ts'
+import type { Desk } from './enqueue.ts'
+
+/** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
+export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<void> {
+  for (const settings of queues) await db.query(defineQueue, definitionOf(settings))
+  const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
+  await lanes.openNow(names.map((queue) => ({ queue, priority: defaults.priority })))
+}
+
+/** For a caller's transaction: a queue that is defined already stays as it is. */
+export function defineIfNew(settings: QueueSettings): { readonly text: string; readonly values: readonly Value[] } {
+  return { text: `${defineQueue.slice(0, -1)}, true)::text as defined`, values: definitionOf(settings) }
+}
+
+/** Types are said, because a caller's driver may not know them. */
+const defineQueue = `select holdfast.define_queue($1::text, $2::bigint, $3::bigint, $4::text, $5::int, $6::int, $7::bigint,
+  $8::int, $9::int, $10::bigint)`
+
+function definitionOf({ name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit }: QueueSettings): readonly Value[] {
+  return [name, finite(retainDoneMs), finite(retainDeadMs), onDead, ...bounds(limit), ...bounds(keyLimit)]
+}
+
+function bounds(limit: Limit | null): (number | null)[] {
+  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
+}
+
+function finite(ms: number): number | null {
+  return Number.isFinite(ms) ? ms : null
+}

@@ -29,6 +29,13 @@ export function slotTimes(cron: string, timeZone: string): SlotTimes {
 
 /** Throws INVALID_OPTION, too, where no slot would ever come. */
 export function checkCron(cron: unknown, timeZone: unknown): { readonly cron: string; readonly timeZone: string } {
+  const checked = requireCron(cron, timeZone)
+  if (slotTimes(checked.cron, checked.timeZone).next(Date.now()) !== null) return checked
+  throw invalid('cron', cron, `cron ${show(cron)} names a time that never comes.`)
+}
+
+/** Throws INVALID_OPTION where one of them is none. */
+export function requireCron(cron: unknown, timeZone: unknown): { readonly cron: string; readonly timeZone: string } {
   if (!isTimeZone(timeZone)) {
     throw invalid('timeZone', timeZone, `timeZone is an IANA name such as 'Europe/Berlin'; got ${show(timeZone)}.`)
   }
@@ -36,8 +43,8 @@ export function checkCron(cron: unknown, timeZone: unknown): { readonly cron: st
   if (!isText) {
     throw invalid('cron', cron, `cron is five or six fields such as '30 2 * * *', or '@daily'; got ${show(cron)}.`)
   }
-  if (slotTimes(cron, timeZone).next(Date.now()) !== null) return { cron, timeZone }
-  throw invalid('cron', cron, `cron ${show(cron)} names a time that never comes.`)
+  slotTimes(cron, timeZone)
+  return { cron, timeZone }
 }
 
 function toTimes(cron: string, timeZone: string): SlotTimes {

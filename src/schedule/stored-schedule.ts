@@ -38,15 +38,21 @@ export interface StoredSchedule extends ScheduleDefinition {
   readonly declaredAt: number
 }
 
+export type ScheduleEntry = KvEntry & { readonly key: string }
+
 export interface ReadSchedule {
   readonly name: string
   readonly version: number
-  /** Null: somebody wrote something else there. */
+  /** Null: what is stored there is no schedule. */
   readonly schedule: StoredSchedule | null
 }
 
 export function readSchedule(key: string, { value, version }: KvEntry): ReadSchedule {
-  return { name: key.slice(scheduleKeyPrefix.length), version, schedule: parse(value) }
+  return { name: nameOf(key), version, schedule: parse(value) }
+}
+
+export function nameOf(key: string): string {
+  return key.slice(scheduleKeyPrefix.length)
 }
 
 /**

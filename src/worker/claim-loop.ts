@@ -187,7 +187,7 @@ export class ClaimLoop implements WorkerLoop {
 
   async #ask(): Promise<void> {
     const queues = await this.#desk.outage.survive(() => this.#desk.queuesWithWork(), this.#halt)
-    for (const queue of queues) this.#turns.woken(queue)
+    for (const queue of queues) this.#turns.found(queue)
   }
 
   #untilRoom(): Promise<void> {

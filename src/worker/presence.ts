@@ -5,7 +5,9 @@
 import { hostname } from 'node:os'
 import type { Timers } from '../clock.ts'
 import { newId } from '../id.ts'
+import { bounds } from '../job/bounds.ts'
 import { parseJson } from '../job/json.ts'
+import { isQueueName, isText, isTime } from '../job/names.ts'
 import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
 
 export const presencePrefix = 'holdfast.worker.'
@@ -62,15 +64,20 @@ export class Presence {
   }
 }
 
-/** Null: somebody wrote something else there. */
+/** Null: what is stored there is no presence of a worker. */
 export function readPresence({ value }: KvEntry): WorkerInfo | null {
   try {
-    const { since, ...info } = parseJson(value) as Omit<WorkerInfo, 'since'> & { readonly since: number }
-    const { name, queues, host } = info
-    const isWhole = typeof name === 'string' && typeof host === 'string' && Number.isFinite(since)
-    if (!isWhole || !(queues === null || Array.isArray(queues))) return null
-    return { ...info, since: new Date(since) }
+    const stored = parseJson(value) as { readonly [Name in keyof WorkerInfo]?: unknown }
+    const { name, queues, concurrency, host, pid, since } = stored
+    if (!isText(name) || name.length > bounds.workerLength || !isText(host) || !isTime(since)) return null
+    if (!isCount(concurrency) || !isCount(pid)) return null
+    if (queues !== null && !(Array.isArray(queues) && queues.every(isQueueName))) return null
+    return { name, queues, concurrency, host, pid, since: new Date(since) }
   } catch {
     return null
   }
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && Number(value) > 0
 }

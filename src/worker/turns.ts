@@ -97,8 +97,17 @@ export class Turns {
     if (standing) standing.running -= 1
   }
 
-  /** Jobs became ready. */
+  /** Jobs became ready, as a wake-up says: a hint, which may be forged. One too many is left to the next survey. */
   woken(queue: string): void {
+    if (this.#servesAll && !this.#standings.has(queue)) {
+      if (this.#standings.size >= knownMax) this.#forgetIdle()
+      if (this.#standings.size >= knownMax) return
+    }
+    this.found(queue)
+  }
+
+  /** There is work in this queue, as the store says. */
+  found(queue: string): void {
     const standing = this.#servesAll ? this.#known(queue) : this.#standings.get(queue)
     if (!standing) return
     standing.woken = true

@@ -21,6 +21,7 @@ import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
 import { explainTests } from './explain.ts'
+import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
@@ -81,7 +82,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
   ...[limitTests, rateLimitTests, limitLoadTests, batchTests, batchSteeringTests, batchRaceTests, inboxTests],
-  ...[explainTests],
+  ...[explainTests, foreignStateTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

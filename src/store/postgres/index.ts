@@ -56,6 +56,7 @@ import { heal } from './heal.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, requireSchema } from './migrate.ts'
+import { ignoreErrorsOf } from './pool-errors.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
@@ -69,7 +70,10 @@ import { Wakes } from './wake.ts'
 import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
-  /** Your own pool, which stays yours to end; or a URL for one of the store's own. */
+  /**
+   * Your own pool, which stays yours to end; or a URL for one of the store's own. While the store is open it listens to the
+   * pool's `error` events, so that a server that restarts does not end the process.
+   */
   readonly pool?: Pool
   readonly url?: string
   /** The schema that everything lives in; `holdfast` unless given. */
@@ -113,9 +117,6 @@ export function postgres(options: PostgresOptions) {
         keepAliveInitialDelayMillis: silentMs,
         allowExitOnIdle: true, // a program that never closes its store ends all the same
       })
-    // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
-    const ignore = () => undefined
-    if (!options.pool) pool.on('error', ignore)
     const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
     try {
       await (readOnly ? store.look() : store.start())
@@ -180,10 +181,12 @@ class PostgresStore implements Store {
   readonly #claims: Claims
   readonly #sweeps: Sweeps
   readonly #desk: Desk
+  readonly #letGoOfPool: () => void
   #closing: Promise<void> | null = null
 
   constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections, answerMs }: StoreOptions) {
     this.#pool = pool
+    this.#letGoOfPool = ignoreErrorsOf(pool)
     this.#ownsPool = given === undefined
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
@@ -401,5 +404,6 @@ class PostgresStore implements Store {
     await this.#wakes.close()
     this.#db.close()
     if (this.#ownsPool) await this.#pool.end()
+    else this.#letGoOfPool()
   }
 }

@@ -17,6 +17,7 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
+import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './call.ts'
 import { Clerk } from './clerk.ts'
 import { list } from './columns.ts'
@@ -59,6 +60,12 @@ function finite(ms: number): number | null {
 }
 
 export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
+  const answers = await eachAlone(requests, (some, care) => cancelTogether(desk, some, care))
+  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
+  return answers
+}
+
+async function cancelTogether(desk: Desk, requests: readonly CancelRequest[], care: Care): Promise<CancelAnswer[]> {
   const { db, lanes } = desk
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
@@ -68,7 +75,7 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
       requests.map(({ id }) => id),
     )
     await tx.readClock()
-    const clerk = new Clerk(tx, lanes)
+    const clerk = new Clerk(tx, lanes, care)
     const answered: CancelAnswer[] = []
     // Read one by one: the effects of the one before may have moved this one.
     for (const request of requests) {
@@ -87,7 +94,6 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
     return db.transact(cancelAll)
   })
   desk.announce(ready)
-  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   await desk.attend(knocks)
   return answers
 }
@@ -169,7 +175,7 @@ async function cancelOne(
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
     clerk.touch(leaving(job))
-    return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
+    return { status: 'cancelled', enqueued: effects ? await clerk.apply([effects]) : [] } as const
   })
 }
 

@@ -414,6 +414,9 @@ function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(na
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
+  set enable_seqscan=off
+  set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
 function batches_to_attend(p_nos integer[], p_changes integer) returns integer[] plpgsql stable
   set enable_seqscan=off

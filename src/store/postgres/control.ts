@@ -21,7 +21,7 @@ import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './call.ts'
 import { Clerk } from './clerk.ts'
 import { list } from './columns.ts'
-import type { Transaction } from './database.ts'
+import type { Database, Transaction } from './database.ts'
 import type { Desk, Knocks } from './enqueue.ts'
 import { liveOrEnded, readReady } from './read.ts'
 
@@ -29,6 +29,7 @@ export async function define({ db }: Desk, queues: readonly QueueSettings[]): Pr
   for (const { name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit } of queues) {
     const values = [name, finite(retainDoneMs), finite(retainDeadMs), onDead, ...bounds(limit), ...bounds(keyLimit)]
     await db.query('select holdfast.define_queue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', values)
+    if (limit !== null) await awaitClaims(db, name)
   }
 }
 
@@ -36,7 +37,15 @@ function bounds(limit: Limit | null): (number | null)[] {
   return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
 }
 
-/** Answers which queue has ready jobs now that may be claimed again. */
+/** What was committed for this queue goes for every claim from now on: those that know nothing of it yet are waited for. */
+async function awaitClaims(db: Database, queue: string): Promise<void> {
+  for (let after: number | null = 0; after !== null; ) {
+    const [row] = await db.query('select holdfast.await_claims($1, $2)', [queue, after])
+    after = row?.[0] == null ? null : Number(row[0])
+  }
+}
+
+/** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
   { db }: Desk,
   queue: string,
@@ -51,6 +60,7 @@ export async function pause(
             paused_by = case when q.paused and $2 then q.paused_by else excluded.paused_by end`,
     [queue, paused, defaults.retainDoneMs, defaults.retainDeadMs, by, db.now],
   )
+  if (paused) await awaitClaims(db, queue)
   const ready = paused ? undefined : (await readReady(db)).get(queue)
   return new Map(ready === undefined ? [] : [[queue, ready]])
 }

@@ -576,6 +576,11 @@ function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes 
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, gate text, state text) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;

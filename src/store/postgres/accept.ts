@@ -12,7 +12,7 @@ export async function accept(desk: Desk, request: AcceptRequest): Promise<Accept
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
   const take = async (tx: Transaction, care: Care): Promise<AcceptAnswer> => {
-    const job = (await lockJobs(tx, [request.id])).get(request.id)
+    const job = (await lockJobs(tx, [request.id], { waits: true })).get(request.id)
     await tx.readClock()
     if (job?.state !== 'scheduled') return 'stale'
     const deleted = await tx.query(

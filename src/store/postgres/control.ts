@@ -1,8 +1,7 @@
 // What people do to jobs and queues from outside: define, pause, cancel, requeue.
 //
-// Cancel must know whether a job waits or runs, and claims leave no mark on it. So it takes the job's lane lock, which keeps
-// claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
-// is looked for once more.
+// Cancel must know whether a job waits or runs, and claims leave no mark on it. Which locks that takes, and in which order, is in
+// `migrations/0007-alter.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -80,10 +79,8 @@ async function cancelTogether(desk: Desk, requests: readonly CancelRequest[], ca
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
   const cancelAll = async (tx: Transaction) => {
-    await lockJobs(
-      tx,
-      requests.map(({ id }) => id),
-    )
+    const ids = requests.map(({ id }) => id)
+    await lockJobs(tx, ids, { waits: true })
     await tx.readClock()
     const clerk = new Clerk(tx, lanes, care)
     const answered: CancelAnswer[] = []
@@ -130,28 +127,15 @@ export function leaving({ state, batch, gate }: LockedJob): Pick<LockedJob, 'bat
   return { batch, gate: state === 'ready' ? gate : null }
 }
 
-/** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
-export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
-  const locked = new Set<string>()
-  for (;;) {
-    const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [list(ids)])
-    const fresh = places.map(([lane]) => lane as string).filter((lane) => !locked.has(lane))
-    if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [list(fresh)])
-    for (const lane of fresh) locked.add(lane)
-    const rows = await tx.query(
-      `select j.id, j.lane,
-              (select q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = j.lane & ~1),
-              (select l.priority from holdfast.lane l where l.no = j.lane & ~1), j.attempts, j.cancel, j.run_at, j.headers,
-              (select l.batch from holdfast.lane l where l.no = j.lane & ~1), j.gate,
-              case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
-                   when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
-                   else 'running' end
-         from holdfast.job j where j.id = any ($1::uuid[]) order by j.id for update`,
-      [list(ids)],
-    )
-    if (rows.some(([, lane]) => !locked.has(lane as string))) continue
-    return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
-  }
+/** Live jobs of these ids, their rows locked and, where they are ready, their lanes; and what state they are in. A transaction
+ * waits for rows with its first locks; later ones are there already, or it starts over. */
+export async function lockJobs(
+  tx: Transaction,
+  ids: readonly string[],
+  { waits = false } = {},
+): Promise<Map<string, LockedJob>> {
+  const rows = await tx.query('select * from holdfast.lock_jobs($1, $2)', [list(ids), waits])
+  return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
 }
 
 function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, gate, state]: Row): LockedJob {
@@ -194,6 +178,11 @@ async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
 
+/** Without a lock: one that lives cannot be requeued, whatever becomes of it. */
+const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
+    when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready' else 'running' end
+  from holdfast.job j where j.id = $1`
+
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
 export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
@@ -218,8 +207,8 @@ interface Requeued {
 }
 
 async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeued): Promise<RequeueAnswer> {
-  const [dead] = await liveOrEnded<LockedJob | Row>(
-    async () => [...(await lockJobs(tx, [id])).values()],
+  const [dead] = await liveOrEnded<Pick<LockedJob, 'state'> | Row>(
+    async () => (await tx.query(selectLiveState, [id])).map(([state]) => ({ state: state as JobState })),
     () =>
       tx.query(
         `select ${deadColumns}, e.state, (select b.id from holdfast.batch b where b.no = e.batch and b.is_cancelled) from holdfast.ended e join holdfast.queue q on q.no = e.queue

@@ -40,8 +40,8 @@ async function settling(hand: Hand, id: string) {
   return { ...slow, settled }
 }
 
-/** One job of the lane goes its whole way, and another comes. */
-async function laneGoesOn(hand: Hand): Promise<void> {
+/** One job of the lane goes its whole way and others come, while the slow statement still waits. */
+async function laneGoesOn(hand: Hand, slow: SlowEffect): Promise<void> {
   const worker = await hand.another()
   await worker.queue('mail').enqueue('next')
   const lease = await claimOne(worker, 'mail')
@@ -51,6 +51,7 @@ async function laneGoesOn(hand: Hand): Promise<void> {
   assert.equal(later?.job.payload, 'later')
   await later?.dead(new Error('no'))
   assert.equal(await worker.cancel((await worker.queue('mail').enqueue('last')).id), 'cancelled')
+  await slow.runs()
 }
 
 /** What is asked for while the job is being settled, and what it answers when that has landed. */
@@ -99,7 +100,7 @@ for (const [what, { act, answer }] of Object.entries(acts)) {
         isAnswered = true
       })
       await until(async () => isAnswered || (await waitingForRows(hand)) > 1, 'it waits, or was answered')
-      await laneGoesOn(hand)
+      await laneGoesOn(hand, slow)
       await slow.letGo()
       assert.equal((await slow.settled).state, 'done')
       assert.deepEqual(await acted, answer)
@@ -160,7 +161,7 @@ test(
     const slow = await slowEffect(hand)
     const cancelled = (await hand.another()).cancel(id, { effects: slow.effects })
     await slow.runs()
-    await laneGoesOn(hand)
+    await laneGoesOn(hand, slow)
     await slow.letGo()
     assert.equal(await cancelled, 'cancelled')
   }),
@@ -178,7 +179,7 @@ test(
     const slow = await slowEffect(hand)
     const accepted = pickup?.accept('ok', { effects: slow.effects })
     await slow.runs()
-    await laneGoesOn(hand)
+    await laneGoesOn(hand, slow)
     await slow.letGo()
     await accepted
     assert.equal((await readJob(hand.holdfast, pickup?.id ?? '')).state, 'done')
@@ -198,9 +199,10 @@ test(
     await hand.holdfast.resume('mail')
     const swept = (await hand.another()).sweep()
     await slow.runs()
-    await laneGoesOn(hand)
+    await laneGoesOn(hand, slow)
     await slow.letGo()
     assert.equal((await swept).rescued, 1)
+    assert.equal((await readJob(hand.holdfast, id)).error?.name, 'LeaseExpired')
     assert.equal((await readJob(hand.holdfast, late)).state, 'cancelled')
   }),
 )

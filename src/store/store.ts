@@ -316,6 +316,8 @@ export interface LapsedHold {
   readonly worker: string
   readonly startedAt: number
   readonly state: JobState
+  /** The effects that came with a request to cancel it could not be applied: it ended without them. */
+  readonly failed?: Refused
 }
 
 export interface CancelRequest {

@@ -415,6 +415,9 @@ function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(na
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
+  set enable_seqscan=off
+  set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
 function batches_to_attend(p_nos integer[], p_changes integer) returns integer[] plpgsql stable
   set enable_seqscan=off
@@ -576,6 +579,11 @@ function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes 
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, gate text, state text) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;

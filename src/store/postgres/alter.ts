@@ -17,10 +17,8 @@ export async function alter(desk: Desk, requests: readonly AlterRequest[]): Prom
     desk.db.transact(async (tx) => {
       ready = new Map()
       touched = []
-      await lockJobs(
-        tx,
-        requests.map(({ id }) => id),
-      )
+      const ids = requests.map(({ id }) => id)
+      await lockJobs(tx, ids, { waits: true })
       await tx.readClock()
       const answered: AlterAnswer[] = []
       for (const request of requests) answered.push(await new Alteration(tx, { ready, touched }).make(request))

@@ -1,8 +1,7 @@
 // What people do to jobs and queues from outside: pause, cancel, requeue.
 //
-// Cancel must know whether a job waits or runs, and claims leave no mark on it. So it takes the job's lane lock, which keeps
-// claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
-// is looked for once more.
+// Cancel must know whether a job waits or runs, and claims leave no mark on it. Which locks that takes, and in which order, is in
+// `migrations/0007-alter.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -17,14 +16,16 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
+import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './call.ts'
 import { Clerk } from './clerk.ts'
 import { list } from './columns.ts'
 import type { Transaction } from './database.ts'
+import { awaitClaims } from './define.ts'
 import type { Desk, Knocks } from './enqueue.ts'
 import { liveOrEnded, readReady } from './read.ts'
 
-/** Answers which queue has ready jobs now that may be claimed again. */
+/** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
   { db }: Desk,
   queue: string,
@@ -39,21 +40,26 @@ export async function pause(
             paused_by = case when q.paused and $2 then q.paused_by else excluded.paused_by end`,
     [queue, paused, defaults.retainDoneMs, defaults.retainDeadMs, by, db.now],
   )
+  if (paused) await awaitClaims(db, queue)
   const ready = paused ? undefined : (await readReady(db)).get(queue)
   return new Map(ready === undefined ? [] : [[queue, ready]])
 }
 
 export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
+  const answers = await eachAlone(requests, (some, care) => cancelTogether(desk, some, care))
+  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
+  return answers
+}
+
+async function cancelTogether(desk: Desk, requests: readonly CancelRequest[], care: Care): Promise<CancelAnswer[]> {
   const { db, lanes } = desk
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
   const cancelAll = async (tx: Transaction) => {
-    await lockJobs(
-      tx,
-      requests.map(({ id }) => id),
-    )
+    const ids = requests.map(({ id }) => id)
+    await lockJobs(tx, ids, { waits: true })
     await tx.readClock()
-    const clerk = new Clerk(tx, lanes)
+    const clerk = new Clerk(tx, lanes, care)
     const answered: CancelAnswer[] = []
     // Read one by one: the effects of the one before may have moved this one.
     for (const request of requests) {
@@ -72,7 +78,6 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
     return db.transact(cancelAll)
   })
   desk.announce(ready)
-  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   await desk.attend(knocks)
   return answers
 }
@@ -99,28 +104,15 @@ export function leaving({ state, batch, gate }: LockedJob): Pick<LockedJob, 'bat
   return { batch, gate: state === 'ready' ? gate : null }
 }
 
-/** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
-export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
-  const locked = new Set<string>()
-  for (;;) {
-    const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [list(ids)])
-    const fresh = places.map(([lane]) => lane as string).filter((lane) => !locked.has(lane))
-    if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [list(fresh)])
-    for (const lane of fresh) locked.add(lane)
-    const rows = await tx.query(
-      `select j.id, j.lane,
-              (select q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = j.lane & ~1),
-              (select l.priority from holdfast.lane l where l.no = j.lane & ~1), j.attempts, j.cancel, j.run_at, j.headers,
-              (select l.batch from holdfast.lane l where l.no = j.lane & ~1), j.gate,
-              case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
-                   when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
-                   else 'running' end
-         from holdfast.job j where j.id = any ($1::uuid[]) order by j.id for update`,
-      [list(ids)],
-    )
-    if (rows.some(([, lane]) => !locked.has(lane as string))) continue
-    return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
-  }
+/** Live jobs of these ids, their rows locked and, where they are ready, their lanes; and what state they are in. A transaction
+ * waits for rows with its first locks; later ones are there already, or it starts over. */
+export async function lockJobs(
+  tx: Transaction,
+  ids: readonly string[],
+  { waits = false } = {},
+): Promise<Map<string, LockedJob>> {
+  const rows = await tx.query('select * from holdfast.lock_jobs($1, $2)', [list(ids), waits])
+  return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
 }
 
 function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, gate, state]: Row): LockedJob {
@@ -154,7 +146,7 @@ async function cancelOne(
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
     clerk.touch(leaving(job))
-    return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
+    return { status: 'cancelled', enqueued: effects ? await clerk.apply([effects]) : [] } as const
   })
 }
 
@@ -162,6 +154,11 @@ async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]
   const ended = await tx.query(selectNewestEnded, [id])
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
+
+/** Without a lock: one that lives cannot be requeued, whatever becomes of it. */
+const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
+    when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready' else 'running' end
+  from holdfast.job j where j.id = $1`
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
@@ -187,8 +184,8 @@ interface Requeued {
 }
 
 async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeued): Promise<RequeueAnswer> {
-  const [dead] = await liveOrEnded<LockedJob | Row>(
-    async () => [...(await lockJobs(tx, [id])).values()],
+  const [dead] = await liveOrEnded<Pick<LockedJob, 'state'> | Row>(
+    async () => (await tx.query(selectLiveState, [id])).map(([state]) => ({ state: state as JobState })),
     () =>
       tx.query(
         `select ${deadColumns}, e.state, (select b.id from holdfast.batch b where b.no = e.batch and b.is_cancelled) from holdfast.ended e join holdfast.queue q on q.no = e.queue

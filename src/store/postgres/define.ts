@@ -3,13 +3,25 @@
 import { defaults } from '../../job/bounds.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
 import type { Value } from './call.ts'
+import type { Database } from './database.ts'
 import type { Desk } from './enqueue.ts'
 
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
 export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<void> {
-  for (const settings of queues) await db.query(defineQueue, definitionOf(settings))
+  for (const settings of queues) {
+    await db.query(defineQueue, definitionOf(settings))
+    if (settings.limit !== null) await awaitClaims(db, settings.name)
+  }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
   await lanes.openNow(names.map((queue) => ({ queue, priority: defaults.priority })))
+}
+
+/** What was committed for this queue goes for every claim from now on: those that know nothing of it yet are waited for. */
+export async function awaitClaims(db: Database, queue: string): Promise<void> {
+  for (let after: number | null = 0; after !== null; ) {
+    const [row] = await db.query('select holdfast.await_claims($1, $2)', [queue, after])
+    after = row?.[0] == null ? null : Number(row[0])
+  }
 }
 
 /** For a caller's transaction: a queue that is defined already stays as it is. */

@@ -27,7 +27,8 @@ export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly 
 
 /** One name may stand for several functions; then it comes with its parameters. */
 const producerFunctions = [
-  ...['open_lanes', 'define_queue', 'enqueue_plain', 'enqueue_one', 'enqueue_in', 'answer_of', 'outcomes', 'attend'],
+  ...['open_lanes', 'define_queue', 'await_claims', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
+  ...['answer_of', 'outcomes', 'attend'],
   ...['open_batch', 'begin_items', 'add_items', 'end_items', 'read_batches'],
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]

@@ -1,15 +1,22 @@
-// Sweep: what nobody holds, in one transaction that does not wait for the disk; one that is lost in a crash is simply done
-// again. Each part is bounded by `max`. Jobs that missed their start come first because they need lane locks, which are
-// taken before the locks of rows here as everywhere.
+// Sweep: what nobody holds, in transactions that do not wait for the disk; one that is lost in a crash is simply done again.
+// Each part is bounded by `max`.
+//
+// Jobs that missed their start come last, in a transaction of their own, because that one needs lane locks: no claim of those
+// lanes waits while a rescue waits for a row, or runs the effects that came with a cancel. Where a lane is not to be had soon,
+// its jobs are left to the next sweep.
+//
+// Effects that came with a cancel may hold statements that the server refuses to commit (`alone.ts`). Then each rescue is a
+// transaction of its own, so that one bad statement keeps no other job from coming back, and the rest follows without rescues.
 
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
+import { alone, type Care, together } from './alone.ts'
 import { sweepBatches } from './batch-steering.ts'
 import { Clerk } from './clerk.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
-import { patiently } from './failures.ts'
+import { CommitRefused, isCollision, patiently } from './failures.ts'
 import { attendKnocked, type KnockList } from './gates.ts'
 import { heal } from './heal.ts'
 import { requireLanes, toHeld } from './held.ts'
@@ -20,6 +27,8 @@ const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
 const fullEveryMs = 60_000
 const batchesEveryMs = 5_000
+/** How long a sweep waits for a lane; claims have it for a few milliseconds. */
+const laneMaxMs = 200
 /** Whoever waits sweeps more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -49,12 +58,9 @@ export class Sweeps {
   }
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
-    const { lanes, db } = this.#desk
-    const {
-      report,
-      ready,
-      batches: ended,
-    } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))))
+    const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
+    const { report, ready, batches: ended } = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
+    if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
     await this.#desk.attend({ batches: ended })
@@ -69,6 +75,76 @@ export class Sweeps {
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !heardAll || batches.more,
     }
+  }
+
+  async #sweepJobs(max: number, from: From): Promise<Swept> {
+    const { rescued, swept } = await this.#rescueAndSweep(max, from)
+    const { now } = swept
+    const late = swept.isOverdue ? await this.#cancelOverdue(max, from) : null
+    const overdue = late?.overdue ?? 0
+    const counts = { rescued: rescued.lapsed.length, promoted: swept.promoted, overdue, pruned: swept.pruned }
+    const more = [...Object.values(counts), swept.starts].some((count) => count >= max)
+    const nextDueAt = late ? late.nextDueAt : swept.nextDueAt
+    return {
+      report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
+      ready: sumOf([rescued.ready, swept.ready]),
+      batches: rescued.batches,
+    }
+  }
+
+  /** In one transaction, if the server commits it. */
+  async #rescueAndSweep(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly swept: SweptRest }> {
+    try {
+      return await this.#inOne(async (tx) => {
+        const rescued = await rescueExpired(tx, this.#desk.lanes, { max, from }, together)
+        return { rescued, swept: await sweepRest(tx, { max, from }) }
+      })
+    } catch (error) {
+      if (!(error instanceof CommitRefused)) throw error
+    }
+    const rescued = await this.#rescueAlone(max, from)
+    return { rescued, swept: await this.#inOne((tx) => sweepRest(tx, { max, from })) }
+  }
+
+  async #rescueAlone(max: number, from: From): Promise<Rescued> {
+    const rescues: Rescued[] = []
+    while (rescues.length < max) {
+      const rescued = await alone((care) =>
+        this.#inOne((tx) => rescueExpired(tx, this.#desk.lanes, { max: 1, from }, care)),
+      )
+      if (rescued.lapsed.length === 0) break
+      rescues.push(rescued)
+    }
+    return {
+      lapsed: rescues.flatMap(({ lapsed }) => lapsed),
+      ready: sumOf(rescues.map(({ ready }) => ready)),
+      batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
+    }
+  }
+
+  /** Null: some lane was not to be had. */
+  async #cancelOverdue(
+    max: number,
+    from: From,
+  ): Promise<{ readonly overdue: number; readonly nextDueAt: number | null } | null> {
+    try {
+      return await this.#db.transactLightly(
+        async (tx) => {
+          await tx.query(`select set_config('lock_timeout', $1, true)`, [`${laneMaxMs}ms`])
+          const now = await tx.readClock()
+          const overdue = await cancelOverdue(tx, max)
+          return { overdue, nextDueAt: (await nextDue(tx, from(now))).nextDueAt }
+        },
+        { isHasty: true },
+      )
+    } catch (error) {
+      if (!isCollision(error)) throw error
+      return null
+    }
+  }
+
+  #inOne<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.#desk.lanes.withLanes(() => this.#db.transactLightly(work))
   }
 
   /** One whose last item was settled by somebody who died before he had looked is found so: all in turn, some in each sweep. */
@@ -95,10 +171,8 @@ export class Sweeps {
   }
 
   /** What was due before this has been swept; see `migrations/0006-sweep.ts`. */
-  #from(now: number): number {
-    const isFull = this.#db.now !== null || now < this.#sweptUntil || performance.now() >= this.#fullAt
-    if (isFull) this.#fullAt = performance.now() + fullEveryMs
-    return isFull ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
+  #from(now: number, isFull: boolean): number {
+    return isFull || now < this.#sweptUntil ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
   }
 
   get #db(): Database {
@@ -134,54 +208,91 @@ interface Swept {
   readonly batches: readonly number[]
 }
 
-async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (now: number) => number): Promise<Swept> {
-  const now = await tx.readClock()
-  const from = fromOf(now)
-  const clerk = new Clerk(tx, lanes)
-  let overdue = await cancelOverdue(tx, max)
-  const lapsed = await rescueExpired(tx, lanes, clerk, { max, from })
-  // What a rescue enqueued (the effects of a requested cancel) may be too late already.
-  if (lapsed.length > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
-  const promoted = await promoteDue(tx, clerk, { max, from })
-  const starts = await endWindows(tx, clerk, { max, from })
-  const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
-  const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])
-  const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
-  const more = [...Object.values(counts), starts].some((count) => count >= max)
-  const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  const { batches = [] } = clerk.knocks
-  return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady, batches }
-}
+/** Where to begin, at this time. */
+type From = (now: number) => number
 
 interface Range {
+  readonly max: number
+  readonly from: From
+}
+
+interface Rescued {
+  readonly lapsed: readonly LapsedHold[]
+  readonly ready: ReadonlyMap<string, number>
+  /** Of which items have ended. */
+  readonly batches: readonly number[]
+}
+
+async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
+  const now = await tx.readClock()
+  const found = await tx.query('select * from holdfast.expired($1, $2, $3, $4)', [max, now, from(now), tx.clock])
+  const held = found.map(toHeld)
+  requireLanes(lanes, held)
+  const clerk = new Clerk(tx, lanes, care)
+  const lapsed: LapsedHold[] = []
+  for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
+  await clerk.write()
+  return { lapsed, ready: clerk.becameReady, batches: clerk.knocks.batches ?? [] }
+}
+
+interface SweptRest {
+  readonly promoted: number
+  readonly starts: number
+  readonly pruned: number
+  readonly ready: ReadonlyMap<string, number>
+  readonly nextDueAt: number | null
+  /** Some job has missed its start. */
+  readonly isOverdue: boolean
+  readonly now: number
+}
+
+async function sweepRest(tx: Transaction, { max, from: fromOf }: Range): Promise<SweptRest> {
+  const now = tx.knowsTime ? tx.now : await tx.readClock()
+  const from = fromOf(now)
+  const ready = new Map<string, number>()
+  const promoted = await promoteDue(tx, ready, { max, from })
+  const starts = await endWindows(tx, ready, { max, from })
+  const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
+  return { promoted, starts, pruned: Number(pruned?.[0]), ready, now, ...(await nextDue(tx, from)) }
+}
+
+async function nextDue(tx: Transaction, from: number) {
+  const [due] = await tx.query(
+    'select holdfast.next_due($1, $2), exists (select from holdfast.overdue where start_before <= $3)',
+    [from, from === 0 ? farOff : tx.now + horizonMs, tx.now],
+  )
+  return { nextDueAt: due?.[0] == null ? null : Number(due[0]), isOverdue: due?.[1] === 't' }
+}
+
+interface Stretch {
   readonly max: number
   readonly from: number
 }
 
-async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max, from }: Range): Promise<LapsedHold[]> {
-  const found = await tx.query('select * from holdfast.expired($1, $2, $3, $4)', [max, tx.now, from, tx.clock])
-  const held = found.map(toHeld)
-  requireLanes(lanes, held)
-  const lapsed: LapsedHold[] = []
-  for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
-  await clerk.write()
-  return lapsed
-}
-
-async function promoteDue(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
+async function promoteDue(tx: Transaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   let promoted = 0
   for (const [name, jobs, ready] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
-    if (Number(ready) > 0) clerk.wake(name as string, Number(ready))
+    if (Number(ready) > 0) add(woken, name as string, Number(ready))
     promoted += Number(jobs)
   }
   return promoted
 }
 
 /** Starts that count no more leave room for others: of a key, who knocks for them is heard below; of a queue, at once. */
-async function endWindows(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
+async function endWindows(tx: Transaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
-  for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) clerk.wake(queue, 1)
+  for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)
   return Number(row?.[0])
+}
+
+function add(counts: Map<string, number>, queue: string, count: number): void {
+  counts.set(queue, (counts.get(queue) ?? 0) + count)
+}
+
+function sumOf(parts: readonly ReadonlyMap<string, number>[]): Map<string, number> {
+  const sum = new Map<string, number>()
+  for (const part of parts) for (const [queue, count] of part) add(sum, queue, count)
+  return sum
 }
 
 async function cancelOverdue(tx: Transaction, max: number): Promise<number> {

@@ -1,7 +1,7 @@
 // Settle. Everything a settlement does is one transaction; what cannot be applied is undone to a savepoint and the job
 // fails instead, so that the settlements beside it never notice.
 
-import { isRefused } from '../../errors.ts'
+import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { deathNotice, effectError } from '../../job/death.ts'
 import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../../job/record.ts'
@@ -37,19 +37,26 @@ export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
 export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
-  const { state } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
+  const { state, failed } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
-  return { id, queue: tx.queueByNo(held.queue).name, attempt, maxAttempts, worker, startedAt, state }
+  const queue = tx.queueByNo(held.queue).name
+  return { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
 }
 
 /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-function landAnyway(tx: Transaction, held: HeldRow, verdict: Verdict, costs: Costs | null): Landed {
+function landAnyway(
+  tx: Transaction,
+  held: HeldRow,
+  verdict: Verdict,
+  costs: Costs | null,
+): Landed & { readonly failed?: Refused } {
   const effects = requestedEffects(held, verdict)
   const matter = { result: null, remarks: costs && onlyCosts(costs), effects }
   if (effects.length > 0) {
     const answer = tx.attempt(() => obey(tx, held, verdict, matter))
     if (!isRefused(answer)) return answer
-    return obey(tx, held, { ...verdict, error: effectError(answer) }, { ...matter, effects: [] })
+    const without = { ...verdict, error: effectError(answer) }
+    return { ...obey(tx, held, without, { ...matter, effects: [] }), failed: answer }
   }
   return obey(tx, held, verdict, matter)
 }

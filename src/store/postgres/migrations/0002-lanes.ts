@@ -66,6 +66,21 @@ begin
   end loop;
 end $holdfast$;
 
+-- Waits for the claims that are at work in some lanes of a queue, those behind p_after. Answers the last of them; null: there are
+-- no more. It is called after a pause or a limit was committed. A claim that has a lane's lock by then is waited for here. One
+-- that gets the lock later reads the queue once more, and sees the change. A lane that is opened later is chosen only by claims
+-- whose first look sees the change, too. So once all lanes were waited for, no claim goes by what was before.
+create function holdfast.await_claims(p_queue text, p_after int) returns int language plpgsql
+set enable_seqscan = off as $holdfast$
+declare
+  v_lanes int[] := array(
+    select l.no from holdfast.queue q join holdfast.lane l on l.queue = q.no
+     where q.name = p_queue and l.no > p_after order by l.no limit 32); -- a transaction has room for only so many locks
+begin
+  perform holdfast.lock_lanes(array(select l.no + f.front from unnest(v_lanes) l(no), (values (0), (1)) f(front)));
+  return v_lanes[cardinality(v_lanes)];
+end $holdfast$;
+
 create function holdfast.queues_of(p_lanes int[], out queues int[], out epochs uuid[]) language sql stable as $holdfast$
   select array_agg(l.queue order by u.turn), array_agg(l.epoch order by u.turn)
     from unnest(p_lanes) with ordinality u(lane, turn)

@@ -393,16 +393,23 @@ returns text[] language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
 begin
-  select * into v_holder from holdfast.job j where j.id = p_id and j.seq = p_seq for update;
-  if not found then
-    return null;
-  end if;
-  if v_holder.ready_xid is not null then
-    perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);
-    if not holdfast.is_waiting(v_holder.lane, v_holder.ready_xid, v_holder.ord, v_holder.start_before, v_holder.seq) then
+  loop
+    -- One that runs is not touched: its settlement may have its row for long. See 0007-alter.
+    select * into v_holder from holdfast.job j
+     where j.id = p_id and j.seq = p_seq
+       and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq));
+    if not found then
       return null;
     end if;
-  end if;
+    if v_holder.ready_xid is not null then
+      perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);
+    end if;
+    perform from holdfast.job j
+      where j.id = p_id and j.seq = p_seq and j.lane = v_holder.lane and j.ord = v_holder.ord
+        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
+        for update;
+    exit when found; -- else it was claimed, has moved, or has ended meanwhile
+  end loop;
   perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_gate, p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
   return array(select distinct u.gate from unnest(array[v_holder.gate, p_gate]) u(gate) where u.gate is not null);
@@ -430,7 +437,8 @@ begin
       join holdfast.queue q on q.name = u.job ->> 'name'
       join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
       join holdfast.job j on j.id = d.id and j.seq = d.seq
-     where u.job ? 'replace'));
+     where u.job ? 'replace' and j.ready_xid is not null
+       and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
   v_now := holdfast.now_ms(p_now);
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, '$[*] ? (exists (@.given) || exists (@.idempotencyKey))') then

@@ -88,7 +88,7 @@ begin
     select j.id, o.start_before, j.attempts,
            case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end
       from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update) j
+     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update skip locked) j
      where j.lane = any (v_locked) -- others have come up meanwhile: somebody may claim from their lanes
        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, o.start_before, j.seq));
 end $holdfast$;

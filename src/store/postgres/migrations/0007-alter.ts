@@ -1,7 +1,69 @@
-// What people do to jobs that wait or have ended. Whether a ready job waits is told by its lane's cursor, so lanes are locked
-// first, here as everywhere.
+// What people do to jobs that wait or have ended.
+//
+// LOCKING JOBS. The row of a job is locked by whatever changes it: its settlement, for as long as the SQL effects of that flush
+// take; a cancel; a sweep. A claim locks no rows. Whether a ready job waits is told by its lane's cursor, so a transaction that
+// relies on "it waits" must keep claims out by the lane's lock, until it commits. "It runs" needs no lane: a cursor never goes
+// back, and the row, once locked, stays where it is.
+//
+// The rule: no transaction waits for the row of a job while it has the lock of a lane. Otherwise the lane would stand still for
+// as long as that row is locked: 7.4 s were measured behind a settlement with an effect of 8 s. So the lanes come first, where
+// they are needed, and then the rows, without waiting (skip locked). Where a row is not to be had, everything is given back: a
+// block with an exception handler is a subtransaction, and its locks go when it is undone. Then the row is waited for alone, and
+// given back, too. Who waits for a row so has nothing that anybody else could wait for: there is no deadlock. (Lost: rows first,
+// and then lanes. A settlement would wait for a cancel that waits for a lane.)
 
 export const alter = `
+-- The live jobs of these ids, their rows locked, and what state they are in. Without p_waits it gives up (lock_not_available)
+-- where it would have to wait for a row: for a transaction that has locks already.
+create function holdfast.lock_jobs(p_ids uuid[], p_waits boolean)
+returns table (id uuid, lane int, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text,
+  batch int, gate text, state text)
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+#variable_conflict use_column
+declare
+  v_lanes int[];
+  v_locked uuid[];
+  v_busy uuid;
+begin
+  for v_try in 1 .. 1000 loop
+    begin
+      v_lanes := array(
+        select j.lane from holdfast.job j
+         where j.id = any (p_ids) and j.ready_xid is not null
+           and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq));
+      perform holdfast.lock_lanes(v_lanes);
+      v_locked := array(select j.id from holdfast.job j where j.id = any (p_ids) order by j.id for update skip locked);
+      select j.id into v_busy from holdfast.job j where j.id = any (p_ids) and not j.id = any (v_locked) limit 1;
+      if v_busy is null and not exists (
+        select from holdfast.job j
+         where j.id = any (v_locked) and j.ready_xid is not null and not j.lane = any (v_lanes) -- it has come there meanwhile
+           and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)) then
+        return query
+          select j.id, j.lane, q.name, l.priority, j.attempts, j.cancel, j.run_at, j.headers, l.batch, j.gate,
+                 case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
+                      when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
+                      else 'running' end
+            from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue
+           where j.id = any (v_locked);
+        return;
+      end if;
+      raise exception 'not all of them are to be had' using errcode = 'HF007';
+    exception when sqlstate 'HF007' then
+      null; -- all locks are given back
+    end;
+    exit when v_busy is not null and not p_waits;
+    if v_busy is not null then
+      begin
+        perform from holdfast.job j where j.id = v_busy for update;
+        raise exception 'it was waited for' using errcode = 'HF007';
+      exception when sqlstate 'HF007' then
+        null;
+      end;
+    end if;
+  end loop;
+  raise exception 'job % is locked', coalesce(v_busy, p_ids[1]) using errcode = 'lock_not_available';
+end $holdfast$;
+
 -- Waiting jobs, their rows and lanes locked, are gone, and their keys are free.
 create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$

@@ -251,15 +251,19 @@ begin
      limit p_max;
 end $holdfast$;
 
--- Items that run are asked to be cancelled; answers which.
+-- Items that run are asked to be cancelled; answers which. One whose row is locked is about to end, or to wait again: the next
+-- sweep looks after it. (To wait for it would make the settlements of all others wait, too.)
 create function holdfast.cancel_running(p_no int) returns setof uuid
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
     update holdfast.job j set cancel = '[]'
-     where j.lane in (select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no)
-       and j.ready_xid is not null and j.cancel is null
-       and not holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)
+     where j.id = any (array(
+       select k.id from holdfast.job k
+        where k.lane in (select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no)
+          and k.ready_xid is not null and k.cancel is null
+          and not holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq)
+          for update skip locked))
     returning j.id;
 end $holdfast$;
 

@@ -48,6 +48,22 @@ change (
   state text not null,
   ids uuid[] not null
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
+dead_job (
+  id uuid,
+  seq bigint,
+  past text,
+  attempt smallint,
+  worker text,
+  started_at bigint,
+  finished_at bigint,
+  ending text,
+  error text,
+  name text,
+  dedup_scope text,
+  dedup_key text,
+  gate text,
+  remarks text
+) type;
 dedup (
   queue integer not null,
   key text collate "C" not null,
@@ -302,6 +318,15 @@ tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+waiting_job (
+  id uuid,
+  attempts smallint,
+  was text,
+  gate text,
+  lane integer,
+  xid xid8,
+  ord bigint
+) type;
 watch_log (
   no bigint not null generated always as identity,
   era uuid not null,
@@ -406,6 +431,10 @@ CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
 function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
@@ -423,6 +452,7 @@ function batches_to_attend(p_nos integer[], p_changes integer) returns integer[]
   set search_path=pg_catalog, pg_temp;
 function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function both_sides(p_lanes integer[]) returns integer[] sql immutable;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -462,6 +492,20 @@ function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function dead_items(p_no integer, p_after bigint, p_until bigint, p_max integer) returns SETOF holdfast.dead_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text, p_max integer, p_lock boolean) returns SETOF holdfast.dead_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
 function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
@@ -471,6 +515,7 @@ function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -531,6 +576,12 @@ function fold_batch(p_batch integer) returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -573,6 +624,7 @@ function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes 
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
+function lock_batches(p_nos integer[]) returns void plpgsql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;
@@ -644,8 +696,10 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns TABLE(deleted bigint, gates jsonb, batches jsonb) plpgsql volatile
+function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT gates jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -660,9 +714,11 @@ function ready_by_gate(p_queue integer) returns TABLE(gate text, jobs bigint) pl
   set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
-function remove_batch(p_no integer, p_with_items boolean, p_max integer) returns bigint plpgsql volatile
+function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
@@ -672,6 +728,8 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set search_path=pg_catalog, pg_temp;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -690,9 +748,16 @@ function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function waiting_items(p_no integer, p_max integer) returns TABLE(id uuid, attempts smallint, was text, gate text) plpgsql volatile
+function waiting_items(p_no integer, p_mark jsonb, p_max integer, OUT jobs jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer, p_waits boolean) returns SETOF holdfast.waiting_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;

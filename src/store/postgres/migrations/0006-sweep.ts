@@ -93,7 +93,9 @@ begin
        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, o.start_before, j.seq));
 end $holdfast$;
 
--- What lies in no partition of its own, and small things whose time is over.
+-- What lies in no partition of its own, and small things whose time is over. Each is picked without a lock, and its time is
+-- looked at again when its row is deleted: somebody may have written it anew meanwhile. (Where a row is found by where it lies,
+-- the server does not always see for itself that it was picked as another version.)
 create function holdfast.prune(p_max int, p_now bigint, p_from bigint default 0) returns bigint language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -105,6 +107,7 @@ begin
   with gone as (
     delete from holdfast.ended_rest e
      where e.ctid = any (array(select ctid from holdfast.ended_rest where keep_until <= p_now limit p_max))
+       and e.keep_until <= p_now
     returning e.queue, e.state, e.seq, e.idempotency_key
   ),
   forgotten as (
@@ -122,7 +125,8 @@ begin
   )
   select coalesce(sum(s.n), 0) into v_jobs from sums s;
   delete from holdfast.kv k
-   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs));
+   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs))
+     and k.expires_at <= p_now;
   get diagnostics v_kv = row_count;
   delete from holdfast.dedup d
    where d.ctid = any (array(select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv)) and d.until <= p_now;

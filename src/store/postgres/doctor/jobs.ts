@@ -66,6 +66,8 @@ export async function unsweptJobs({ db, request, sweep }: Patient): Promise<Find
 }
 
 const astrayMax = 1_000
+/** Lanes that are locked in one transaction, which has room for only so many locks. */
+const lanesMax = 64
 
 /**
  * Behind the cursor of their lane, in no gap, not passed over for being late, and in no lease: no claim comes by there
@@ -96,8 +98,13 @@ export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
         facts,
       ),
     ]
+  let moved = 0
   const lanes = [...new Set(rows.map(([, lane]) => lane as string))]
-  const moved = await db.transact((tx) => putBack(tx, ids, lanes))
+  for (let from = 0; from < lanes.length; from += lanesMax) {
+    const some = lanes.slice(from, from + lanesMax)
+    const there = rows.filter(([, lane]) => some.includes(lane as string)).map(([id]) => id as string)
+    moved += await db.transact((tx) => putBack(tx, there, some))
+  }
   return [
     repaired(
       'jobs-astray',

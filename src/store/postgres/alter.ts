@@ -128,10 +128,10 @@ export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promis
   const gates = new Set<string>()
   const batches = new Set<number>()
   for (const state of states) {
-    // Until a step finds nothing: of a full one others may have taken some.
-    for (let count = 1; count > 0; deleted += count) {
-      const step = await desk.db.transact((tx) => purgeSome(tx, queue, state))
-      count = step.deleted
+    for (let mark: string | null = null, more = true; more; more = mark !== null) {
+      const step: PurgeStep = await desk.db.transact((tx) => purgeSome(tx, { queue, state, mark }))
+      deleted += step.deleted
+      mark = step.mark
       for (const gate of step.gates) gates.add(gate)
       for (const batch of step.batches) batches.add(batch)
     }
@@ -140,9 +140,25 @@ export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promis
   return { deleted }
 }
 
-async function purgeSome(tx: Transaction, queue: string, state: string) {
+interface PurgeStep {
+  readonly deleted: number
+  readonly gates: readonly string[]
+  readonly batches: readonly number[]
+  /** Where the next step goes on; null: there is none. */
+  readonly mark: string | null
+}
+
+interface PurgeStepRequest {
+  readonly queue: string
+  readonly state: string
+  readonly mark: string | null
+}
+
+async function purgeSome(tx: Transaction, { queue, state, mark }: PurgeStepRequest): Promise<PurgeStep> {
   await tx.readClock()
-  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
+  const values = [queue, state, mark, chunkMax, tx.now]
+  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3::jsonb, $4, $5)', values)
   const gates = JSON.parse(row?.[1] ?? '[]') as string[]
-  return { deleted: Number(row?.[0]), gates, batches: JSON.parse(row?.[2] ?? '[]') as number[] }
+  const batches = JSON.parse(row?.[2] ?? '[]') as number[]
+  return { deleted: Number(row?.[0]), gates, batches, mark: row?.[3] ?? null }
 }

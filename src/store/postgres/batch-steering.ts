@@ -9,7 +9,7 @@ import { batchNotFound, cannotSteer, Refusal } from '../refusals.ts'
 import type { SteerRequest } from '../store.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 import { list, parseList } from './columns.ts'
-import { deadColumns, revive } from './control.ts'
+import { revive } from './control.ts'
 import type { Database, Transaction } from './database.ts'
 import { addCarefully, countReady, type Desk, type Knocks } from './enqueue.ts'
 import { patiently } from './failures.ts'
@@ -140,23 +140,44 @@ async function doChores(desk: Desk, no: number): Promise<void> {
   else await attendBatches(desk, [no])
 }
 
+/**
+ * Those that run are asked first: from then on none of them waits again, and lanes are closed, so none starts. Then those that
+ * wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
+ */
 async function cancelItems(desk: Desk, no: number): Promise<void> {
-  for (let count = stepMax; count === stepMax; ) {
-    const gates = new Set<string>()
-    count = await desk.db.transact(async (tx) => {
-      const waiting = await tx.query('select * from holdfast.waiting_items($1, $2)', [no, stepMax])
-      await tx.readClock()
-      const ended = waiting.map(([id, attempts, was, gate]) => {
-        if (gate != null && was === 'ready') gates.add(gate)
-        return { id, was, state: 'cancelled', attempts: Number(attempts) }
-      })
-      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-      return waiting.length
-    })
-    await desk.attend({ gates: [...gates] })
-  }
   const running = await desk.db.query('select * from holdfast.cancel_running($1)', [no])
   if (running.length > 0) desk.announceCancels(running.map(([id]) => id as string))
+  while ((await cancelWaiting(desk, no)) > 0);
+}
+
+interface WaitingItem {
+  readonly id: string
+  readonly attempts: number
+  readonly was: string
+  readonly gate: string | null
+}
+
+/** Answers how many it has found. */
+async function cancelWaiting(desk: Desk, no: number): Promise<number> {
+  let found = 0
+  for (let mark: string | null = null, more = true; more; more = mark !== null) {
+    const gates = new Set<string>()
+    const step: { readonly found: number; readonly mark: string | null } = await desk.db.transact(async (tx) => {
+      const [row] = await tx.query('select * from holdfast.waiting_items($1, $2::jsonb, $3)', [no, mark, stepMax])
+      const waiting = JSON.parse(row?.[0] ?? '[]') as WaitingItem[]
+      await tx.readClock()
+      const ended = waiting.map(({ id, attempts, was, gate }) => {
+        if (gate !== null && was === 'ready') gates.add(gate)
+        return { id, was, state: 'cancelled', attempts }
+      })
+      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+      return { found: waiting.length, mark: row?.[1] ?? null }
+    })
+    found += step.found
+    mark = step.mark
+    await desk.attend({ gates: [...gates] })
+  }
+  return found
 }
 
 /** One whose dedup key somebody else holds by now stays dead. */
@@ -165,14 +186,10 @@ async function retryItems(desk: Desk, no: number, until: number): Promise<void> 
   for (let count = stepMax; count === stepMax; ) {
     const gates = new Set<string>()
     const step = await desk.db.transact(async (tx) => {
-      await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no]) // as in `rearm`: before the rows of items
+      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // as in `rearm`: before the rows of items
       await tx.readClock()
-      const dead = await tx.query(
-        `select ${deadColumns} from holdfast.ended e join holdfast.queue q on q.no = e.queue
-          where e.batch = $1 and e.seq > $2 and e.state = 'dead' and e.finished_at <= $3
-          order by e.seq limit ${stepMax} for update of e`,
-        [no, after, until],
-      )
+      const values = [no, after, until, stepMax]
+      const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
       const heldBy = await revive(tx, dead, false)
       dead.forEach((row, i) => {
         if (heldBy[i] == null && row[12] != null) gates.add(row[12])
@@ -186,22 +203,32 @@ async function retryItems(desk: Desk, no: number, until: number): Promise<void> 
   await desk.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [no, until])
 }
 
-/** Once nothing of it is alive. */
-async function removeBatch(desk: Desk, no: number): Promise<void> {
-  const [alive] = await desk.db.query('select waiting + running from holdfast.batch_counts($1)', [no])
-  if (Number(alive?.[0]) > 0) return
-  while ((await remove(desk, no, { withItems: true })) === stepMax);
+/** Removes a batch that may go, with its items where it was deleted; false: it may not, or not yet. */
+async function removeBatch(desk: Desk, no: number): Promise<boolean> {
+  for (let after: string | null = '0'; after !== null; ) {
+    const step = await removeStep(desk, no, after)
+    after = step.after
+    if (!step.isGone) continue
+    desk.lanes.forgetBatch(no)
+    return true
+  }
+  return false
 }
 
-async function remove(desk: Desk, no: number, { withItems }: { readonly withItems: boolean }): Promise<number> {
-  const removed = await desk.db.transact(async (tx) => {
-    await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
-    const [row] = await tx.query('select holdfast.remove_batch($1, $2, $3)', [no, withItems, stepMax])
-    return Number(row?.[0])
+interface RemoveStep {
+  readonly isGone: boolean
+  /** There are more items behind this number; null: there are none, or the batch stays. */
+  readonly after: string | null
+}
+
+/** Whether it may go is decided under its locks: see REMOVAL in `migrations/0013-batches.ts`. */
+function removeStep({ db }: Desk, no: number, after: string): Promise<RemoveStep> {
+  return db.transact(async (tx) => {
+    await tx.query('select holdfast.lock_batches($1)', [list([no])])
+    const now = await tx.readClock()
+    const [row] = await tx.query('select * from holdfast.remove_batch($1, $2, $3, $4)', [no, after, stepMax, now])
+    return { isGone: row?.[0] === 't', after: row?.[1] ?? null }
   })
-  if (removed === stepMax) return removed
-  desk.lanes.forgetBatch(no)
-  return removed
 }
 
 /** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
@@ -293,12 +320,13 @@ export async function sweepBatches(
   const next = from === null ? null : await attendBehind(desk, from)
   const over = await desk.db.query(
     `select no from holdfast.batch
-      where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
+      where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
       order by finished_at limit $2`,
     [desk.db.now, pruneMax],
   )
-  for (const [no] of over) await remove(desk, Number(no), { withItems: false })
-  return { pruned: over.length, more: over.length >= pruneMax, next }
+  let pruned = 0
+  for (const [no] of over) if (await removeBatch(desk, Number(no))) pruned += 1
+  return { pruned, more: pruned > 0 && over.length >= pruneMax, next }
 }
 
 async function attendBehind(desk: Desk, from: number): Promise<number | null> {

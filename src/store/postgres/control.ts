@@ -20,10 +20,11 @@ import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './call.ts'
 import { Clerk } from './clerk.ts'
 import { list } from './columns.ts'
-import type { Transaction } from './database.ts'
+import type { Database, Transaction } from './database.ts'
 import { awaitClaims } from './define.ts'
 import type { Desk, Knocks } from './enqueue.ts'
-import { liveOrEnded, readReady } from './read.ts'
+import { deadColumns } from './migrations/0005-obey.ts'
+import { liveOrEnded, readCounts, readReady } from './read.ts'
 
 /** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
@@ -162,13 +163,11 @@ const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
-export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
-  e.dedup_scope, e.dedup_key, e.gate, e.remarks`
-
 export async function requeue(desk: Desk, ids: readonly string[]): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
   const gates = new Set<string>()
   const answers = await desk.db.transact(async (tx) => {
+    await tx.query(lockBatchesOf, [list(ids)])
     const answered: RequeueAnswer[] = []
     for (const id of ids) answered.push(await requeueOne(tx, id, { ready, gates }))
     return answered
@@ -177,6 +176,10 @@ export async function requeue(desk: Desk, ids: readonly string[]): Promise<Reque
   await desk.attend({ gates: [...gates] })
   return answers
 }
+
+/** Before the rows of these jobs, here as everywhere; see REMOVAL in `migrations/0013-batches.ts`. */
+const lockBatchesOf =
+  'select holdfast.lock_batches(array(select e.batch from holdfast.ended e where e.id = any ($1::uuid[])))'
 
 interface Requeued {
   readonly ready: Map<string, number>
@@ -230,32 +233,43 @@ function pastOf(row: Row): string | null {
 
 const chunkMax = 1_000
 
-/** A place among the dead: by queue, newest first. */
+/** A place among the dead of a queue, newest first. */
 interface Mark {
-  readonly queue: string
   readonly finishedAt: number
   readonly seq: string
 }
 
-const begin: Mark = { queue: '', finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
+const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
 
-/** In chunks, newest first. A dry run frees nothing, so it remembers which keys the chunks before would have taken. */
+/**
+ * Queue by queue, newest first, each chunk from where the last one ended: so of the jobs with one dedup key the newest comes
+ * back. A dry run frees nothing, so it remembers which keys the chunks before would have taken.
+ */
 export async function requeueAll(desk: Desk, { filter, dryRun }: RequeueAllRequest): Promise<RequeueAllAnswer> {
   const taken = new Map<string, string>()
   const skipped: { id: string; heldBy: string }[] = []
   let requeued = 0
-  let mark: Mark | null = begin
-  while (mark !== null) {
-    const chunk = await requeueChunk(desk, filter, dryRun, mark)
-    for (const { id, slot, heldBy } of chunk.jobs) {
-      const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
-      if (blocker != null) skipped.push({ id, heldBy: blocker })
-      else requeued += 1
-      if (slot !== null && blocker == null) taken.set(slot, id)
+  for (const queue of await queuesWithDead(desk.db, filter)) {
+    let mark: Mark | null = newest
+    while (mark !== null) {
+      const chunk: Chunk = await requeueChunk(desk, { queue, filter, dryRun, mark })
+      for (const { id, slot, heldBy } of chunk.jobs) {
+        const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
+        if (blocker != null) skipped.push({ id, heldBy: blocker })
+        else requeued += 1
+        if (slot !== null && blocker == null) taken.set(slot, id)
+      }
+      mark = chunk.next
     }
-    mark = chunk.next
   }
   return { requeued, skipped }
+}
+
+async function queuesWithDead(db: Database, { queue }: RequeueFilter): Promise<number[]> {
+  const counted = await readCounts(db)
+  return counted
+    .filter(({ name, counts }) => (queue === undefined || name === queue) && counts.dead > 0)
+    .map(({ no }) => no)
 }
 
 interface Chunk {
@@ -263,20 +277,22 @@ interface Chunk {
   readonly next: Mark | null
 }
 
-async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, mark: Mark): Promise<Chunk> {
-  const { queue = null, diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
+interface ChunkRequest extends RequeueAllRequest {
+  readonly queue: number
+  readonly mark: Mark
+}
+
+async function requeueChunk(desk: Desk, { queue, filter, dryRun, mark }: ChunkRequest): Promise<Chunk> {
+  const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const ready = new Map<string, number>()
   const gates = new Set<string>()
   const chunk = await desk.db.transact(async (tx): Promise<Chunk> => {
     await tx.readClock()
-    const dead = await tx.query(
-      `select ${deadColumns} from holdfast.ended e join holdfast.queue q on q.no = e.queue
-        where e.state = 'dead' and ($1::text is null or q.name = $1)
-          and (q.name > $2 or (q.name = $2 and (e.finished_at, e.seq) < ($3, $4)))
-          and e.finished_at >= $5 and e.finished_at < $6 and strpos(holdfast.error_text(e.error), $7) > 0
-        order by q.name, e.finished_at desc, e.seq desc limit ${chunkMax}${dryRun ? '' : ' for update of e'}`,
-      [queue, mark.queue, mark.finishedAt, mark.seq, diedSince, diedBefore, error],
-    )
+    const place = [queue, mark.finishedAt, mark.seq]
+    const dead = await tx.query('select * from holdfast.dead_jobs($1, $2, $3, $4, $5, $6, $7, $8)', [
+      ...place,
+      ...[diedSince, diedBefore, error, chunkMax, !dryRun],
+    ])
     const heldBy = await revive(tx, dead, dryRun)
     const jobs = dead.map((row, i) => ({
       id: row[0] as string,
@@ -288,9 +304,8 @@ async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, 
       ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
       if (row[12] != null) gates.add(row[12])
     })
-    const last = dead.length < chunkMax ? undefined : dead.at(-1)
-    const next = last && { queue: last[9] as string, finishedAt: Number(last[6]), seq: last[1] as string }
-    return { jobs, next: next ?? null }
+    const last = dead.at(-1) // a chunk may be short and not the last
+    return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })
   desk.announce(ready)
   await desk.attend({ gates: [...gates] })

@@ -21,6 +21,7 @@ import { attendKnocked, type KnockList } from './gates.ts'
 import { heal } from './heal.ts'
 import { requireLanes, toHeld } from './held.ts'
 import type { Lanes } from './lanes.ts'
+import { keepPartitions } from './partitions.ts'
 import { pruneProgress } from './progress.ts'
 
 const upkeepEveryMs = 60_000
@@ -189,15 +190,7 @@ export class Sweeps {
     this.#upkeepAt = performance.now() + upkeepEveryMs
     await heal(this.#db)
     await pruneProgress(this.#db)
-    await this.#db.transactLightly((tx) => tx.query('select holdfast.make_partitions(holdfast.now_ms(null))', []))
-    let dropped = 0
-    for (;;) {
-      const [row] = await this.#db.transactLightly((tx) =>
-        tx.query('select holdfast.drop_partition(holdfast.now_ms(null))', []),
-      )
-      if (row?.[0] == null) return dropped
-      dropped += Number(row[0])
-    }
+    return keepPartitions(this.#db)
   }
 }
 

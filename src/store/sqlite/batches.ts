@@ -200,6 +200,12 @@ export class Batches {
     this.#unjudged.delete(row)
   }
 
+  /** The same, by its number. */
+  dropNo(no: number): void {
+    const row = this.get(no)
+    if (row) this.drop(row)
+  }
+
   flush(): void {
     for (const row of this.#touched) this.#write(row)
     this.#touched.clear()

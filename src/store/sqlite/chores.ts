@@ -27,7 +27,7 @@ export function stepChore(tx: Transaction, no: number, max = choreMax): boolean 
 }
 
 /** Those of one batch; `batch > 0` names the index. */
-const selectItems = `${selectAny} where j.batch = ? and j.batch > 0 and j.seq > ? order by j.seq limit +?`
+export const selectItems = `${selectAny} where j.batch = ? and j.batch > 0 and j.seq > ? order by j.seq limit +?`
 
 const treatments: Readonly<Record<Chore, (tx: Transaction, item: FoundRow) => void>> = {
   cancel: cancelItem,

@@ -15,6 +15,33 @@
 //
 // Chores. A cancel or a retry of what failed is written into the row first, and then done to the items in steps, by whoever
 // asked; what he leaves undone, sweeps find by the row.
+//
+// REMOVAL. A sweep picks batches whose retention is over without a lock, so the pick is only a hint. Removal decides again:
+//
+//   1. it takes the batch's lock, and then the batch's row for update;
+//   2. it reads the row and the counts again, in statements after both locks;
+//   3. it goes on only if the batch was deleted, or is finished, has no retry to do and its retention is over by the clock read
+//      under the locks; and only if no item is alive. Otherwise it changes nothing, and the batch stays.
+//
+// Every transaction that gives a batch a new live item takes one of these locks first, and keeps it until it has committed:
+//
+//   - a requeue (`rearm`), of one job, of many, or by a retry of what failed: the batch's lock, then its row. It takes back
+//     `finished_at`. So it comes before the removal, which then finds the batch unfinished; or after it, finds no batch, and
+//     the job goes back into its queue as an item of none;
+//   - a retry of what failed writes `retry_until` under the same locks before it touches an item. Removal passes it over;
+//   - adding items takes the row. It is refused once the batch is closed, and only a closed one is ever finished;
+//   - opening a lane takes the row for share. It waits for the removal, and then finds no batch to open a lane for.
+//
+// Items that are alive are counted, so what they do among themselves (retry, rescue, promotion, a new priority) needs no lock
+// of the batch. A crash between any two statements leaves the batch as it was: removal is one transaction. Only a deleted
+// batch has many: its items go first, a thousand in each, and a sweep goes on with what is left.
+//
+// Locks of several batches (a requeue of many jobs) are taken in the order of their numbers, before the rows of finished jobs,
+// and at most 64 in one transaction: the server has room for only so many.
+
+import { defaults } from '../../../job/bounds.ts'
+import { deadColumns } from './0005-obey.ts'
+import { lanesInAStep } from './0007-alter.ts'
 
 export const batches = `
 create function holdfast.low_batch(p_batch int) returns xid8 language sql stable as $holdfast$
@@ -230,78 +257,168 @@ begin
   return true;
 end $holdfast$;
 
--- Some items that wait, their rows and lanes locked: what must be known to end them.
-create function holdfast.waiting_items(p_no int, p_max int)
-returns table (id uuid, attempts smallint, was text, gate text)
+-- One bounded step through the items that wait, from where the last one ended: what must be known to end them, their rows and
+-- lanes locked. A row that is locked is passed over and left to the next sweep: no lane is locked while a row is waited for
+-- (\`0007-alter.ts\`). Says where to go on; null: these were the last.
+create function holdfast.waiting_items(p_no int, p_mark jsonb, p_max int, out jobs jsonb, out mark jsonb)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
-#variable_conflict use_column
 declare
-  v_lanes int[] := array(
-    select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no);
+  v_lane int := coalesce((p_mark ->> 'lane')::int, 0);
+  v_lanes int[];
+  v_found holdfast.waiting_job[];
+  v_last holdfast.waiting_job;
 begin
-  perform holdfast.lock_lanes(v_lanes);
-  return query
-    select j.id, j.attempts,
-           case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end, j.gate
-      from unnest(v_lanes) u(lane) cross join lateral (
-        select * from holdfast.job k
-         where k.lane = u.lane
-           and (k.ready_xid is null or holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq))
-         limit p_max for update) j
-     limit p_max;
+  jobs := '[]';
+  if p_mark ? 'ord' then
+    v_lanes := array[v_lane];
+  else
+    v_lanes := array(select l.no from holdfast.lane l where l.batch = p_no and l.no > v_lane order by l.no limit ${lanesInAStep});
+  end if;
+  if cardinality(v_lanes) = 0 then
+    return;
+  end if;
+  perform holdfast.lock_lanes(holdfast.both_sides(v_lanes));
+  v_found := array(
+    select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), '{ready,held,scheduled}', p_mark, p_max, false) w);
+  jobs := coalesce((select jsonb_agg(jsonb_build_object('id', u.id, 'attempts', u.attempts, 'was', u.was, 'gate', u.gate))
+                      from unnest(v_found) u), '[]');
+  if cardinality(v_found) < p_max then
+    mark := jsonb_build_object('lane', v_lanes[cardinality(v_lanes)]);
+  else
+    v_last := v_found[cardinality(v_found)];
+    mark := jsonb_build_object('lane', v_last.lane & ~1, 'side', v_last.lane, 'xid', v_last.xid::text, 'ord', v_last.ord);
+  end if;
 end $holdfast$;
 
--- Items that run are asked to be cancelled; answers which. One whose row is locked is about to end, or to wait again: the next
--- sweep looks after it. (To wait for it would make the settlements of all others wait, too.)
+-- Items that run are asked to be cancelled; answers which. They lie behind the cursor, so nothing after it is looked at. An item whose
+-- row is locked is about to end, or to wait again: the next sweep looks after it. (To wait for it would make the settlements of all
+-- others wait, too.)
 create function holdfast.cancel_running(p_no int) returns setof uuid
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
     update holdfast.job j set cancel = '[]'
      where j.id = any (array(
-       select k.id from holdfast.job k
-        where k.lane in (select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no)
-          and k.ready_xid is not null and k.cancel is null
-          and not holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq)
-          for update skip locked))
+       select k.id from holdfast.lane l
+        cross join (values (0), (1)) f(front)
+        cross join lateral (select * from holdfast.lane_cursor where lane = l.no + f.front order by no desc limit 1) c
+        cross join lateral (
+          select b.* from holdfast.job b
+           where b.lane = l.no + f.front and (b.ready_xid, b.ord) <= (c.xid, c.ord) and b.cancel is null
+             for update skip locked) k
+        where l.batch = p_no and not holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq)))
+       and j.ready_xid is not null and j.cancel is null
+       and not holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)
     returning j.id;
 end $holdfast$;
 
--- Removes a batch that has nothing alive, and some of its items, if they are to go with it; answers how many went.
-create function holdfast.remove_batch(p_no int, p_with_items boolean, p_max int) returns bigint language plpgsql
-set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
-declare
-  v_gone bigint;
+-- A step through the dead items of a batch, from where the last one ended, their rows locked.
+create function holdfast.dead_items(p_no int, p_after bigint, p_until bigint, p_max int) returns setof holdfast.dead_job
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
 begin
-  with gone as (
-    delete from holdfast.ended e
-     where (e.keep_class, e.keep_until, e.seq) in (
-       select o.keep_class, o.keep_until, o.seq from holdfast.ended o where o.batch = p_no and p_with_items
-        order by o.seq limit p_max)
-       and e.batch = p_no
-    returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key
-  ),
-  freed as (
-    delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
-  ),
-  forgotten as (
-    delete from holdfast.idempotency i using gone g
-     where i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
-  ),
-  counted as (
-    insert into holdfast.tally (xid, queue, done, dead, cancelled)
-    select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
-           -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
-      from gone g group by g.queue
-  )
-  select count(*) into v_gone from gone;
-  if v_gone < p_max then
-    delete from holdfast.lane_cursor c using holdfast.lane l where l.batch = p_no and c.lane in (l.no, l.no + 1);
-    delete from holdfast.lane l where l.batch = p_no;
-    delete from holdfast.batch_tally t where t.batch = p_no;
-    delete from holdfast.batch_note t where t.batch = p_no;
-    delete from holdfast.batch b where b.no = p_no;
+  return query
+    select ${deadColumns}
+      from holdfast.ended e cross join lateral (select * from holdfast.queue where no = e.queue offset 0) q
+     where e.batch = p_no and e.seq > p_after and e.state = 'dead' and e.finished_at <= p_until
+     order by e.seq limit p_max for update of e;
+end $holdfast$;
+
+-- Removes a batch whose lock the caller holds, if it may go: see REMOVAL. Of one that was deleted the items go first: up to
+-- so many behind this number. Says whether the batch is gone; if not, and there are more items, behind which number they lie.
+create function holdfast.remove_batch(p_no int, p_after bigint, p_max int, p_now bigint, out is_gone boolean, out after bigint)
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+declare
+  v_batch holdfast.batch%rowtype;
+  v_lanes int[];
+  v_last bigint;
+  v_found int;
+  v_queues int[];
+  v_seqs bigint[];
+  v_dedup_keys text[];
+  v_idempotency_keys text[];
+begin
+  select * into v_batch from holdfast.batch b where b.no = p_no for update;
+  if not found then
+    is_gone := true;
+    return;
   end if;
-  return v_gone;
+  v_lanes := holdfast.both_sides(array(select l.no from holdfast.lane l where l.batch = p_no));
+  is_gone := (v_batch.is_deleted or (v_batch.finished_at is not null and v_batch.retry_until is null
+                                     and v_batch.finished_at + v_batch.retain_ms <= p_now) is true)
+         and (select c.waiting + c.running from holdfast.batch_counts(p_no) c) <= 0
+         and not exists (select from holdfast.job j where j.lane = any (v_lanes)); -- whatever the counts say
+  if not is_gone then
+    return;
+  end if;
+  if v_batch.is_deleted then
+    select max(o.seq), count(*) into v_last, v_found
+      from (select e.seq from holdfast.ended e where e.batch = p_no and e.seq > p_after order by e.seq limit p_max) o;
+    with gone as (
+      delete from holdfast.ended e where e.batch = p_no and e.seq > p_after and e.seq <= v_last
+      returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key
+    ),
+    counted as (
+      insert into holdfast.tally (xid, queue, done, dead, cancelled)
+      select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
+             -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
+        from gone g group by g.queue
+    )
+    select array_agg(g.queue), array_agg(g.seq), array_agg(g.dedup_key), array_agg(g.idempotency_key)
+      into v_queues, v_seqs, v_dedup_keys, v_idempotency_keys from gone g;
+    perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
+    if v_found = p_max then
+      is_gone := false;
+      after := v_last;
+      return;
+    end if;
+  end if;
+  delete from holdfast.lane_cursor c where c.lane = any (v_lanes);
+  delete from holdfast.lane l where l.batch = p_no;
+  delete from holdfast.batch_tally t where t.batch = p_no;
+  delete from holdfast.batch_note t where t.batch = p_no;
+  delete from holdfast.batch b where b.no = p_no;
+end $holdfast$;
+
+-- Jobs whose lane does not exist wait again in a queue that is there, with the default priority and as items of no batch; answers how
+-- many. One that a lease lists is left until that has expired. A job that had passed its gate gives its room back, and stands in
+-- line again. Counts are not touched: a doctor compares them afterwards.
+create function holdfast.adopt_jobs(p_queue text, p_ids uuid[]) returns bigint language plpgsql
+set enable_seqscan = off set jit = off as $holdfast$
+declare
+  v_queue int;
+  v_lane int;
+  v_adopted bigint;
+begin
+  select q.no into v_queue from holdfast.queue q where q.name = p_queue;
+  if not found then
+    raise exception 'there is no queue %', p_queue;
+  end if;
+  select o.lane into v_lane from holdfast.open_lanes(array[p_queue], array[${defaults.priority}::smallint], 0, 0) o;
+  with lost as materialized (
+    select j.id, j.gate, j.ready_xid is not null as was_ready, nextval('holdfast.number') as number
+      from holdfast.job j
+     where j.id = any (p_ids) and not exists (select from holdfast.lane l where l.no = j.lane & ~1)
+       and not exists (select from holdfast.lease l where l.lane = j.lane and j.ord = any (l.ords))
+       for update
+  ),
+  moved as (
+    update holdfast.job j
+       set lane = v_lane, ready_xid = case when l.was_ready and l.gate is null then pg_current_xact_id() end,
+           is_held = j.is_held or (l.was_ready and l.gate is not null),
+           ord = case when not l.was_ready then j.ord when l.gate is null then l.number
+                      else holdfast.line_place(${defaults.priority}, false, l.number) end
+      from lost l where j.id = l.id
+    returning j.id, j.gate, j.is_held, j.ord, l.was_ready
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, unused, ord)
+    select m.gate, pg_current_xact_id(), count(*) filter (where m.was_ready), count(*) filter (where m.was_ready), min(m.ord)
+      from moved m where m.is_held group by m.gate
+  )
+  select count(*) into v_adopted from moved;
+  return v_adopted;
 end $holdfast$;
 `

@@ -10,6 +10,7 @@
 // open, replacing is refused there.
 
 import { numberOf } from './0001-tables.ts'
+import { checks } from './0003-checks.ts'
 import { enqueueOne } from './0003-enqueue-one.ts'
 
 /** Columns that tell whether a job is due, and stands at a gate. */
@@ -19,6 +20,7 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 const isDue = `${due} as is_due`
 
 export const enqueue = `
+${checks}
 -- Of plain jobs, or of a batch that is there; null: it is not.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
   p_retain_dead_ms bigint, p_batch int default 0)
@@ -27,6 +29,11 @@ returns table (name text, priority smallint, queue int, lane int) language plpgs
 declare
   v_open boolean := true;
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_places(p_names, p_priorities, p_batch);
+    p_retain_done_ms := 86400000;
+    p_retain_dead_ms := 1209600000;
+  end if;
   if p_batch > 0 then -- nobody pauses it meanwhile
     select b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_open
       from holdfast.batch b where b.no = p_batch for share;
@@ -61,7 +68,7 @@ end $holdfast$;
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
 create function holdfast.land(p_flush uuid, p_now bigint, p_answer text) returns void language plpgsql as $holdfast$
 begin
-  insert into holdfast.flush (id, at, answer) values (p_flush, p_now, p_answer) on conflict do nothing;
+  insert into holdfast.flush (id, at, answer, role) values (p_flush, p_now, p_answer, session_user) on conflict do nothing;
   if not found then
     raise exception 'this call has landed before' using errcode = 'HF004';
   end if;
@@ -86,7 +93,7 @@ create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[]
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
-  v_now bigint := holdfast.now_ms(p_now);
+  v_now bigint := holdfast.call_ms(p_now);
   v_lanes int;
   v_nos int[];
   v_queues int[];
@@ -96,6 +103,9 @@ declare
   v_all_held boolean;
   v_lists text;
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates);
+  end if;
   if p_flush is not null then -- as \`land\` does it; calling it would take a tenth of the time that 32 jobs take
     insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
     if not found then
@@ -388,6 +398,9 @@ declare
   v_code text;
   v_text text;
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_requests(p_requests);
+  end if;
   if p_hasty then
     perform set_config('lock_timeout', '20ms', true);
   end if;
@@ -397,7 +410,7 @@ begin
       join holdfast.dedup d on d.queue = (u.job ->> 'queue')::int and d.key = u.job ->> 'dedupKey'
       join holdfast.job j on j.id = d.id and j.seq = d.seq
      where u.job ? 'replace'));
-  v_now := holdfast.now_ms(p_now);
+  v_now := holdfast.call_ms(p_now);
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, '$[*] ? (exists (@.given) || exists (@.idempotencyKey))') then
       v_answer := '[]';

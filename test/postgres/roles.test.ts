@@ -174,9 +174,19 @@ describe('a reader', () => {
     await owner.queue('mail').enqueue(2, { delay: '1h' })
     await owner.kv.put('k', 1)
     await claimOne(owner, 'mail')
+    const batch = await owner.batch({ name: 'b' }, [{ queue: 'items', payload: 1 }])
     await using holdfast = await open(ground.urlOf(reader), { readOnly: true })
     assert.equal((await holdfast.stats('mail')).running, 1)
-    assert.equal((await holdfast.jobs()).jobs.length, 2)
+    assert.equal((await holdfast.jobs({ queue: 'mail' })).jobs.length, 2)
+    assert.equal((await holdfast.batches()).batches.length, 1)
+    const seen = await holdfast.getBatch(batch.id)
+    assert.equal((await seen?.progress())?.waiting, 1)
+    for await (const item of seen?.items() ?? []) assert.equal(item.payload, 1)
+    assert.match((await holdfast.explain(id)).sentence, /running|runs/)
+    assert.deepEqual(
+      (await holdfast.doctor()).filter(({ severity }) => severity === 'wrong'),
+      [],
+    )
     assert.equal((await holdfast.job(id))?.payload, 'text')
     assert.equal((await holdfast.kv.get('k'))?.value, 1)
     await rejects(holdfast.queue('mail').enqueue(1), 'UNSUPPORTED')

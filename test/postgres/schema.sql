@@ -48,22 +48,6 @@ change (
   state text not null,
   ids uuid[] not null
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
-dead_job (
-  id uuid,
-  seq bigint,
-  past text,
-  attempt smallint,
-  worker text,
-  started_at bigint,
-  finished_at bigint,
-  ending text,
-  error text,
-  name text,
-  dedup_scope text,
-  dedup_key text,
-  gate text,
-  remarks text
-) type;
 dedup (
   queue integer not null,
   key text collate "C" not null,
@@ -138,7 +122,8 @@ ended_rest (
 flush (
   id uuid not null,
   at bigint not null,
-  answer text
+  answer text,
+  role text
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
 found_job (
   spot tid,
@@ -318,15 +303,6 @@ tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
-waiting_job (
-  id uuid,
-  attempts smallint,
-  was text,
-  gate text,
-  lane integer,
-  xid xid8,
-  ord bigint
-) type;
 watch_log (
   no bigint not null generated always as identity,
   era uuid not null,
@@ -428,12 +404,8 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile security definer
+function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
-  set search_path=pg_catalog, pg_temp;
-function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
-  set enable_seqscan=off
-  set jit=off
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
@@ -450,9 +422,8 @@ function batches_to_attend(p_nos integer[], p_changes integer) returns integer[]
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp;
-function both_sides(p_lanes integer[]) returns integer[] sql immutable;
+function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
+function call_ms(p_now bigint) returns bigint sql volatile;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -469,7 +440,17 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function check_bound(p_name text, p_value bigint, p_min bigint, p_max bigint) returns void plpgsql volatile;
+function check_definition(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile;
+function check_gates(p_gates text[]) returns void plpgsql volatile;
+function check_job(p_job jsonb) returns void plpgsql volatile;
+function check_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
+function check_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint) returns void plpgsql volatile;
+function check_places(p_names text[], p_priorities smallint[], p_batch integer) returns void plpgsql volatile;
+function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[]) returns void plpgsql volatile;
+function check_requests(p_requests jsonb) returns void plpgsql volatile;
+function check_texts(p_payloads text[], p_headers text[]) returns void plpgsql volatile;
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
@@ -492,20 +473,6 @@ function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function dead_items(p_no integer, p_after bigint, p_until bigint, p_max integer) returns SETOF holdfast.dead_job plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_sort=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
-function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text, p_max integer, p_lock boolean) returns SETOF holdfast.dead_job plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_sort=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
 function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
@@ -515,14 +482,12 @@ function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
-  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function drop_partition(p_now bigint) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp;
+function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile;
 function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(starts bigint, queues jsonb) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
@@ -576,12 +541,6 @@ function fold_batch(p_batch integer) returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -591,6 +550,7 @@ function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now b
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function has_length(p_array anyarray, p_lengths integer[]) returns boolean sql immutable;
 function heal(p_system_identifier text) returns void plpgsql volatile;
 function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.held_job plpgsql volatile
   set enable_seqscan=off
@@ -602,8 +562,11 @@ function is_exact(p_number numeric) returns boolean sql immutable
   set extra_float_digits=1
   set search_path=pg_catalog, pg_temp;
 function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
+function is_gate(p_gate text, p_queue integer) returns boolean sql immutable;
+function is_queue_name(p_name text) returns boolean sql immutable;
 function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
+function is_trusted() returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
@@ -624,7 +587,6 @@ function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes 
 function last_change() returns bigint sql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
-function lock_batches(p_nos integer[]) returns void plpgsql volatile;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;
@@ -655,8 +617,7 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
 function note(p_batches integer[], p_remarks text[], p_change integer) returns void plpgsql volatile;
 function now_ms(p_now bigint) returns bigint sql volatile;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
-function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp;
+function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch integer) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
@@ -696,29 +657,24 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT gates jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
+function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns TABLE(deleted bigint, gates jsonb, batches jsonb) plpgsql volatile
   set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function queues_of(p_lanes integer[]) returns integer[] sql stable;
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
-function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable security definer
-  set search_path=pg_catalog, pg_temp;
+function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable;
 function ready_by_gate(p_queue integer) returns TABLE(gate text, jobs bigint) plpgsql stable
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
-function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
+function remove_batch(p_no integer, p_with_items boolean, p_max integer) returns bigint plpgsql volatile
   set enable_seqscan=off
-  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
-  set jit=off
   set search_path=pg_catalog, pg_temp;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
@@ -728,8 +684,6 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set search_path=pg_catalog, pg_temp;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -748,16 +702,9 @@ function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function waiting_items(p_no integer, p_mark jsonb, p_max integer, OUT jobs jsonb, OUT mark jsonb) returns record plpgsql volatile
+function waiting_items(p_no integer, p_max integer) returns TABLE(id uuid, attempts smallint, was text, gate text) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  set search_path=pg_catalog, pg_temp;
-function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer, p_waits boolean) returns SETOF holdfast.waiting_job plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_sort=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
   set search_path=pg_catalog, pg_temp;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;

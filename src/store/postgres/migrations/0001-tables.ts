@@ -216,7 +216,8 @@ create index kv_expiry on holdfast.kv (expires_at) where expires_at is not null;
 create table holdfast.flush ( -- what has landed, so that a call whose answer was lost can be asked again
   id uuid primary key,
   at bigint not null,
-  answer text
+  answer text,
+  role text -- of the session that was answered; null: there is no answer
 );
 create index flush_at on holdfast.flush (at);
 

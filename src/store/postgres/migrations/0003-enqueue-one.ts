@@ -9,9 +9,12 @@ create function holdfast.enqueue_one(p_flush uuid, p_id uuid, p_lane int, p_epoc
 returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
-  v_now bigint := holdfast.now_ms(p_now);
+  v_now bigint := holdfast.call_ms(p_now);
   v_number bigint := nextval('holdfast.number');
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_one(p_flush, p_id, p_lane, p_max_attempts, p_payload, p_headers, p_timeout_ms);
+  end if;
   insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
   if not found then
     raise exception 'this job has landed before' using errcode = 'HF004';

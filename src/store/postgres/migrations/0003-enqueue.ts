@@ -10,6 +10,7 @@
 // open, replacing is refused there.
 
 import { numberOf } from './0001-tables.ts'
+import { checks } from './0003-checks.ts'
 import { enqueueOne } from './0003-enqueue-one.ts'
 
 /** Columns that tell whether a job is due, and stands at a gate. */
@@ -19,6 +20,7 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 const isDue = `${due} as is_due`
 
 export const enqueue = `
+${checks}
 -- Opens the lanes of plain jobs, or of the batch with this id; answers nothing where there is no such batch. A lane that another
 -- open transaction is about to open must be waited for. A hasty caller gives up (lock_not_available) and asks again later, so
 -- that it holds no connection meanwhile.
@@ -32,6 +34,11 @@ declare
 begin
   if p_hasty then
     perform set_config('lock_timeout', '20ms', true);
+  end if;
+  if not holdfast.is_trusted() then
+    perform holdfast.check_places(p_names, p_priorities, p_batch);
+    p_retain_done_ms := 86400000;
+    p_retain_dead_ms := 1209600000;
   end if;
   if p_batch is not null then -- its row is locked, so that no pause comes in between
     select b.no, b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_batch, v_open
@@ -73,7 +80,8 @@ begin
   select q.no, l.no into queue, lane
     from holdfast.queue q join holdfast.lane l on l.queue = q.no and l.priority = p_priority and l.batch = 0
    where q.name = p_name;
-  if not found and p_opened is not null and current_setting('transaction_isolation') <> 'read committed' then
+  if not found and p_opened is not null and current_setting('transaction_isolation') <> 'read committed'
+     and holdfast.is_trusted() then
     queue := (p_opened ->> 'queue')::int;
     lane := (p_opened ->> 'lane')::int;
   elsif not found then
@@ -85,7 +93,7 @@ end $holdfast$;
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
 create function holdfast.land(p_flush uuid, p_now bigint, p_answer text) returns void language plpgsql as $holdfast$
 begin
-  insert into holdfast.flush (id, at, answer) values (p_flush, p_now, p_answer) on conflict do nothing;
+  insert into holdfast.flush (id, at, answer, role) values (p_flush, p_now, p_answer, session_user) on conflict do nothing;
   if not found then
     raise exception 'this call has landed before' using errcode = 'HF004';
   end if;
@@ -108,7 +116,7 @@ create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[]
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
-  v_now bigint := holdfast.now_ms(p_now);
+  v_now bigint := holdfast.call_ms(p_now);
   v_lanes int;
   v_nos int[];
   v_queues int[];
@@ -118,6 +126,9 @@ declare
   v_all_held boolean;
   v_lists text;
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates);
+  end if;
   if p_flush is not null then -- as \`land\` does it; calling it would take a tenth of the time that 32 jobs take
     insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
     if not found then
@@ -428,6 +439,9 @@ declare
   v_code text;
   v_text text;
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_requests(p_requests);
+  end if;
   if p_hasty then
     perform set_config('lock_timeout', '20ms', true);
   end if;
@@ -439,7 +453,7 @@ begin
       join holdfast.job j on j.id = d.id and j.seq = d.seq
      where u.job ? 'replace' and j.ready_xid is not null
        and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
-  v_now := holdfast.now_ms(p_now);
+  v_now := holdfast.call_ms(p_now);
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, '$[*] ? (exists (@.given) || exists (@.idempotencyKey))') then
       v_answer := '[]';

@@ -194,10 +194,13 @@ declare
   v_queues int[];
   v_jobs bigint[];
 begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_gates(v_gates);
+  end if;
   perform set_config('synchronous_commit', 'off', true);
   perform pg_advisory_xact_lock(GATE_LOCKS, o.lock)
      from (select distinct hashtext(u.gate) as lock from unnest(v_gates) u(gate) order by 1 offset 0) o;
-  v_now := holdfast.now_ms(p_now);
+  v_now := holdfast.call_ms(p_now);
   with read as (
     delete from holdfast.knock_list l where l.no = any (p_lists) returning l.gates, l.gone, l.ords
   ),

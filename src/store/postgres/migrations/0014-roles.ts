@@ -1,6 +1,8 @@
 // What a role that may only enqueue needs and would otherwise do to tables itself: these run with the owner's rights
 // (`../roles.ts`). And who was granted what, so that a later migration grants it on what it adds.
 
+import { centuryMs } from './0003-checks.ts'
+
 export const roles = `
 create table holdfast.grantee (
   role text collate "C" primary key,
@@ -20,14 +22,21 @@ begin
   end loop;
 end $holdfast$;
 
+-- A producer defines a queue that nobody has defined, its limits included. What an owner or a worker has defined it leaves as it
+-- is, without an error: producers and workers of two releases may differ for a while.
 create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text,
   p_max_running int, p_max_starts int, p_window_ms bigint, p_key_max_running int, p_key_max_starts int,
   p_key_window_ms bigint, p_only_new boolean default false)
 returns void language plpgsql as $holdfast$
 declare
+  v_trusted boolean := holdfast.is_trusted();
   v_old record;
   v_no int;
 begin
+  if not v_trusted then
+    perform holdfast.check_definition(p_name, p_retain_done_ms, p_retain_dead_ms, p_on_dead, p_max_running, p_max_starts,
+      p_window_ms, p_key_max_running, p_key_max_starts, p_key_window_ms);
+  end if;
   if p_only_new and exists (select from holdfast.queue q where q.name = p_name and q.is_named) then
     return;
   end if;
@@ -46,6 +55,7 @@ begin
          is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead, excluded.max_running,
           excluded.max_starts, excluded.window_ms, excluded.key_max_running, excluded.key_max_starts,
           excluded.key_window_ms)
+     and (v_trusted or not q.is_named)
   returning q.no into v_no;
   if v_no is not null and (v_old.key_max_running, v_old.key_max_starts) is distinct from (p_key_max_running, p_key_max_starts)
   then -- there may be room for more
@@ -63,10 +73,32 @@ begin
   end if;
 end $holdfast$;
 
--- What was answered to a call that has landed.
+-- Bounds as the client has them (\`src/job/bounds.ts\`).
+create function holdfast.check_definition(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text,
+  p_max_running int, p_max_starts int, p_window_ms bigint, p_key_max_running int, p_key_max_starts int,
+  p_key_window_ms bigint) returns void language plpgsql as $holdfast$
+begin
+  if not holdfast.is_queue_name(p_name) or p_on_dead is not null and not holdfast.is_queue_name(p_on_dead) then
+    perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
+  end if;
+  if (p_max_starts is null) <> (p_window_ms is null) or (p_key_max_starts is null) <> (p_key_window_ms is null) then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: a rate has a count and a window.');
+  end if;
+  perform holdfast.check_bound('retain.done', p_retain_done_ms, 0, ${centuryMs}),
+          holdfast.check_bound('retain.dead', p_retain_dead_ms, 0, ${centuryMs}),
+          holdfast.check_bound('limit.concurrency', p_max_running, 1, 1000000),
+          holdfast.check_bound('limit.concurrency', p_key_max_running, 1, 1000000),
+          holdfast.check_bound('limit.rate.count', p_max_starts, 1, 100000),
+          holdfast.check_bound('limit.rate.count', p_key_max_starts, 1, 100000),
+          holdfast.check_bound('limit.rate.per', p_window_ms, 1, 604800000),
+          holdfast.check_bound('limit.rate.per', p_key_window_ms, 1, 604800000);
+end $holdfast$;
+
+-- What was answered to a call that has landed. A producer reads what was answered to its own role alone.
 create function holdfast.answer_of(p_flush uuid) returns text language plpgsql stable as $holdfast$
 begin
-  return (select f.answer from holdfast.flush f where f.id = p_flush);
+  return (select f.answer from holdfast.flush f
+           where f.id = p_flush and (f.role = session_user or holdfast.is_trusted()));
 end $holdfast$;
 
 -- How the newest jobs of these ids have ended; state null: it has not.

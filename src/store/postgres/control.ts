@@ -4,11 +4,11 @@
 // claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
 // is looked for once more.
 
-import { isRefused, type Refused } from '../../errors.ts'
+import { isRefused, type Refused, toError } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState, Limit, QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
-import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
+import { cannotCancel, cannotRequeue, notFound, onDeadCycle, requeueBlocked, requeueCancelled } from '../refusals.ts'
 import type {
   CancelAnswer,
   CancelRequest,
@@ -27,7 +27,12 @@ import { liveOrEnded, readReady } from './read.ts'
 export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<void> {
   for (const { name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit } of queues) {
     const values = [name, finite(retainDoneMs), finite(retainDeadMs), onDead, ...bounds(limit), ...bounds(keyLimit)]
-    await db.query('select holdfast.define_queue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', values)
+    try {
+      await db.query('select holdfast.define_queue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', values)
+    } catch (error) {
+      const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
+      throw code === 'HF008' ? toError(onDeadCycle(JSON.parse(String(detail)))) : error
+    }
   }
 }
 

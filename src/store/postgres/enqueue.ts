@@ -4,6 +4,7 @@
 
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isRefused, type Refused } from '../../errors.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch } from '../store.ts'
@@ -19,6 +20,8 @@ import type { Turnstile } from './turnstile.ts'
 /** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
 export interface Knocks extends Gates {
   readonly batches?: readonly number[]
+  /** Deaths that no `onDead` queue was told of, to be reported. */
+  readonly untold?: readonly UntoldDeath[]
 }
 
 export interface Desk {

@@ -2,6 +2,7 @@
 // again. Each part is bounded by `max`. Jobs that missed their start come first because they need lane locks, which are
 // taken before the locks of rows here as everywhere.
 
+import type { UntoldDeath } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
@@ -54,10 +55,11 @@ export class Sweeps {
       report,
       ready,
       batches: ended,
+      untold,
     } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))))
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
-    await this.#desk.attend({ batches: ended })
+    await this.#desk.attend({ batches: ended, untold })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
@@ -132,6 +134,7 @@ interface Swept {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
+  readonly untold: readonly UntoldDeath[]
 }
 
 async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (now: number) => number): Promise<Swept> {
@@ -149,8 +152,9 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
   const more = [...Object.values(counts), starts].some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  const { batches = [] } = clerk.knocks
-  return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady, batches }
+  const { batches = [], untold = [] } = clerk.knocks
+  const report = { ...counts, admitted: 0, lapsed, more, nextDueAt, now }
+  return { report, ready: clerk.becameReady, batches, untold }
 }
 
 interface Range {

@@ -27,7 +27,24 @@ returns void language plpgsql as $holdfast$
 declare
   v_old record;
   v_no int;
+  v_cycle text[];
 begin
+  -- Deaths must not be told in a circle. Two definitions that make one together see each other's row only where one of them
+  -- waits for the other to commit. So whichever changes where deaths are told takes this lock first, before any row.
+  if p_on_dead is not null
+     and not exists (select from holdfast.queue q where q.name = p_name and q.on_dead = p_on_dead) then
+    perform pg_advisory_xact_lock(SCHEMA_LOCKS, 2);
+    with recursive told (name, path) as (
+      select p_on_dead, array[p_name, p_on_dead]
+      union all
+      select q.on_dead, t.path || q.on_dead from told t join holdfast.queue q on q.name = t.name
+       where t.name <> p_name and q.on_dead is not null and q.on_dead <> all (t.path[2:])
+    )
+    select t.path into v_cycle from told t where t.name = p_name;
+    if found then
+      raise exception 'deaths would be told in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
+    end if;
+  end if;
   select q.key_max_running, q.key_max_starts into v_old from holdfast.queue q where q.name = p_name;
   insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead, max_running, max_starts,
     window_ms, key_max_running, key_max_starts, key_window_ms)

@@ -40,6 +40,13 @@ export interface HoldfastEvents {
   /** The attempt failed, and another comes at `runAt`. */
   'job.retrying': RunFacts & { readonly error: JobError; readonly ending: FailedEnding; readonly runAt: Date | null }
   'job.dead': RunFacts & { readonly error: JobError; readonly ending: FailedEnding | 'expired' }
+  /** A job died here, and no notice was made for the `onDead` queue; the error of the job says the same as `reason`. */
+  'notice.dropped': {
+    readonly id: string
+    readonly queue: string
+    readonly onDead: string
+    readonly reason: string
+  }
   'job.snoozed': RunFacts & { readonly runAt: Date | null }
   'job.released': RunFacts & { readonly reason: string }
   'job.cancelled': RunFacts

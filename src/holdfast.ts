@@ -180,6 +180,7 @@ export class Holdfast {
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },
+      onUntold: (death) => events.emit('notice.dropped', death),
       onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
     })
     this.#enqueues = new Enqueues({ store, events, waiters: this.#waiters, sweeper: this.#sweeper })

@@ -168,6 +168,15 @@ export const wording: Wording = {
     },
   },
 
+  'notice.dropped': {
+    level: 'warn',
+    say: ({ id, queue, onDead, reason }) => ({
+      message: `Queue ${onDead} is not told that job ${id} of queue ${queue} is dead: ${reason}`,
+      facts: { id, queue, onDead, reason },
+      kind: `dropped notices of queue ${queue}`,
+    }),
+  },
+
   'heartbeat.failed': {
     level: 'warn',
     say: ({ worker, jobs, error }) => ({

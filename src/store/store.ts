@@ -82,6 +82,7 @@
 
 import type { Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
+import type { UntoldDeath } from '../job/death.ts'
 import type {
   EffectSet,
   JobOutcome,
@@ -195,6 +196,8 @@ export interface Subscriber {
   onCancel?(ids: readonly string[] | null): void
   /** This store, in this process, has found a batch to be finished, and its completion has been told. */
   onFinished?(finished: FinishedBatch): void
+  /** This store, in this process, has ended a job as dead, and made no notice for its `onDead` queue. */
+  onUntold?(death: UntoldDeath): void
 }
 
 export interface FinishedBatch extends Completion {

@@ -3,9 +3,9 @@
 // left out of the comparison by `plain`; everything else must be equal.
 
 import { inspect, isDeepStrictEqual } from 'node:util'
-import { isRefused } from '../../src/errors.ts'
+import { isHoldfastError, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
-import type { EffectSet, JobError, JobRecord, Limit, NewJob } from '../../src/job/record.ts'
+import type { EffectSet, JobError, JobRecord, Limit, NewJob, QueueSettings } from '../../src/job/record.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
   AlterRequest,
@@ -100,7 +100,7 @@ export function toCall(move: Move, scene: Scene): Call {
       const { limit, keyLimit } = { limit: toLimit(move.limit), keyLimit: toLimit(move.keyLimit) }
       const settings = [{ name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit }]
       return call({
-        ...{ name: 'define', request: settings, ask: (store) => store.define(settings) },
+        ...{ name: 'define', request: settings, ask: (store) => defined(store, settings) },
         expect: (model) => model.define(settings),
       })
     }
@@ -602,6 +602,17 @@ function expectedVersion(
 
 const neverVersion = 2 ** 50
 
+/** What it was refused with: deaths would be told in a circle. */
+async function defined(store: Store, settings: readonly QueueSettings[]): Promise<Refused | undefined> {
+  try {
+    await store.define(settings)
+    return undefined
+  } catch (error) {
+    if (!isHoldfastError(error, 'INVALID_OPTION')) throw error
+    return refuse(error.code, error.message, error.facts)
+  }
+}
+
 // Comparison
 
 /** What the contract promises of an answer. */
@@ -636,7 +647,8 @@ function isNotice(value: unknown): value is DeathNotice {
 
 const worded = ['Overdue', 'EffectFailed']
 
-function plainError(error: JobError): unknown {
+function plainError({ untold, ...known }: JobError): unknown {
+  const error = { ...known, ...(untold !== undefined && { untold: true }) }
   return worded.includes(error.name ?? '') ? { name: error.name } : error
 }
 

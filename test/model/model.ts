@@ -21,7 +21,7 @@ import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
-import { defaults } from '../../src/job/bounds.ts'
+import { bounds, defaults } from '../../src/job/bounds.ts'
 import type {
   Costs,
   EffectSet,
@@ -226,14 +226,26 @@ export class Model {
     if (ms < 0) this.state.wasSetBack = true
   }
 
-  define(queues: readonly QueueSettings[]): void {
+  define(queues: readonly QueueSettings[]): Refused | undefined {
     for (const settings of queues) {
+      if (this.#tellsInCircle(settings)) return no('INVALID_OPTION')
       this.#mention(settings.name)
       if (!isDeepStrictEqual(this.#settingsOf(settings.name)?.keyLimit ?? null, settings.keyLimit)) {
         this.state.reviewed = [...this.state.reviewed.filter((name) => name !== settings.name), settings.name]
       }
       this.state.settings = [...this.state.settings.filter(({ name }) => name !== settings.name), settings]
     }
+    return undefined
+  }
+
+  #tellsInCircle({ name, onDead }: QueueSettings): boolean {
+    const seen = new Set<string>()
+    let told = onDead
+    while (told !== null && told !== name && !seen.has(told)) {
+      seen.add(told)
+      told = this.#settingsOf(told)?.onDead ?? null
+    }
+    return told === name
   }
 
   #settingsOf(queue: string): QueueSettings | undefined {
@@ -821,7 +833,13 @@ export class Model {
   #tell(queue: string, job: ModelJob, oracle: Oracle): void {
     const { id, attempts, error, payload } = job
     const diedAt = this.state.now
-    const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: JSON.parse(payload), diedAt }
+    const dead: unknown = JSON.parse(payload)
+    const depth = 1 + (typeof dead === 'object' && dead !== null && 'depth' in dead ? Number(dead.depth) : 0)
+    if (depth > bounds.noticeDepth) {
+      job.error = { ...(error as JobError), untold: 'too deep' }
+      return
+    }
+    const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: dead, diedAt, depth }
     this.#enqueueOne({
       ...{ id: oracle.noticeId(notice), idGiven: false, queue, payload: JSON.stringify(notice), headers: null },
       ...{ priority: defaults.priority, maxAttempts: defaults.attempts, timeoutMs: null, delayMs: 0, runAt: null },

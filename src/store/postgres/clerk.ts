@@ -3,7 +3,7 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
-import { deathNotice, effectError } from '../../job/death.ts'
+import { deathNotice, effectError, isUntold, type UntoldDeath, untoldError } from '../../job/death.ts'
 import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } from '../../job/record.ts'
 import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
@@ -37,6 +37,8 @@ export class Clerk {
   readonly #gates = new Set<string>()
   readonly #lists: number[] = []
   readonly #batches = new Set<number>()
+  /** By job: what is undone to a savepoint is written again, and counts as it is written last. */
+  readonly #untold = new Map<string, UntoldDeath>()
   #gathered: Landing[] = []
 
   constructor(tx: Transaction, lanes: Lanes, care: Care = together) {
@@ -47,7 +49,8 @@ export class Clerk {
 
   /** What is to be attended to once this has committed. */
   get knocks(): Knocks {
-    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches] }
+    const untold = [...this.#untold.values()]
+    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches], untold }
   }
 
   /** A job of this gate and batch has come, gone or moved. */
@@ -152,7 +155,8 @@ export class Clerk {
     for (const { job } of landings) this.touch(job)
     this.#wakeForRoom(landings)
     const waiting = landings.filter(({ verdict }) => waits(verdict))
-    const ended = landings.filter(({ verdict }) => !waits(verdict))
+    const notices = new Map(landings.map((landing) => [landing, this.#noticeOf(landing)]))
+    const ended = landings.filter(({ verdict }) => !waits(verdict)).map((landing) => this.#withUntold(landing))
     if (waiting.length > 0) {
       const json = JSON.stringify(waiting.map((landing) => this.#waitingJson(landing)))
       await this.#tx.query('select holdfast.wait_again($1::jsonb, $2)', [json, now])
@@ -162,7 +166,7 @@ export class Clerk {
     }
     await this.#writeKv(landings.flatMap(({ effects }) => effects))
     const follow = landings.flatMap((landing) => [
-      ...this.#noticeOf(landing),
+      ...(notices.get(landing) ?? []),
       ...landing.effects.flatMap((set) => set.enqueue),
     ])
     this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
@@ -192,11 +196,21 @@ export class Clerk {
   }
 
   #noticeOf({ job, verdict }: Landing): NewJob[] {
+    this.#untold.delete(job.id)
     if (verdict.to !== 'dead' || job.onDead === null) return []
     const { id, queue, onDead: told, payload } = job
     const { attempts, error } = verdict
     const death = { id, queue, attempts, error, diedAt: this.#tx.now, told, payload: payload ?? 'null' }
-    return [deathNotice(death, newId())]
+    const notice = deathNotice(death, newId())
+    if (!isUntold(notice)) return [notice]
+    this.#untold.set(id, notice)
+    return []
+  }
+
+  #withUntold(landing: Landing): Landing {
+    const untold = this.#untold.get(landing.job.id)
+    if (untold === undefined) return landing
+    return { ...landing, verdict: { ...landing.verdict, error: untoldError(landing.verdict.error, untold) } }
   }
 
   async #writeKv(sets: readonly EffectSet[]): Promise<void> {

@@ -1,7 +1,9 @@
 // What the store keeps of a queue's definition.
 
+import { toError } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
+import { onDeadCycle } from '../refusals.ts'
 import type { Value } from './call.ts'
 import type { Database } from './database.ts'
 import type { Desk } from './enqueue.ts'
@@ -9,7 +11,7 @@ import type { Desk } from './enqueue.ts'
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
 export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<void> {
   for (const settings of queues) {
-    await db.query(defineQueue, definitionOf(settings))
+    await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
     if (settings.limit !== null) await awaitClaims(db, settings.name)
   }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
@@ -22,6 +24,12 @@ export async function awaitClaims(db: Database, queue: string): Promise<void> {
     const [row] = await db.query('select holdfast.await_claims($1, $2)', [queue, after])
     after = row?.[0] == null ? null : Number(row[0])
   }
+}
+
+/** Deaths would be told in a circle: says which. */
+export function throwRefused(error: unknown): never {
+  const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
+  throw code === 'HF008' ? toError(onDeadCycle(JSON.parse(String(detail)))) : error
 }
 
 /** For a caller's transaction: a queue that is defined already stays as it is. */

@@ -4,14 +4,15 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
-import { isRefused, type Refused } from '../../errors.ts'
+import { isHoldfastError, isRefused, type Refused } from '../../errors.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
 import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch, UnstoredDefinition } from '../store.ts'
 import type { Row, Value } from './call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
 import type { Database, Transaction } from './database.ts'
-import { defineIfNew } from './define.ts'
+import { defineIfNew, throwRefused } from './define.ts'
 import { isCollision } from './failures.ts'
 import type { Gates } from './gates.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
@@ -20,6 +21,8 @@ import type { Turnstile } from './turnstile.ts'
 /** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
 export interface Knocks extends Gates {
   readonly batches?: readonly number[]
+  /** Deaths that no `onDead` queue was told of, to be reported. */
+  readonly untold?: readonly UntoldDeath[]
 }
 
 export interface Desk {
@@ -232,8 +235,12 @@ const soonMs = 100
 async function isDoneSoon(action: Promise<unknown>): Promise<boolean> {
   const done = action.then(
     () => true,
-    () => false, // the caller's own connection does it, or meets the same failure
+    (error) => {
+      if (isHoldfastError(error) && error.code !== 'STORE_UNAVAILABLE') throw error // a refusal; nothing was sent to the caller's
+      return false // the caller's own connection does it, or meets the same failure
+    },
   )
+  done.catch(() => undefined) // it may be refused when nothing waits for it any more
   const stop = new AbortController()
   const late = sleep(soonMs, false, { signal: stop.signal }).catch(() => false)
   try {
@@ -271,7 +278,7 @@ export async function enqueueIn(
   const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
   if (definition && !(await isDoneSoon(definition.stored))) {
     const { text, values } = defineIfNew(definition.settings)
-    await run(text, [...values])
+    await run(text, [...values]).then(undefined, throwRefused)
   }
   const enqueueBy = async (opens: boolean) => {
     const jobs = request.jobs.map((job) =>

@@ -214,7 +214,8 @@ class PostgresStore implements Store {
    * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
    * whoever knocked has been answered.
    */
-  async #attend({ gates, lists, batches = [] }: Knocks): Promise<void> {
+  async #attend({ gates, lists, batches = [], untold = [] }: Knocks): Promise<void> {
+    for (const death of untold) this.#wakes.untold(death)
     try {
       this.#desk.announce(await attendGates(this.#db, { gates, lists }))
       if (batches.length > 0) await attendBatches(this.#desk, batches)

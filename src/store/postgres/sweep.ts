@@ -8,6 +8,7 @@
 // Effects that came with a cancel may hold statements that the server refuses to commit (`alone.ts`). Then each rescue is a
 // transaction of its own, so that one bad statement keeps no other job from coming back, and the rest follows without rescues.
 
+import type { UntoldDeath } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
@@ -60,11 +61,11 @@ export class Sweeps {
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
-    const { report, ready, batches: ended } = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
+    const { report, ready, batches: ended, untold } = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
-    await this.#desk.attend({ batches: ended })
+    await this.#desk.attend({ batches: ended, untold })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
@@ -90,6 +91,7 @@ export class Sweeps {
       report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
       ready: sumOf([rescued.ready, swept.ready]),
       batches: rescued.batches,
+      untold: rescued.untold,
     }
   }
 
@@ -120,6 +122,7 @@ export class Sweeps {
       lapsed: rescues.flatMap(({ lapsed }) => lapsed),
       ready: sumOf(rescues.map(({ ready }) => ready)),
       batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
+      untold: rescues.flatMap(({ untold }) => untold),
     }
   }
 
@@ -199,6 +202,7 @@ interface Swept {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
+  readonly untold: readonly UntoldDeath[]
 }
 
 /** Where to begin, at this time. */
@@ -214,6 +218,7 @@ interface Rescued {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
+  readonly untold: readonly UntoldDeath[]
 }
 
 async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
@@ -225,7 +230,8 @@ async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range
   const lapsed: LapsedHold[] = []
   for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
   await clerk.write()
-  return { lapsed, ready: clerk.becameReady, batches: clerk.knocks.batches ?? [] }
+  const { batches = [], untold = [] } = clerk.knocks
+  return { lapsed, ready: clerk.becameReady, batches, untold }
 }
 
 interface SweptRest {

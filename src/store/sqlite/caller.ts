@@ -5,7 +5,7 @@
 
 import { statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
-import { HoldfastError } from '../../errors.ts'
+import { HoldfastError, isRefused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type { EnqueueAnswer, EnqueueRequest } from '../store.ts'
 import { Connection } from './connection.ts'
@@ -27,7 +27,8 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings }: CallerEnque
     // for others as long as the caller's connection says only for one that has not.
     connection.run('update holdfast_meta set next = next')
     const tx = new Transaction(connection, now)
-    if (settings !== null && !isDefined(tx, settings)) define(tx, settings)
+    const defined = settings === null || isDefined(tx, settings) || define(tx, settings)
+    if (isRefused(defined)) return defined
     const answer = enqueue(tx, { jobs })
     tx.finish()
     return answer

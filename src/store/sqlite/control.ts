@@ -1,8 +1,9 @@
 // What people do to jobs and queues from outside: define, pause, cancel, requeue.
 
+import type { Refused } from '../../errors.ts'
 import type { EffectSet, Limit, QueueSettings } from '../../job/record.ts'
 import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
-import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
+import { cannotCancel, cannotRequeue, notFound, onDeadCycle, requeueBlocked, requeueCancelled } from '../refusals.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { isTaken, takeDedup } from './enqueue.ts'
 import {
@@ -22,7 +23,9 @@ import type { QueueRow } from './queue.ts'
 import { applyEffects } from './settle.ts'
 import type { Transaction } from './transaction.ts'
 
-export function define(tx: Transaction, settings: QueueSettings): true {
+export function define(tx: Transaction, settings: QueueSettings): true | Refused {
+  const cycle = cycleOf(tx, settings)
+  if (cycle !== null) return onDeadCycle(cycle)
   const queue = tx.queue(settings.name)
   const asked = columnsOf(settings)
   const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
@@ -50,6 +53,17 @@ export function define(tx: Transaction, settings: QueueSettings): true {
     queue.no,
   )
   return true
+}
+
+/** From this queue along those that are told of deaths back to it, were it defined so; null: the way ends. */
+function cycleOf(tx: Transaction, { name, onDead }: QueueSettings): string[] | null {
+  const path = [name]
+  for (let told = onDead; told !== null; told = tx.findQueue(told)?.on_dead ?? null) {
+    path.push(told)
+    if (told === name) return path
+    if (path.indexOf(told) < path.length - 1) return null // a cycle that this queue only leads to
+  }
+  return null
 }
 
 /** Nothing would change. */

@@ -15,6 +15,7 @@
 
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { FinishedBatch, HoldName, SweepRequest } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
@@ -85,9 +86,10 @@ export interface News {
   /** Running jobs that are asked to be cancelled; null: some. */
   readonly cancels: readonly string[] | null
   readonly finished: readonly FinishedBatch[]
+  readonly untold: readonly UntoldDeath[]
 }
 
-export const noNews: News = { ready: [], cancels: [], finished: [] }
+export const noNews: News = { ready: [], cancels: [], finished: [], untold: [] }
 
 /** Answers to a group that has committed, and its news. */
 export type Deliver = (replies: readonly Reply[], news: News) => void
@@ -169,18 +171,20 @@ export class Engine {
     const ready: (readonly [string, number])[] = []
     const cancels: string[] = []
     const finished: FinishedBatch[] = []
+    const untold: UntoldDeath[] = []
     const answers = items.map((item) => {
       try {
         const alone = this.#alone(isDurable, { no, verb, items: [item] })
         ready.push(...alone.news.ready)
         cancels.push(...(alone.news.cancels ?? []))
         finished.push(...alone.news.finished)
+        untold.push(...alone.news.untold)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], { ready, cancels, finished })
+    deliver([{ no, verb, answers }], { ready, cancels, finished, untold })
   }
 
   /**
@@ -255,8 +259,8 @@ function settledUp<T>(tx: Transaction, verb: VerbName, answer: T): T {
   return answer
 }
 
-function newsOf({ becameReady, cancelsRequested, finished }: Transaction): News {
-  return { ready: [...becameReady], cancels: cancelsRequested, finished }
+function newsOf({ becameReady, cancelsRequested, finished, untold }: Transaction): News {
+  return { ready: [...becameReady], cancels: cancelsRequested, finished, untold }
 }
 
 function sqlFaultOf(error: unknown): SqlFault | null {

@@ -84,11 +84,12 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const subscribers = new Set<Subscriber>()
-    const onNews: OnNews = ({ ready, cancels, finished }) => {
+    const onNews: OnNews = ({ ready, cancels, finished, untold }) => {
       for (const subscriber of subscribers) {
         for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
         if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
         for (const batch of finished) subscriber.onFinished?.(batch)
+        for (const death of untold) subscriber.onUntold?.(death)
       }
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)

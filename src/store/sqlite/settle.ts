@@ -3,7 +3,7 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
-import { deathNotice, effectError } from '../../job/death.ts'
+import { deathNotice, effectError, isUntold, untoldError } from '../../job/death.ts'
 import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
@@ -113,8 +113,8 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, remark
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
   dropLease(tx, queue, held)
-  const { to: state, attempts, ending, error } = verdict
-  if (state === 'dead') tellOfDeath(tx, queue, held, attempts, error)
+  const { to: state, attempts, ending } = verdict
+  const error = state === 'dead' ? tellOfDeath(tx, queue, held, attempts, verdict.error) : verdict.error
   end(tx, queue, held, {
     state,
     attempts,
@@ -165,10 +165,23 @@ export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
   return effects.enqueue.map((job) => enqueueJob(tx, job))
 }
 
-function tellOfDeath(tx: Transaction, queue: QueueRow, job: JobRow, attempts: number, error: JobError | null): void {
-  if (queue.on_dead === null) return
+/** Answers the error to record. Where there is no notice, it says why. */
+function tellOfDeath(
+  tx: Transaction,
+  queue: QueueRow,
+  job: JobRow,
+  attempts: number,
+  error: JobError | null,
+): JobError | null {
+  if (queue.on_dead === null) return error
   const payload =
     tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
   const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, told: queue.on_dead, payload }
-  enqueueJob(tx, deathNotice(death, newId()))
+  const notice = deathNotice(death, newId())
+  if (isUntold(notice)) {
+    tx.untold.push(notice)
+    return untoldError(error, notice)
+  }
+  enqueueJob(tx, notice) // it has neither an id, a key nor a limit that could refuse it
+  return error
 }

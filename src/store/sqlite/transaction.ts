@@ -12,6 +12,7 @@
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { EndState, JobState, Remarks } from '../../job/record.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
@@ -61,6 +62,8 @@ export class Transaction {
   readonly batches: Batches
   /** Batches that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
+  /** Deaths that this transaction tells no `onDead` queue of. */
+  readonly untold: UntoldDeath[] = []
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
@@ -234,6 +237,7 @@ export class Transaction {
     const becameReady = [...this.becameReady]
     const told = this.#told.length
     const finished = this.finished.length
+    const untold = this.untold.length
     const cancels = this.cancelsRequested.length
     const { admitted } = this.keys
     try {
@@ -252,6 +256,7 @@ export class Transaction {
       this.becameReady.clear()
       this.#told.length = told
       this.finished.length = finished
+      this.untold.length = untold
       this.cancelsRequested.length = cancels
       this.keys.forget(admitted)
       this.batches.forget()

@@ -32,6 +32,7 @@ declare
   v_trusted boolean := holdfast.is_trusted();
   v_old record;
   v_no int;
+  v_cycle text[];
 begin
   if not v_trusted then
     perform holdfast.check_definition(p_name, p_retain_done_ms, p_retain_dead_ms, p_on_dead, p_max_running, p_max_starts,
@@ -39,6 +40,25 @@ begin
   end if;
   if p_only_new and exists (select from holdfast.queue q where q.name = p_name and q.is_named) then
     return;
+  end if;
+  -- Deaths must not be told in a circle. Two definitions that make one together see each other's row only where one of them
+  -- waits for the other to commit. So whichever changes where deaths are told takes this lock first, before any row. A
+  -- caller's transaction takes none, because it may stay open: a circle that is missed here is bounded by its depth.
+  if p_on_dead is not null
+     and not exists (select from holdfast.queue q where q.name = p_name and q.on_dead = p_on_dead) then
+    if not p_only_new then
+      perform pg_advisory_xact_lock(SCHEMA_LOCKS, 2);
+    end if;
+    with recursive told (name, path) as (
+      select p_on_dead, array[p_name, p_on_dead]
+      union all
+      select q.on_dead, t.path || q.on_dead from told t join holdfast.queue q on q.name = t.name
+       where t.name <> p_name and q.on_dead is not null and q.on_dead <> all (t.path[2:])
+    )
+    select t.path into v_cycle from told t where t.name = p_name;
+    if found then
+      raise exception 'deaths would be told in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
+    end if;
   end if;
   select q.key_max_running, q.key_max_starts into v_old from holdfast.queue q where q.name = p_name;
   insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead, max_running, max_starts,

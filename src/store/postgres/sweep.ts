@@ -86,7 +86,10 @@ export class Sweeps {
     const overdue = late?.overdue ?? 0
     const counts = { rescued: rescued.lapsed.length, promoted: swept.promoted, overdue, pruned: swept.pruned }
     const more = [...Object.values(counts), swept.starts].some((count) => count >= max)
-    const nextDueAt = late ? late.nextDueAt : swept.nextDueAt
+    const dueAt = late ? late.nextDueAt : swept.nextDueAt
+    // Where a lane or a row was locked, its jobs are still due: the next sweep gives whatever has the lock some time.
+    const isLeft = swept.isOverdue && overdue === 0 && dueAt !== null && dueAt <= now
+    const nextDueAt = isLeft ? now + laneMaxMs : dueAt
     return {
       report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
       ready: sumOf([rescued.ready, swept.ready]),

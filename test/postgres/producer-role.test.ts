@@ -216,7 +216,7 @@ describe('a producer', () => {
       ...[{ gates: [`${queue}:${'x'.repeat(513)}`, null] }, { gates: [`${queue}:k`] }].map(plain),
       ...[{ lane: lane + 1 }, { epoch: uuid() }, { epoch: 'x' }, { epoch: null }, { limitKey: 1 }].map(job),
       ...[{ epoch: uuid() }, { epoch: null }].map(one),
-      ...[{ epochs: [uuid()] }, { epochs: null }, { known: null }].map(plain),
+      ...[{ epochs: [uuid()] }, { epochs: null }, { lanes: [lane, lane], known: null }].map(plain),
       ...[{ name: 'a b' }, { name: null }, { name: 1 }, { priority: 10 }, { priority: null }, { id: null }].map(named),
       ...[{ lane: lane + 1 }, { opened: { queue: 1 }, payload: 'no JSON' }, { limitKey: 'x'.repeat(513) }].map(named),
       ...[{ payload: 'no JSON' }, { payload: 1 }, { payload: null }, { headers: '[]' }, { headers: {} }].map(job),

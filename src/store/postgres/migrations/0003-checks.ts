@@ -151,8 +151,8 @@ declare
   v_lane int := holdfast.number_option(p_job, 'lane', 1, v_int_max);
 begin
   if coalesce(p_job ->> 'id' !~* v_uuid, true) or holdfast.number_option(p_job, 'maxAttempts', 1, 10000) is null
-     or case when v_lane is null then holdfast.number_option(p_job, 'priority', 0, 9) is null
-             else coalesce(p_job ->> 'epoch' !~* v_uuid, true) end then
+     or (v_lane is null and holdfast.number_option(p_job, 'priority', 0, 9) is null)
+     or (v_lane is not null and coalesce(p_job ->> 'epoch' !~* v_uuid, true)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a job has an id, attempts, and a lane with its epoch or a priority.');
   end if;
   if v_lane is null and not holdfast.is_queue_name(p_job ->> 'name') then

@@ -1,7 +1,7 @@
 // Sweep: what nobody holds, in transactions that do not wait for the disk; one that is lost in a crash is simply done again.
 // Each part is bounded by `max`.
 //
-// Jobs that missed their start come last, in a transaction of their own, because that one needs lane locks: no claim of those
+// Jobs that missed their start are cancelled in a transaction of their own, because that one needs lane locks: no claim of those
 // lanes waits while a rescue waits for a row, or runs the effects that came with a cancel. Where a lane is not to be had soon,
 // its jobs are left to the next sweep.
 //
@@ -80,36 +80,36 @@ export class Sweeps {
   }
 
   async #sweepJobs(max: number, from: From): Promise<Swept> {
-    const { rescued, swept } = await this.#rescueAndSweep(max, from)
-    const { now } = swept
-    const late = swept.isOverdue ? await this.#cancelOverdue(max, from) : null
-    const overdue = late?.overdue ?? 0
-    const counts = { rescued: rescued.lapsed.length, promoted: swept.promoted, overdue, pruned: swept.pruned }
-    const more = [...Object.values(counts), swept.starts].some((count) => count >= max)
-    const dueAt = late ? late.nextDueAt : swept.nextDueAt
+    const first = await this.#rescueFirst(max, from)
+    const { rescued } = first
+    const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
+    const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
+    const { promoted, pruned, starts, now } = rest
+    const counts = { rescued: rescued.lapsed.length, promoted, overdue, pruned }
+    const more = [...Object.values(counts), starts].some((count) => count >= max)
     // Where a lane or a row was locked, its jobs are still due: the next sweep gives whatever has the lock some time.
-    const isLeft = swept.isOverdue && overdue === 0 && dueAt !== null && dueAt <= now
-    const nextDueAt = isLeft ? now + laneMaxMs : dueAt
+    const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
+    const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
     return {
       report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
-      ready: sumOf([rescued.ready, swept.ready]),
+      ready: sumOf([rescued.ready, rest.ready]),
       batches: rescued.batches,
       untold: rescued.untold,
     }
   }
 
-  /** In one transaction, if the server commits it. */
-  async #rescueAndSweep(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly swept: SweptRest }> {
+  /** All in one transaction, unless jobs have missed their start (`rest` is null) or the server refuses to commit it. */
+  async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
     try {
       return await this.#inOne(async (tx) => {
         const rescued = await rescueExpired(tx, this.#desk.lanes, { max, from }, together)
-        return { rescued, swept: await sweepRest(tx, { max, from }) }
+        const [row] = await tx.query(selectOverdue, [tx.now])
+        return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
       })
     } catch (error) {
       if (!(error instanceof CommitRefused)) throw error
+      return { rescued: await this.#rescueAlone(max, from), rest: null }
     }
-    const rescued = await this.#rescueAlone(max, from)
-    return { rescued, swept: await this.#inOne((tx) => sweepRest(tx, { max, from })) }
   }
 
   async #rescueAlone(max: number, from: From): Promise<Rescued> {
@@ -129,24 +129,20 @@ export class Sweeps {
     }
   }
 
-  /** Null: some lane was not to be had. */
-  async #cancelOverdue(
-    max: number,
-    from: From,
-  ): Promise<{ readonly overdue: number; readonly nextDueAt: number | null } | null> {
+  /** Answers how many were cancelled: none, where some lane was not to be had. */
+  async #cancelOverdue(max: number): Promise<number> {
     try {
       return await this.#db.transactLightly(
         async (tx) => {
           await tx.query(`select set_config('lock_timeout', $1, true)`, [`${laneMaxMs}ms`])
-          const now = await tx.readClock()
-          const overdue = await cancelOverdue(tx, max)
-          return { overdue, nextDueAt: (await nextDue(tx, from(now))).nextDueAt }
+          await tx.readClock()
+          return await cancelOverdue(tx, max)
         },
         { isHasty: true },
       )
     } catch (error) {
       if (!isCollision(error)) throw error
-      return null
+      return 0
     }
   }
 
@@ -255,16 +251,16 @@ async function sweepRest(tx: Transaction, { max, from: fromOf }: Range): Promise
   const promoted = await promoteDue(tx, ready, { max, from })
   const starts = await endWindows(tx, ready, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
-  return { promoted, starts, pruned: Number(pruned?.[0]), ready, now, ...(await nextDue(tx, from)) }
+  const [due] = await tx.query(`select holdfast.next_due($1, $2), (${selectOverdue.replace('$1', '$3')})`, [
+    from,
+    from === 0 ? farOff : now + horizonMs,
+    now,
+  ])
+  const nextDueAt = due?.[0] == null ? null : Number(due[0])
+  return { promoted, starts, pruned: Number(pruned?.[0]), ready, nextDueAt, isOverdue: due?.[1] === 't', now }
 }
 
-async function nextDue(tx: Transaction, from: number) {
-  const [due] = await tx.query(
-    'select holdfast.next_due($1, $2), exists (select from holdfast.overdue where start_before <= $3)',
-    [from, from === 0 ? farOff : tx.now + horizonMs, tx.now],
-  )
-  return { nextDueAt: due?.[0] == null ? null : Number(due[0]), isOverdue: due?.[1] === 't' }
-}
+const selectOverdue = 'select exists (select from holdfast.overdue where start_before <= $1)'
 
 interface Stretch {
   readonly max: number

@@ -2,6 +2,7 @@
 import { describe } from 'node:test'
 import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
+import { batchKeyTests } from './batch-keys.ts'
 import { batchRaceTests } from './batch-races.ts'
 import { batchSteeringTests } from './batch-steering.ts'
 import { batchTests } from './batches.ts'
@@ -80,7 +81,16 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
-  ...[limitTests, rateLimitTests, limitLoadTests, batchTests, batchSteeringTests, batchRaceTests, inboxTests],
+  ...[
+    limitTests,
+    rateLimitTests,
+    limitLoadTests,
+    batchTests,
+    batchSteeringTests,
+    batchKeyTests,
+    batchRaceTests,
+    inboxTests,
+  ],
   ...[explainTests],
 ]
 

@@ -39,6 +39,11 @@ batch_tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+batch_wait (
+  batch integer not null,
+  gate text collate "C" not null,
+  ord bigint not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 change (
   no bigint not null generated always as identity,
   xid xid8 not null,
@@ -196,7 +201,9 @@ job (
   past text,
   woken boolean not null default false,
   is_held boolean not null default false,
+  is_item boolean not null default false,
   gate text collate "C",
+  line_ord bigint,
   headers text,
   payload text not null
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
@@ -327,6 +334,7 @@ sequence watched_until start 0 increment 1;
 holdfast.batch batch_id_key UNIQUE (id);
 holdfast.batch batch_key_key UNIQUE (key);
 holdfast.batch batch_pkey PRIMARY KEY (no);
+holdfast.batch_wait batch_wait_pkey PRIMARY KEY (batch, gate);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
@@ -353,6 +361,7 @@ CREATE INDEX batch_note_xid ON holdfast.batch_note USING btree (batch, xid);
 CREATE INDEX batch_tally_sum ON holdfast.batch_tally USING btree (batch, xid) WHERE (low IS NOT NULL);
 CREATE INDEX batch_tally_xid ON holdfast.batch_tally USING btree (batch, xid);
 CREATE INDEX batch_unfinished ON holdfast.batch USING btree (no) WHERE ((finished_at IS NULL) OR (retry_until IS NOT NULL) OR is_deleted);
+CREATE INDEX batch_wait_ord ON holdfast.batch_wait USING btree (batch, ord);
 CREATE INDEX change_xid ON holdfast.change USING btree (xid);
 CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
 CREATE INDEX ended_batch ON ONLY holdfast.ended USING btree (batch, seq) WHERE (batch IS NOT NULL);
@@ -364,7 +373,8 @@ CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
 CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
 CREATE INDEX flush_at ON holdfast.flush USING btree (at);
 CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
-CREATE INDEX job_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE is_held;
+CREATE INDEX job_item_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), lane, ord) WITH (deduplicate_items=off) WHERE (is_held AND is_item);
+CREATE INDEX job_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE (is_held AND (NOT is_item));
 CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord) WITH (deduplicate_items=off);
 CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
 CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
@@ -384,6 +394,7 @@ CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
 CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
 CREATE UNIQUE INDEX batch_key_key ON holdfast.batch USING btree (key);
 CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
+CREATE UNIQUE INDEX batch_wait_pkey ON holdfast.batch_wait USING btree (batch, gate);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
@@ -407,6 +418,12 @@ CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function admission_room(p_no integer) returns bigint plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
 function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
@@ -416,7 +433,7 @@ function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(na
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
-function batches_to_attend(p_nos integer[], p_changes integer) returns integer[] plpgsql stable
+function batches_to_attend(p_nos integer[], p_changes integer, OUT attend integer[], OUT admit integer[]) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -569,6 +586,12 @@ function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stabl
 function is_trusted() returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
+function item_lanes(p_gate text) returns TABLE(lane integer) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
@@ -624,6 +647,12 @@ function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bi
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function pick(p_gates text[], p_places bigint[], p_froms bigint[], p_batches integer[]) returns TABLE(gate text, batch integer, spot tid, ord bigint, turn bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -683,6 +712,12 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function return_slots(p_no integer, p_max integer, p_now bigint, OUT gates text[], OUT moved integer) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
@@ -691,6 +726,12 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function take_waits(p_no integer, p_max integer) returns text[] plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;

@@ -69,9 +69,14 @@
 //    ends or waits for a time again; one that is released or rescued is the first of its line. A start counts when it is
 //    claimed, and whoever is admitted has its start reserved: so over no stretch of `windowMs` more than `count` start.
 //    A limit that is raised lets jobs in at the next sweep; one that is lowered takes nothing back from who has room.
+//    An item of a batch is admitted only when its batch can start it: when the batch is neither paused nor cancelled, and its
+//    concurrency leaves room beside the items that run or are ready. Other jobs of the key pass it until then. Where its key
+//    has room, the item is admitted once its batch gets room. Admission keeps the order of a line among jobs that can start.
+//    A queue that is paused or full keeps jobs admitted: all jobs of a key are of one queue, so none could pass them.
 //
 // 13. A batch is a set of jobs, its items. Its counts change in the transactions that change its items. Items of a batch that is
-//    paused or cancelled are not claimed: once `steerBatch` has answered, no more of them start. What a cancel or a retry
+//    paused or cancelled are not claimed: once `steerBatch` has answered, no more of them start, and items that have not
+//    started have no room in their limit keys any more. What a cancel or a retry
 //    of what failed must do to many items is done in chunks, by whoever asked or by a sweep, and the batch is not finished
 //    before. Whether it is finished is decided after the transaction that ended an item, alone: by the settlement before it
 //    answers or, if that dies in between, by a sweep.

@@ -2,6 +2,7 @@
 import { describe } from 'node:test'
 import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
+import { batchKeyTests } from './batch-keys.ts'
 import { batchRaceTests } from './batch-races.ts'
 import { batchSteeringTests } from './batch-steering.ts'
 import { batchTests } from './batches.ts'
@@ -83,6 +84,17 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
   ...[limitTests, rateLimitTests, limitLoadTests, batchTests, batchSteeringTests, batchRaceTests, inboxTests],
   ...[explainTests, foreignStateTests],
+  ...[
+    limitTests,
+    rateLimitTests,
+    limitLoadTests,
+    batchTests,
+    batchSteeringTests,
+    batchKeyTests,
+    batchRaceTests,
+    inboxTests,
+  ],
+  ...[explainTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

@@ -27,6 +27,8 @@ export async function steerBatch(desk: Desk, request: SteerRequest): Promise<Bat
   const steered = await desk.db.transact((tx) => tx.attempt(() => new Helm(tx, no).steer(request)))
   if (isRefused(steered)) return steered
   await doChores(desk, no)
+  if (request.as === 'pause') await returnSlots(desk, no)
+  if (request.as === 'resume') await admitItems(desk, no)
   if (request.as === 'resume' || request.as === 'retryFailed') desk.announce(await queuesOf(desk, no))
   const [batch] = await readNos(desk.db, [no])
   return batch?.record ?? steered
@@ -231,11 +233,40 @@ function removeStep({ db }: Desk, no: number, after: string): Promise<RemoveStep
   })
 }
 
+/** Gates that are knocked at together for a batch that has room. */
+const waitsMax = 200
+
+/**
+ * A batch that has room lets in items that wait for nothing else, until it has none or no gate is left. A gate that comes
+ * again is left to the sweep.
+ */
+async function admitItems(desk: Desk, no: number): Promise<void> {
+  const seen = new Set<string>()
+  for (;;) {
+    const [row] = await desk.db.query('select to_json(holdfast.take_waits($1, $2))::text', [no, waitsMax])
+    const gates = JSON.parse(row?.[0] ?? '[]') as string[]
+    if (gates.every((gate) => seen.has(gate))) return
+    for (const gate of gates) seen.add(gate)
+    await desk.attend({ gates })
+  }
+}
+
+/** Items of a paused batch that have not started give back their room, step by step. */
+async function returnSlots(desk: Desk, no: number): Promise<void> {
+  for (let moved = stepMax; moved === stepMax; ) {
+    const text = 'select to_json(r.gates)::text, r.moved from holdfast.return_slots($1, $2, $3) r'
+    const [row] = await desk.db.query(text, [no, stepMax, desk.db.now])
+    moved = Number(row?.[1])
+    await desk.attend({ gates: JSON.parse(row?.[0] ?? '[]') })
+  }
+}
+
 /** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
 export async function attendBatches(desk: Desk, nos: readonly number[]): Promise<void> {
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
-  const [row] = await patiently(() => desk.db.hot('select holdfast.batches_to_attend($1, $2)', asked))
+  const [row] = await patiently(() => desk.db.hot('select * from holdfast.batches_to_attend($1, $2)', asked))
+  for (const no of parseList(row?.[1] as string).map(Number)) await admitItems(desk, no)
   for (const batch of await readNos(desk.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
     if (isFinished(batch) || givesUp(batch)) await decide(desk, batch)
@@ -333,5 +364,7 @@ async function attendBehind(desk: Desk, from: number): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
   const nos = (await desk.db.query(text, [from])).map(([no]) => Number(no))
   await attendBatches(desk, nos)
+  const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
+  for (const [no] of await desk.db.query(paused, [list(nos)])) await returnSlots(desk, Number(no))
   return nos.length < looksMax ? null : (nos.at(-1) ?? null)
 }

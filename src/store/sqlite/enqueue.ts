@@ -106,7 +106,7 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): v
   const runAt = dueAt(tx, job)
   const isReady = runAt <= tx.now
   const key = job.limitKey === null ? null : tx.keys.row(queue, job.limitKey)
-  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key)
+  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key, batch)
   const { dedup, idempotency } = job
   tx.bare.run(
     `insert into holdfast_job
@@ -136,7 +136,7 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): v
     listScheduled(tx, queue, runAt, seq, batch)
     tx.tell(queue, 'scheduled', job.id)
   } else if (isHeld) {
-    tx.keys.standNew(queue, key, { seq, batch })
+    tx.keys.standNew(queue, key, { seq, batch, priority: job.priority })
     tx.tell(queue, 'held', job.id)
     tx.keys.admit(queue, key)
   } else {

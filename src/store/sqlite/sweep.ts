@@ -23,11 +23,13 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
   const hasMoreHeld = admitDue(tx, max)
+  const hasWaiting = tx.batches.resumeWaiting()
   const hasChores = goOnWithChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
   wakeRated(tx)
-  const more = hasMoreHeld || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
+  const more =
+    hasMoreHeld || hasWaiting || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
   tx.settleUp()
   const admitted = tx.keys.admitted - before
   tx.keys.flush()

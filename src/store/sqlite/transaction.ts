@@ -267,13 +267,20 @@ export class Transaction {
 
   /** Does what follows from the requests so far: lets in who has room now, and ends batches that nothing is left of. */
   settleUp(): void {
-    this.keys.admitAll()
+    this.#admit()
     conclude(this)
+    this.#admit()
+  }
+
+  /** Where a key has room, then where a batch has. */
+  #admit(): void {
+    this.keys.admitAll()
+    this.batches.admitWaiting()
   }
 
   #flush(): void {
+    this.keys.flush() // which may tell batches of lines that wait for them
     this.batches.flush()
-    this.keys.flush()
   }
 
   /** Writes what is owed; the last thing before commit. */
@@ -314,8 +321,8 @@ export class Transaction {
   #writeNewHeld({ from, to }: Range): void {
     this.#newHeld = null
     this.bare.run(
-      `insert into holdfast_held (queue, key, priority, ord, seq)
-       select queue, limit_key, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 1`,
+      `insert into holdfast_held (queue, key, batch, priority, ord, seq)
+       select queue, limit_key, batch, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 1`,
       from,
       to,
     )

@@ -97,7 +97,9 @@ create table holdfast.job (
   past text, -- JSON: attempts that have ended
   woken boolean not null default false, -- while it ran
   is_held boolean not null default false,
+  is_item boolean not null default false, -- of a batch; only said of those with a gate
   gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key
+  line_ord bigint, -- of an item that was let in: its place in the line, should it go back there
   headers text,
   payload text not null
 );
@@ -105,7 +107,8 @@ create unique index job_id on holdfast.job (id) with (fillfactor = 50);
 create index job_place on holdfast.job (lane, ready_xid, ord) with (deduplicate_items = off);
 create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
 create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
-create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held;
+create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held and not is_item;
+create index job_item_line on holdfast.job (${numberOf('gate')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
@@ -286,6 +289,14 @@ create table holdfast.batch (
 create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
 create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
 
+create table holdfast.batch_wait ( -- gates where items of a batch wait for nothing but their batch
+  batch int not null,
+  gate text collate "C" not null,
+  ord bigint not null, -- the place of the first of them, as it was seen
+  primary key (batch, gate)
+);
+create index batch_wait_ord on holdfast.batch_wait (batch, ord);
+
 create table holdfast.batch_tally (
   batch int not null,
   xid xid8 not null,
@@ -330,6 +341,8 @@ alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_v
 alter table holdfast.knock_list set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_wait set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.batch_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);

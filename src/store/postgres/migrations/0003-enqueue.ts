@@ -121,6 +121,7 @@ declare
   v_nos int[];
   v_queues int[];
   v_priorities smallint[];
+  v_items boolean[];
   v_key_most int[];
   v_numbers bigint[];
   v_all_held boolean;
@@ -171,21 +172,22 @@ begin
     end if;
     return null;
   end if;
-  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(q.key_max_running)
-    into v_nos, v_queues, v_priorities, v_key_most
+  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(l.batch > 0), array_agg(q.key_max_running)
+    into v_nos, v_queues, v_priorities, v_items, v_key_most
     from unnest(p_known, p_epochs) k(no, epoch)
     join holdfast.lane l on l.no = k.no and l.epoch = k.epoch join holdfast.queue q on q.no = l.queue;
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.miss_lane();
   end if;
   v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids))); -- nobody's between them
-  insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
+  insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
     headers, payload)
   select u.number, case when u.due_at <= v_now and u.gate is not null
                           then holdfast.line_place(v_priorities[array_position(v_nos, u.lane)], false, u.number)
                         else u.number end,
          case when u.due_at <= v_now and u.gate is null then pg_current_xact_id() end,
-         u.due_at <= v_now and u.gate is not null, greatest(u.due_at, v_now), v_now, u.id, u.lane,
+         u.due_at <= v_now and u.gate is not null, coalesce(v_items[array_position(v_nos, u.lane)], false),
+         greatest(u.due_at, v_now), v_now, u.id, u.lane,
          coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.gate, u.headers, u.payload
     from (select j.number, j.id, coalesce(j.lane, p_lanes[1]) as lane, j.max_attempts, j.payload, j.headers, j.timeout_ms, j.gate,
                  coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at
@@ -266,19 +268,21 @@ declare
   v_gate text;
   v_state text;
   v_priority int;
+  v_is_item boolean;
   v_ord bigint := v_seq;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
   v_gates text[];
 begin
   if p_job ? 'lane' then -- as the client remembers it
-    select l.queue, l.no, l.priority into v_queue, v_lane, v_priority
+    select l.queue, l.no, l.priority, l.batch > 0 into v_queue, v_lane, v_priority, v_is_item
       from holdfast.lane l where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid;
     if not found then
       perform holdfast.miss_lane();
     end if;
   else
     v_priority := (p_job ->> 'priority')::smallint;
+    v_is_item := false;
     select o.queue, o.lane into v_queue, v_lane from holdfast.place_of(p_job ->> 'name', v_priority::smallint, p_job -> 'opened') o;
   end if;
   v_gate := v_queue || ':' || (p_job ->> 'limitKey');
@@ -330,9 +334,9 @@ begin
   if v_state = 'held' then
     v_ord := holdfast.line_place(v_priority, false, v_seq);
   end if;
-  insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
+  insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
     start_before, dedup_key, dedup_scope, idempotency_key, gate, headers, payload)
-  values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held',
+  values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held', coalesce(v_is_item, false),
     greatest(v_due_at, p_now), p_now, v_id, v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint,
     v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_gate, p_job ->> 'headers', p_job ->> 'payload')
   on conflict (id) do nothing;
@@ -378,7 +382,7 @@ begin
   end if;
   update holdfast.job j
      set run_at = greatest(p_run_at, p_now), ready_xid = case v_state when 'ready' then pg_current_xact_id() end,
-         is_held = v_state = 'held', ord = v_ord, lane = p_lane, gate = p_gate
+         is_held = v_state = 'held', is_item = v_lane.batch > 0, ord = v_ord, lane = p_lane, gate = p_gate
    where j.id = p_id;
   update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
   insert into holdfast.tally (xid, queue, ready, held, scheduled)

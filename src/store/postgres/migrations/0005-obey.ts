@@ -343,10 +343,10 @@ begin
       if v_ended.gate is not null then
         v_ord := holdfast.line_place(v_ended.priority, false, v_ord);
       end if;
-      insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
+      insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
         dedup_key, dedup_scope, idempotency_key, past, gate, headers, payload)
       values (v_ended.seq, v_ord, case when v_ended.gate is null then pg_current_xact_id() end, v_ended.gate is not null,
-        p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
+        v_batch is not null, p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
         v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.gate, v_ended.headers, v_ended.payload)
       on conflict (id) do nothing;
       if found then

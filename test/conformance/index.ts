@@ -82,8 +82,6 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
-  ...[limitTests, rateLimitTests, limitLoadTests, batchTests, batchSteeringTests, batchRaceTests, inboxTests],
-  ...[explainTests, foreignStateTests],
   ...[
     limitTests,
     rateLimitTests,
@@ -94,7 +92,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
     batchRaceTests,
     inboxTests,
   ],
-  ...[explainTests],
+  ...[explainTests, foreignStateTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

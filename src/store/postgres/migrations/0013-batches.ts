@@ -216,7 +216,7 @@ begin
        select k.ctid as spot, l.queue, l.priority from holdfast.job k
         where k.lane = u.lane and k.ready_xid is not null and k.gate is not null
           and holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq)
-        limit p_max for update of k) j
+        limit p_max for update of k skip locked) j -- no row is waited for under the lock of a lane (0007-alter)
      limit p_max
   ),
   returned as (

@@ -53,6 +53,22 @@ change (
   state text not null,
   ids uuid[] not null
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
+dead_job (
+  id uuid,
+  seq bigint,
+  past text,
+  attempt smallint,
+  worker text,
+  started_at bigint,
+  finished_at bigint,
+  ending text,
+  error text,
+  name text,
+  dedup_scope text,
+  dedup_key text,
+  gate text,
+  remarks text
+) type;
 dedup (
   queue integer not null,
   key text collate "C" not null,
@@ -233,7 +249,8 @@ lane (
   queue integer not null,
   priority smallint not null,
   batch integer not null default 0,
-  is_open boolean not null default true
+  is_open boolean not null default true,
+  epoch uuid not null default gen_random_uuid()
 );
 lane_cursor (
   lane integer not null,
@@ -310,6 +327,15 @@ tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+waiting_job (
+  id uuid,
+  attempts smallint,
+  was text,
+  gate text,
+  lane integer,
+  xid xid8,
+  ord bigint
+) type;
 watch_log (
   no bigint not null generated always as identity,
   era uuid not null,
@@ -415,13 +441,17 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile
+function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function admission_room(p_no integer) returns bigint plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
+  set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
@@ -432,6 +462,9 @@ function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(na
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
+  set enable_seqscan=off
+  set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
 function batches_to_attend(p_nos integer[], p_changes integer, OUT attend integer[], OUT admit integer[]) returns record plpgsql volatile
   set enable_seqscan=off
@@ -439,7 +472,8 @@ function batches_to_attend(p_nos integer[], p_changes integer, OUT attend intege
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
+function begin_items(p_id uuid) returns TABLE(no integer, submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
+function both_sides(p_lanes integer[]) returns integer[] sql immutable;
 function call_ms(p_now bigint) returns bigint sql volatile;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
@@ -464,14 +498,14 @@ function check_job(p_job jsonb) returns void plpgsql volatile;
 function check_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
 function check_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint) returns void plpgsql volatile;
-function check_places(p_names text[], p_priorities smallint[], p_batch integer) returns void plpgsql volatile;
+function check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void plpgsql volatile;
 function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[]) returns void plpgsql volatile;
 function check_requests(p_requests jsonb) returns void plpgsql volatile;
 function check_texts(p_payloads text[], p_headers text[]) returns void plpgsql volatile;
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
-function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, is_plain boolean) plpgsql volatile
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -480,18 +514,32 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean) plpgsql volatile;
-function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, is_plain boolean) plpgsql volatile
+function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid) plpgsql volatile;
+function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function dead_items(p_no integer, p_after bigint, p_until bigint, p_max integer) returns SETOF holdfast.dead_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text, p_max integer, p_lock boolean) returns SETOF holdfast.dead_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile security definer
+function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint, p_only_new boolean) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -499,6 +547,7 @@ function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -513,17 +562,19 @@ function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) 
   set search_path=pg_catalog, pg_temp;
 function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text) returns void plpgsql volatile security definer
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_news text) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
@@ -556,6 +607,12 @@ function fold() returns void plpgsql volatile
 function fold_batch(p_batch integer) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
@@ -606,10 +663,16 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set search_path=pg_catalog, pg_temp;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
-function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
+function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
-function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
+function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
+function lock_batches(p_nos integer[]) returns void plpgsql volatile;
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, gate text, state text) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;
@@ -643,7 +706,7 @@ function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint)
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch integer) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_hasty boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
@@ -656,6 +719,7 @@ function pick(p_gates text[], p_places bigint[], p_froms bigint[], p_batches int
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function place_of(p_name text, p_priority smallint, p_opened jsonb, OUT queue integer, OUT lane integer) returns record plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -686,12 +750,14 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns TABLE(deleted bigint, gates jsonb, batches jsonb) plpgsql volatile
+function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT gates jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function queues_of(p_lanes integer[]) returns integer[] sql stable;
+function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) returns record sql stable;
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable;
@@ -701,9 +767,11 @@ function ready_by_gate(p_queue integer) returns TABLE(gate text, jobs bigint) pl
   set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
-function remove_batch(p_no integer, p_with_items boolean, p_max integer) returns bigint plpgsql volatile
+function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
@@ -711,7 +779,7 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function return_slots(p_no integer, p_max integer, p_now bigint, OUT gates text[], OUT moved integer) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -719,6 +787,8 @@ function return_slots(p_no integer, p_max integer, p_now bigint, OUT gates text[
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -743,9 +813,16 @@ function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function waiting_items(p_no integer, p_max integer) returns TABLE(id uuid, attempts smallint, was text, gate text) plpgsql volatile
+function waiting_items(p_no integer, p_mark jsonb, p_max integer, OUT jobs jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer, p_waits boolean) returns SETOF holdfast.waiting_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;

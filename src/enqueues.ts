@@ -3,10 +3,12 @@
 
 import { adapterHint } from './adapters/recognise.ts'
 import { type AnyDefinition, defineQueue } from './definition.ts'
+import type { Definitions } from './definitions.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import type { Events } from './events.ts'
 import { Group } from './group.ts'
-import type { NewJob } from './job/record.ts'
+import type { NewJob, QueueSettings } from './job/record.ts'
+import { settingsText } from './job/stored-definition.ts'
 import type { EnqueueAnswer, Enqueued, EnqueueRequest, ItemsAnswer, ItemsRequest, Store } from './store/store.ts'
 import type { Sweeper } from './sweep/sweeper.ts'
 import type { Waiters } from './waiters.ts'
@@ -18,18 +20,16 @@ export interface EnqueuesDesk {
   readonly events: Events
   readonly waiters: Waiters
   readonly sweeper: Sweeper
-}
-
-interface Defined {
-  readonly settings: AnyDefinition['settings']
-  readonly text: string
-  readonly stored: Promise<void>
+  readonly definitions: Definitions
 }
 
 export class Enqueues {
   readonly #desk: EnqueuesDesk
   readonly #group: Group<EnqueueRequest, EnqueueAnswer>
-  readonly #defined = new Map<string, Defined>()
+  /** By what it says: each definition is defined once by this process, whatever others define later. */
+  readonly #defined = new Map<string, Promise<void>>()
+  /** The same by the definition itself, which saves the text. */
+  readonly #known = new WeakMap<QueueSettings, Promise<void>>()
 
   constructor(desk: EnqueuesDesk) {
     this.#desk = desk
@@ -79,13 +79,31 @@ export class Enqueues {
   /** Makes sure that the store knows what this definition asks of it, once per definition. */
   define({ settings }: AnyDefinition): Promise<void> | undefined {
     if (settings === null) return undefined
-    const known = this.#defined.get(settings.name)
-    if (known?.settings === settings) return known.stored
-    const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
-    const stored = known?.text === text ? known.stored : this.#desk.store.define([settings])
-    this.#defined.set(settings.name, { settings, text, stored })
-    stored.catch(() => this.#defined.delete(settings.name))
+    const known = this.#known.get(settings)
+    if (known) return known
+    const text = settingsText(settings)
+    const stored = this.#defined.get(text) ?? this.#store(settings)
+    this.#defined.set(text, stored)
+    this.#known.set(settings, stored)
+    stored.catch(() => {
+      this.#defined.delete(text)
+      this.#known.delete(settings)
+    })
     return stored
+  }
+
+  async #store(settings: QueueSettings): Promise<void> {
+    const { store, events, definitions } = this.#desk
+    const [defined] = await store.define([settings])
+    definitions.forget(settings.name)
+    if (defined === undefined || defined.versionBefore === defined.version || defined.versionBefore === 0) return
+    const { queue, versionBefore: from, version: to, changes } = defined
+    events.emit('queue.redefined', { queue, from, to, changes })
+  }
+
+  /** What is still to be defined; null where this process has done so outside of callers' transactions. */
+  #undefinedOf(settings: QueueSettings | null): QueueSettings | null {
+    return settings === null || this.#defined.has(settingsText(settings)) ? null : settings
   }
 
   #enqueueIn(
@@ -109,7 +127,7 @@ export class Enqueues {
       )
     }
     const store = this.#desk.store as Required<Store>
-    return isAtOnce ? store.enqueueAtOnce(tx, request, settings) : store.enqueueIn(tx, request)
+    return isAtOnce ? store.enqueueAtOnce(tx, request, this.#undefinedOf(settings)) : store.enqueueIn(tx, request)
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */

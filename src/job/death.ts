@@ -1,7 +1,6 @@
 // What follows from a death, and from an effect that could not be applied.
 
 import type { Refused } from '../errors.ts'
-import { defaults } from './bounds.ts'
 import type { JobError, NewJob } from './record.ts'
 import type { DeathNotice } from './transition.ts'
 
@@ -12,7 +11,7 @@ export interface Death extends Omit<DeathNotice, 'payload'> {
   readonly payload: string
 }
 
-/** The job that tells an `onDead` queue of a death, with default options. */
+/** The job that tells an `onDead` queue of a death, with the defaults of its queue. */
 export function deathNotice({ told, payload, ...notice }: Death, id: string): NewJob {
   return {
     id,
@@ -20,15 +19,14 @@ export function deathNotice({ told, payload, ...notice }: Death, id: string): Ne
     queue: told,
     payload: `${JSON.stringify(notice).slice(0, -1)},"payload":${isJson(payload) ? payload : JSON.stringify(payload)}}`,
     headers: null,
-    priority: defaults.priority,
-    maxAttempts: defaults.attempts,
+    priority: null,
+    maxAttempts: null,
     timeoutMs: null,
     delayMs: 0,
     runAt: null,
     startBefore: null,
     dedup: null,
     idempotency: null,
-    limitKey: null,
   }
 }
 

@@ -131,13 +131,13 @@ function isNewJob(value: unknown): boolean {
     isString(job.payload) &&
     (job.headers === null || isString(job.headers)) &&
     typeof job.idGiven === 'boolean' &&
-    isWithin(job.priority, bounds.priorityMax) &&
-    isWithin(job.maxAttempts, bounds.attemptsMax) &&
+    (job.priority === null || isWithin(job.priority, bounds.priorityMax)) &&
+    (job.maxAttempts === null || isWithin(job.maxAttempts, bounds.attemptsMax)) &&
     isWithin(job.delayMs) &&
     [job.timeoutMs, job.runAt, job.startBefore].every(isCountOrNull) &&
     (job.dedup === null || isDedup(job.dedup)) &&
     (job.idempotency === null || isIdempotency(job.idempotency)) &&
-    (job.limitKey === null || isString(job.limitKey))
+    (job.limitKey == null || isString(job.limitKey))
   )
 }
 

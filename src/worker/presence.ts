@@ -5,6 +5,7 @@
 import { hostname } from 'node:os'
 import type { Timers } from '../clock.ts'
 import { newId } from '../id.ts'
+import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
 
@@ -19,10 +20,14 @@ export interface WorkerInfo {
   /** Null: every queue there is. */
   readonly queues: readonly string[] | null
   readonly concurrency: number
+  /** A digest of the definition of each queue that it serves by one. */
+  readonly definitions: Readonly<Record<string, string>>
   readonly host: string
   readonly pid: number
   readonly since: Date
 }
+
+type Said = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
 
 export interface PresenceDesk {
   readonly timers: Timers
@@ -33,12 +38,12 @@ export interface PresenceDesk {
 export class Presence {
   readonly #desk: PresenceDesk
   readonly #key = `${presencePrefix}${newId()}` // two workers may have been given the same name
-  readonly #says: Pick<WorkerInfo, 'name' | 'queues' | 'concurrency'>
+  readonly #says: Said
   #since: number | null = null
   #callOff: (() => void) | null = null
   #writing: Promise<unknown> = Promise.resolve()
 
-  constructor(desk: PresenceDesk, says: Pick<WorkerInfo, 'name' | 'queues' | 'concurrency'>) {
+  constructor(desk: PresenceDesk, says: Said) {
     this.#desk = desk
     this.#says = says
   }
@@ -69,7 +74,7 @@ export function readPresence({ value }: KvEntry): WorkerInfo | null {
     const { name, queues, host } = info
     const isWhole = typeof name === 'string' && typeof host === 'string' && Number.isFinite(since)
     if (!isWhole || !(queues === null || Array.isArray(queues))) return null
-    return { ...info, since: new Date(since) }
+    return { ...info, definitions: isPlainObject(info.definitions) ? info.definitions : {}, since: new Date(since) }
   } catch {
     return null
   }

@@ -6,6 +6,7 @@ import { inspect, isDeepStrictEqual } from 'node:util'
 import { isRefused } from '../../src/errors.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
 import type { EffectSet, JobError, JobRecord, Limit, NewJob } from '../../src/job/record.ts'
+import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
   AlterRequest,
@@ -92,13 +93,16 @@ interface Question<Answer, Expected> {
   agrees?(expected: Expected, answer: Answer, model: Model, busy?: ReadonlySet<string>): boolean
 }
 
+const { limit: _limit, keyLimit: _keyLimit, key: _key, ...behaviour } = undefinedQueue
+
 export function toCall(move: Move, scene: Scene): Call {
   switch (move.do) {
     case 'define': {
       const { queue: name, retainDoneMs, retainDeadMs } = move
       const onDead = move.onDead === name ? null : move.onDead
       const { limit, keyLimit } = { limit: toLimit(move.limit), keyLimit: toLimit(move.keyLimit) }
-      const settings = [{ name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit }]
+      const limits = { limit, keyLimit, key: null }
+      const settings = [{ name, ...behaviour, retainDoneMs, retainDeadMs, onDead, limits }]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => store.define(settings) },
         expect: (model) => model.define(settings),

@@ -276,6 +276,13 @@ queue (
   retain_done_ms bigint,
   retain_dead_ms bigint,
   on_dead text,
+  definition jsonb,
+  version integer not null default 0,
+  attempts smallint not null default 5,
+  priority smallint not null default 5,
+  key_path text,
+  key_by_code boolean not null default false,
+  limit_override jsonb,
   paused_at bigint,
   paused_by text,
   max_running integer,
@@ -403,7 +410,7 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint) returns text plpgsql volatile security definer
+function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_versions integer[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
@@ -423,6 +430,7 @@ function batches_to_attend(p_nos integer[], p_changes integer) returns integer[]
   set search_path=pg_catalog, pg_temp;
 function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function bury(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -463,7 +471,7 @@ function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile security definer
+function define_queue(p_name text, p_definition jsonb, p_states_limits boolean) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -491,12 +499,12 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text) returns void plpgsql volatile security definer
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_version integer) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_news text) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_news text, p_versions integer[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
@@ -509,6 +517,8 @@ function expired(p_max integer, p_now bigint, p_from bigint, p_clock bigint) ret
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function fill_in(p_job jsonb, p_no integer, p_batch integer) returns jsonb plpgsql volatile;
+function find_gate(p_queue holdfast.queue, p_payload text, OUT gate text, OUT is_known boolean) returns record plpgsql volatile;
 function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -531,6 +541,7 @@ function fold_batch(p_batch integer) returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function gate_option(p_queue holdfast.queue, p_payload text, p_options jsonb) returns text plpgsql volatile;
 function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -571,6 +582,7 @@ function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql vo
   set search_path=pg_catalog, pg_temp;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
+function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
@@ -582,6 +594,7 @@ function make_partitions(p_now bigint) returns integer plpgsql volatile security
   set search_path=pg_catalog, pg_temp;
 function may_revive(p_no integer, p_dry_run boolean, p_now bigint) returns boolean plpgsql volatile;
 function miss_lane() returns void plpgsql volatile;
+function miss_version(p_lanes integer[]) returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -607,13 +620,14 @@ function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p
   set search_path=pg_catalog, pg_temp;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch integer) returns TABLE(name text, priority smallint, queue integer, lane integer) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch integer) returns TABLE(name text, priority smallint, queue integer, lane integer, is_default boolean, version integer, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -671,10 +685,12 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function require_key(p_path text) returns void plpgsql volatile;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function set_limits(p_no integer) returns void plpgsql volatile;
 function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_remarks text[], p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

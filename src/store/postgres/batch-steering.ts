@@ -6,12 +6,12 @@ import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../job/batch.ts'
 import { batchNotFound, cannotSteer, Refusal } from '../refusals.ts'
-import type { SteerRequest } from '../store.ts'
+import type { SteerRequest, UndeliverableJob } from '../store.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 import { list, parseList } from './columns.ts'
 import { deadColumns, revive } from './control.ts'
 import type { Database, Transaction } from './database.ts'
-import { addCarefully, countReady, type Desk, type Knocks } from './enqueue.ts'
+import { addAnyway, countReady, type Desk, type Knocks } from './enqueue.ts'
 import { patiently } from './failures.ts'
 
 /** Items that are touched in one transaction. */
@@ -239,6 +239,7 @@ function fold(db: Database, no: number): Promise<unknown> {
 async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
   const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
   let knocks: Knocks = {}
+  let buried: readonly UndeliverableJob[] = []
   const outcome = await desk.lanes.withLanes(async () => {
     if (told) await desk.lanes.open([told])
     return desk.db.transact(async (tx) => {
@@ -252,9 +253,12 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
       await new Helm(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
-        // One that is refused (its key was used for something else) tells nobody, and the batch is finished all the same.
-        const added = await tx.attempt(() => addCarefully(tx, desk.lanes, [job]))
-        if (!isRefused(added)) knocks = { gates: added.gates }
+        // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+        const added = await tx.attempt(() => addAnyway(tx, desk.lanes, [job], 'onComplete'))
+        if (!isRefused(added)) {
+          knocks = { gates: added.gates }
+          buried = added.buried
+        }
       }
       return 'finished'
     })
@@ -262,6 +266,7 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
   if (outcome === 'gave up') await doChores(desk, no)
   if (outcome !== 'finished') return
   desk.finished({ ...completionOf(seen), name: seen.name })
+  for (const job of buried) desk.undeliverable(job)
   if (told) {
     desk.announce(countReady([told]))
     await desk.attend(knocks)

@@ -8,9 +8,9 @@ import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } 
 import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
-import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
+import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import type { Transaction } from './database.ts'
-import { addCarefully, addPlain, isPlain, type Knocks } from './enqueue.ts'
+import { addCarefully, addPlain, areKeysKnown, bury, isPlain, type Knocks } from './enqueue.ts'
 import { isDiskFull } from './failures.ts'
 import type { HeldJob } from './held.ts'
 import type { Lanes } from './lanes.ts'
@@ -29,6 +29,8 @@ interface Landing {
 /** Settles jobs of one transaction: gathers what cannot fail and writes it as sets. */
 export class Clerk {
   readonly becameReady = new Map<string, number>()
+  /** Notices that cannot run, to be told of once this has committed. */
+  readonly undeliverable: UndeliverableJob[] = []
   readonly #tx: Transaction
   readonly #lanes: Lanes
   readonly #taken = new Set<string>()
@@ -66,7 +68,8 @@ export class Clerk {
     const result = resultOf(settlement)
     const remarks = remarksOf(settlement)
     const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(job, verdict)]
-    if (effects.every(cannotFail)) return await this.#gather({ job, verdict, result, effects, remarks })
+    if (effects.every((set) => this.#cannotFail(set)))
+      return await this.#gather({ job, verdict, result, effects, remarks })
     await this.write()
     const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, remarks }))
     if (!isRefused(answer)) return answer
@@ -79,7 +82,7 @@ export class Clerk {
   async rescue(job: HeldJob): Promise<LapsedHold> {
     const verdict = expired(core(job), job.worker)
     const effects = requestedEffects(job, verdict)
-    if (effects.every(cannotFail)) await this.#gather({ job, verdict, result: null, effects })
+    if (effects.every((set) => this.#cannotFail(set))) await this.#gather({ job, verdict, result: null, effects })
     else await this.#landAnyway(job, verdict, null)
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
     return { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
@@ -142,10 +145,14 @@ export class Clerk {
       await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
     }
     await this.#writeKv(landings.flatMap(({ effects }) => effects))
+    const notices = new Map(landings.map((landing) => [landing, this.#noticeOf(landing)]))
+    const isKnown = (notice: NewJob) => areKeysKnown(this.#lanes, [notice])
     const follow = landings.flatMap((landing) => [
-      ...this.#noticeOf(landing),
+      ...(notices.get(landing)?.filter(isKnown) ?? []),
       ...landing.effects.flatMap((set) => set.enqueue),
     ])
+    const unknown = [...notices.values()].flat().filter((notice) => !isKnown(notice))
+    this.undeliverable.push(...(await bury(this.#tx, this.#lanes, unknown, 'onDead')))
     this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
     this.#wakeFor(follow)
   }
@@ -203,6 +210,11 @@ export class Clerk {
     }
   }
 
+  /** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */
+  #cannotFail({ sql, enqueue }: EffectSet): boolean {
+    return sql.length === 0 && isPlain({ jobs: enqueue }) && areKeysKnown(this.#lanes, enqueue)
+  }
+
   wake(queue: string, count: number): void {
     this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + count)
   }
@@ -210,11 +222,6 @@ export class Clerk {
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
-}
-
-/** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */
-function cannotFail({ sql, enqueue }: EffectSet): boolean {
-  return sql.length === 0 && isPlain({ jobs: enqueue })
 }
 
 function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): Landed {

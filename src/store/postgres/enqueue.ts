@@ -5,8 +5,9 @@
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isRefused, type Refused } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
-import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch } from '../store.ts'
+import { encodeError } from '../../job/stored.ts'
+import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest, FinishedBatch, UndeliverableJob } from '../store.ts'
 import type { BatchNames } from './batch-names.ts'
 import type { Row, Value } from './call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
@@ -35,6 +36,8 @@ export interface Desk {
   attend(knocks: Knocks): Promise<void>
   /** Tells that a batch was found to be finished here. */
   finished(batch: FinishedBatch): void
+  /** Tells that a job was enqueued here that cannot run. */
+  undeliverable(job: UndeliverableJob): void
   /** Tells that somebody asked to cancel these jobs, which run. */
   announceCancels(ids: readonly string[]): void
 }
@@ -52,16 +55,17 @@ async function enqueueOpened(
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
   const alone = onlyJobOf(requests)
   const lane = alone && desk.lanes.knownOf(alone)
-  if (alone && lane) return [[await enqueueOne(desk, alone, lane)]]
+  if (alone && lane && desk.lanes.keyOf(alone) === null) return [[await enqueueOne(desk, alone, lane)]]
   await desk.lanes.open(requests.flatMap(({ jobs }) => jobs))
-  if (requests.every(isPlain)) return enqueuePlain(desk, requests)
+  const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(desk.lanes, request.jobs)
+  if (requests.every(goesPlainly)) return enqueuePlain(desk, requests)
   try {
     return await enqueueTogether(desk, requests, { isHasty: true })
   } catch (error) {
     if (!isCollision(error)) throw error
   }
   // Somebody would have to wait for a stranger's transaction over a key. Those that need no key go on at once.
-  const plain = requests.filter(isPlain)
+  const plain = requests.filter(goesPlainly)
   const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(desk, plain)) : [])
   return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
 }
@@ -79,7 +83,12 @@ function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswe
   return desk.patient.pass(() => desk.lanes.withLanes(alone))
 }
 
-/** Nothing about these jobs has to be looked up. */
+/** Their queues' definitions, as they are known here, say which limit keys these jobs have. */
+export function areKeysKnown(lanes: Lanes, jobs: readonly NewJob[]): boolean {
+  return jobs.every((job) => lanes.keyOf(job) !== undefined)
+}
+
+/** Nothing about these jobs has to be looked up, but for their limit keys. */
 export function isPlain({ jobs }: EnqueueRequest): boolean {
   return jobs.every((job) => !job.idGiven && job.dedup === null && job.idempotency === null && job.startBefore === null)
 }
@@ -88,43 +97,48 @@ export function isPlain({ jobs }: EnqueueRequest): boolean {
 function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
   const [request] = requests
   const job = requests.length === 1 && request?.jobs.length === 1 ? request.jobs[0] : undefined
-  const isAlone = job !== undefined && job.delayMs === 0 && job.runAt === null && job.limitKey === null
+  const isAlone = job !== undefined && job.delayMs === 0 && job.runAt === null && job.limitKey == null
   return isAlone && isPlain(request as EnqueueRequest) ? job : null
 }
 
 async function enqueueOne(desk: Desk, job: NewJob, { lane }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
   const news = desk.newsOf(ready)
-  const { id, maxAttempts, payload, headers, timeoutMs } = job
-  const values = [id, lane, maxAttempts, payload, headers, timeoutMs, desk.db.now, news]
+  const { id, payload, headers, timeoutMs } = job
+  const { version, attempts } = desk.lanes.queue(job.queue)
+  const values = [id, lane, job.maxAttempts ?? attempts, payload, headers, timeoutMs, desk.db.now, news, version]
   await desk.db.land({ text: insertOne, values }, toNothing, toNothing)
   desk.announce(ready, news !== null)
   return created(job)
 }
 
-const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9)'
+const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
 
 function toNothing(): void {}
 
 async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
-  const ready = countReady(jobs.filter(comesReady))
+  const ready = countReady(jobs.filter((job) => comesReady(desk.lanes, job)))
   const news = desk.newsOf(ready)
-  const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now, news] }
+  const call = {
+    text: insertPlain,
+    values: [...plainColumns(desk.lanes, jobs), desk.db.now, news, versionsOf(desk.lanes, jobs)],
+  }
   const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
   desk.announce(ready, news !== null)
   await desk.attend({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)'
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
 }
 
 function gateOf(lanes: Lanes, job: NewJob, batch: number): string | null {
-  return job.limitKey === null ? null : gateName(lanes.of(job, batch).queue, job.limitKey)
+  const key = lanes.keyOf(job) ?? null
+  return key === null ? null : gateName(lanes.of(job, batch).queue, key)
 }
 
 export function gateName(queue: number, key: string): string {
@@ -132,7 +146,7 @@ export function gateName(queue: number, key: string): string {
 }
 
 export function keyOf(gate: string | null | undefined): string | null {
-  return gate == null ? null : gate.slice(gate.indexOf(':') + 1)
+  return gate == null ? null : gate.slice(gate.indexOf(':') + 1) || null
 }
 
 export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
@@ -140,7 +154,7 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): 
   return [
     list(jobs.map(({ id }) => id)),
     sharedList(jobs.map((job) => lanes.of(job, batch).lane)),
-    sharedList(jobs.map(({ maxAttempts }) => maxAttempts)),
+    sharedList(jobs.map(({ queue, maxAttempts }) => maxAttempts ?? lanes.queue(queue).attempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
     optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),
@@ -148,6 +162,11 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): 
     optionalList(jobs.map(({ runAt }) => runAt)),
     optionalTexts(jobs.map((job) => gateOf(lanes, job, batch))),
   ]
+}
+
+/** Of the definitions that these jobs were filled in by. */
+export function versionsOf(lanes: Lanes, jobs: readonly NewJob[]): string {
+  return sharedList(jobs.map(({ queue }) => lanes.queue(queue).version))
 }
 
 /** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
@@ -158,7 +177,8 @@ export async function addPlain(
   batch = 0,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
-  return readLists(await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now, null]))
+  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, versionsOf(lanes, jobs)]
+  return readLists(await tx.query(insertPlain, values))
 }
 
 async function enqueueTogether(
@@ -180,7 +200,9 @@ async function enqueueTogether(
 function announceAnswers(desk: Desk, requests: readonly EnqueueRequest[], answers: readonly EnqueueAnswer[]): void {
   const ready = requests.flatMap(({ jobs }, i) => {
     const answer = answers[i] as EnqueueAnswer
-    return isRefused(answer) ? [] : jobs.filter((job, j) => comesReady(job) && mayRun(answer[j] as Enqueued))
+    return isRefused(answer)
+      ? []
+      : jobs.filter((job, j) => comesReady(desk.lanes, job) && mayRun(answer[j] as Enqueued))
   })
   desk.announce(countReady(ready))
 }
@@ -202,6 +224,38 @@ export async function addCarefully(
   const [answer = []] = toAnswers(row?.[0] ?? '[]')
   if (isRefused(answer)) throw new Refusal(answer)
   return { enqueued: answer.map(toEnqueued), gates: gatesOf(answer) }
+}
+
+/**
+ * What must land, in a transaction that is under way: jobs whose limit key cannot be known lie dead in their queues. Answers
+ * which ones, to be told of once the transaction has committed.
+ */
+export async function bury(
+  tx: Transaction,
+  lanes: Lanes,
+  jobs: readonly NewJob[],
+  enqueuedFor: EnqueuedFor,
+): Promise<readonly UndeliverableJob[]> {
+  if (jobs.length === 0) return []
+  const buried = jobs.map((job) => {
+    const { key } = lanes.queue(job.queue)
+    const error = undeliverable(limitKeyRequired(job.queue, typeof key === 'object' ? (key?.path ?? null) : null))
+    return { id: job.id, queue: job.queue, enqueuedFor, error }
+  })
+  const rows = jobs.map((job, i) => ({ ...jobJson(lanes, job, 0), error: encodeError(buried[i]?.error ?? null) }))
+  await tx.query('select holdfast.bury($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
+  return buried
+}
+
+/** The same for jobs of which some may land as any other. */
+export async function addAnyway(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[], enqueuedFor: EnqueuedFor) {
+  const isKnown = (job: NewJob) => lanes.keyOf(job) !== undefined
+  const unknown = jobs.filter((job) => !isKnown(job))
+  const { enqueued, gates } = await addCarefully(tx, lanes, jobs.filter(isKnown))
+  const buried = await bury(tx, lanes, unknown, enqueuedFor)
+  const landed = enqueued.values()
+  const answers = jobs.map((job) => (isKnown(job) ? (landed.next().value as Enqueued) : created(job)))
+  return { enqueued: answers, gates, buried }
 }
 
 /**
@@ -238,8 +292,8 @@ export function created({ id }: NewJob): Enqueued {
 }
 
 /** Of those who come to a gate, it is told when they are let in. */
-export function comesReady(job: NewJob): boolean {
-  return job.limitKey === null && mayBeReady(job)
+export function comesReady(lanes: Lanes, job: NewJob): boolean {
+  return lanes.keyOf(job) == null && mayBeReady(job)
 }
 
 /** By this machine's clock, which is good enough for a hint. */
@@ -260,6 +314,8 @@ function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch = 0): s
 /** What is null or false is left out, and asked for with `?` on the other side. */
 function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unknown> {
   const { lane, queue } = lanes.of(job, batch)
+  const { version, attempts } = lanes.queue(job.queue)
+  const key = lanes.keyOf(job)
   const { dedup, idempotency } = job
   const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
   return {
@@ -268,9 +324,14 @@ function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unkno
     name: job.queue,
     queue,
     lane,
+    version,
     payload: job.payload,
     ...(job.headers !== null && { headers: job.headers }),
-    maxAttempts: job.maxAttempts,
+    maxAttempts: job.maxAttempts ?? attempts,
+    ...(job.maxAttempts === null && { defaultAttempts: true }),
+    ...(job.priority === null && { defaultPriority: true }),
+    ...(job.limitKey === undefined && { defaultKey: true }),
+    ...(key === undefined && { keyUnknown: true }),
     ...(job.timeoutMs !== null && { timeoutMs: job.timeoutMs }),
     ...(job.delayMs > 0 && { delayMs: job.delayMs }),
     ...(job.runAt !== null && { runAt: job.runAt }),
@@ -279,7 +340,7 @@ function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unkno
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
-    ...(job.limitKey !== null && { gate: gateName(queue, job.limitKey) }),
+    ...(key != null && { gate: gateName(queue, key) }),
   }
 }
 
@@ -305,5 +366,6 @@ function toAnswers(json: string): (readonly Added[] | Refused)[] {
 }
 
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {
+  if (refused === 'HF108') return limitKeyRequired(queue, id || null)
   return refused === 'HF101' ? idempotencyMismatch({ key, id, queue }) : duplicateId(id)
 }

@@ -6,6 +6,7 @@ import type { Clock } from '../../clock.ts'
 import { type Duration, show, toMs } from '../../duration.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
+import type { LimitOverride } from '../../job/limit-key.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
   AcceptRequest,
@@ -17,6 +18,7 @@ import type {
   Capabilities,
   ChangesQuery,
   ClaimRequest,
+  DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
@@ -45,8 +47,9 @@ import { BatchNames } from './batch-names.ts'
 import { attendBatches, steerBatch } from './batch-steering.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batches.ts'
 import { Claims } from './claim.ts'
-import { cancel, define, pause, requeue, requeueAll } from './control.ts'
+import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { Database } from './database.ts'
+import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
 import { type Desk, enqueue, enqueueIn, type Knocks } from './enqueue.ts'
 import { isForeign, patiently } from './failures.ts'
@@ -200,6 +203,7 @@ class PostgresStore implements Store {
       patient,
       attend: (knocks) => this.#attend(knocks),
       finished: (batch) => this.#wakes.finished(batch),
+      undeliverable: (job) => this.#wakes.undeliverable(job),
       announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
       newsOf: (ready) => this.#wakes.newsOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
@@ -236,9 +240,18 @@ class PostgresStore implements Store {
     await patiently(() => this.#db.lend(work))
   }
 
-  async define(queues: readonly QueueSettings[]): Promise<void> {
-    await define(this.#desk, queues)
+  async define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+    const defined = await define(this.#desk, queues)
     this.#sweeps.expectUpkeep()
+    return defined
+  }
+
+  definitions(queues: readonly string[] | null) {
+    return readDefinitions(this.#db, queues)
+  }
+
+  overrideLimit(queue: string, override: LimitOverride | null): Promise<void> {
+    return overrideLimit(this.#desk, queue, override)
   }
 
   enqueue(requests: readonly EnqueueRequest[]) {

@@ -1,7 +1,13 @@
 // Numbers of queues and lanes, remembered. They are made outside of every other transaction, so that a caller's long one
 // does not keep others from using the same queue.
+//
+// Beside each lane is remembered what the queue's definition says of jobs, with its version. Whatever is filled in from here is
+// sent along with that version, and the statement checks it; see `migrations/0015-definitions.ts`.
 
 import { defaults } from '../../job/bounds.ts'
+import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
+import type { NewJob } from '../../job/record.ts'
+import type { Row } from './call.ts'
 import { list, texts } from './columns.ts'
 import type { Database } from './database.ts'
 
@@ -20,7 +26,22 @@ export interface Lane {
   readonly batch: BatchNo
 }
 
-type Wanted = Pick<Lane, 'priority'> & { readonly queue: string }
+/** Without a priority: of the one that the queue's definition says. */
+interface Wanted {
+  readonly queue: string
+  readonly priority: number | null
+}
+
+/** What a version of a queue's definition says of jobs. */
+export interface KnownQueue {
+  readonly version: number
+  readonly attempts: number
+  readonly priority: number
+  readonly key: KeyRule
+}
+
+/** How often work is started over because definitions change meanwhile. */
+const startsMax = 10
 
 /** Thrown inside a transaction that needs lanes nobody has opened yet: it is undone, they are opened, and it starts over. */
 export class LanesMissing extends Error {
@@ -38,8 +59,12 @@ export class Lanes {
   readonly #db: Database
   readonly #byPlace = new Map<string, Lane>()
   readonly #byNo = new Map<number, Lane>()
+  readonly #queues = new Map<string, KnownQueue>()
+  /** Limit keys that were found, so that a payload is read once. */
+  readonly #keys = new WeakMap<NewJob, { readonly of: KnownQueue; readonly key: string | null | undefined }>()
   /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
   readonly #ofBatches = new Set<Lane>()
+  readonly #places = new WeakMap<Lane, string>()
 
   constructor(db: Database) {
     this.#db = db
@@ -51,12 +76,12 @@ export class Lanes {
     if (wanted.length === 0) return
     const rows = await this.#db.query('select * from holdfast.open_lanes($1, $2, $3, $4, $5)', [
       texts(wanted.map(({ queue }) => queue)),
-      list(wanted.map(({ priority }) => priority)),
+      list(wanted.map(({ priority }) => priority ?? 'NULL')),
       defaults.retainDoneMs,
       defaults.retainDeadMs,
       batch,
     ])
-    for (const row of rows) this.#remember([...row, String(batch)])
+    for (const row of rows) this.#remember(row, batch)
   }
 
   /** Throws LanesMissing unless all of them are known. */
@@ -67,21 +92,24 @@ export class Lanes {
 
   /** Starts over where lanes are missing: those that nobody has opened yet, or that were known and are gone. */
   async withLanes<T>(work: () => Promise<T>): Promise<T> {
-    let isAfresh = false
-    for (;;) {
+    for (let starts = 1; ; starts++) {
       try {
         return await work()
       } catch (error) {
         if (error instanceof LanesMissing) await this.open(error.wanted, error.batch)
-        else if (this.forgetIfSetBack(error) && !isAfresh) isAfresh = true
-        else throw error
+        else if (!this.forgetIfSetBack(error) || starts >= startsMax) throw error
       }
     }
   }
 
-  /** The database was set back behind a lane that was known here; see `migrations/0003-enqueue.ts`. */
+  /**
+   * The database was set back behind a lane that was known here (`migrations/0003-enqueue.ts`), or a queue was defined anew: then
+   * a job may also be refused (HF108) that nobody expected to be.
+   */
   forgetIfSetBack(error: unknown): boolean {
-    if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
+    const code = (error as { code?: unknown } | null)?.code
+    if (code !== 'HF006' && code !== 'HF108') return false
+    this.#queues.clear()
     this.#byPlace.clear()
     this.#byNo.clear()
     this.#ofBatches.clear()
@@ -115,6 +143,24 @@ export class Lanes {
     return lane
   }
 
+  /** Of a queue that has an open lane. */
+  queue(name: string): KnownQueue {
+    const known = this.#queues.get(name)
+    if (!known) throw new Error(`No lane of queue ${name} was opened.`)
+    return known
+  }
+
+  /** The limit key of a job whose lane is open; undefined: it cannot be known. */
+  keyOf(job: NewJob): string | null | undefined {
+    if (job.limitKey !== undefined) return job.limitKey
+    const of = this.queue(job.queue)
+    const found = this.#keys.get(job)
+    if (found?.of === of) return found.key
+    const key = resolveKey(of.key, job)
+    if (of.key !== null) this.#keys.set(job, { of, key })
+    return key
+  }
+
   known(no: number): Lane | undefined {
     return this.#byNo.get(no & ~1)
   }
@@ -122,11 +168,12 @@ export class Lanes {
   /** The lane of a number, whichever of its two, from the database. */
   async byNo(no: number): Promise<Lane> {
     const rows = await this.#db.query(
-      `select q.name, l.priority, q.no, l.no, l.batch from holdfast.lane l join holdfast.queue q on q.no = l.queue
+      `select q.name, l.priority, q.no, l.no, false, q.version, q.attempts, q.priority, q.key_path, q.key_by_code, l.batch
+         from holdfast.lane l join holdfast.queue q on q.no = l.queue
         where l.batch = 0 or l.no = $1`,
       [no & ~1],
     )
-    for (const row of rows) this.#remember(row)
+    for (const row of rows) this.#remember(row, Number(row[10]))
     return this.#byNo.get(no & ~1) as Lane
   }
 
@@ -143,21 +190,34 @@ export class Lanes {
     this.#ofBatches.delete(lane)
   }
 
-  #remember([name, priority, queue, no, batch]: readonly (string | null)[]): void {
-    const lane = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(no) }
-    const known = { ...lane, batch: Number(batch) }
-    const place = placeOf(known.name, known.priority, known.batch)
+  #remember(row: Row, batch: BatchNo): void {
+    const [name, priority, queue, no, isDefault] = row
+    this.#learn(name as string, row)
+    const lane = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(no), batch }
+    const place = placeOf(lane.name, isDefault === 't' ? null : lane.priority, batch)
     const before = this.#byPlace.get(place)
     if (before) this.#forget(place, before)
-    this.#byPlace.set(place, known)
-    this.#byNo.set(known.lane, known)
-    if (known.batch === 0) return
-    this.#use(known)
+    this.#byPlace.set(place, lane)
+    this.#byNo.set(lane.lane, lane)
+    if (batch === 0) return
+    this.#places.set(lane, place)
+    this.#use(lane)
     const [oldest] = this.#ofBatches.size > batchLanesMax ? this.#ofBatches : []
-    if (oldest) this.#forget(placeOf(oldest.name, oldest.priority, oldest.batch), oldest)
+    if (oldest) this.#forget(this.#places.get(oldest) as string, oldest)
+  }
+
+  /** Where another version is met, lanes of the default priority may be others. */
+  #learn(name: string, [, , , , , version, attempts, priority, keyPath, keyByCode]: Row): void {
+    const known = this.#queues.get(name)
+    if (known?.version === Number(version)) return
+    if (known)
+      for (const [place, lane] of this.#byPlace)
+        if (place === placeOf(name, null, lane.batch)) this.#forget(place, lane)
+    const key = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
+    this.#queues.set(name, { version: Number(version), attempts: Number(attempts), priority: Number(priority), key })
   }
 }
 
-function placeOf(queue: string, priority: number, batch: BatchNo): string {
-  return `${priority} ${queue} ${batch}`
+function placeOf(queue: string, priority: number | null, batch: BatchNo): string {
+  return `${priority ?? 'default'} ${queue} ${batch}`
 }

@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto'
 import type { NewJob } from '../../job/record.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
-import type { SettleAnswer, SettleRequest } from '../store.ts'
+import type { SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import { Clerk, remarksOf, resultOf } from './clerk.ts'
 import { optionalTexts } from './columns.ts'
 import type { Desk, Knocks } from './enqueue.ts'
@@ -136,6 +136,7 @@ const nothingTold: DoneAnswer = {}
 async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
+  let buried: readonly UndeliverableJob[] = []
   const { columns, order } = holdColumns(requests)
   const answers = await desk.lanes.withLanes(async () => {
     await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
@@ -154,12 +155,14 @@ async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], toke
         await clerk.write()
         ready = clerk.becameReady
         knocks = clerk.knocks
+        buried = clerk.undeliverable
         return answered
       },
       flushOf(token, 'in turn'),
     )
   })
   desk.announce(ready)
+  for (const job of buried) desk.undeliverable(job)
   await desk.attend(knocks)
   return answers
 }

@@ -4,7 +4,7 @@
 
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
-import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
+import type { LapsedHold, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
 import { sweepBatches } from './batch-steering.ts'
 import { Clerk } from './clerk.ts'
 import type { Database, Transaction } from './database.ts'
@@ -54,9 +54,11 @@ export class Sweeps {
       report,
       ready,
       batches: ended,
+      buried,
     } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))))
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
+    for (const job of buried) this.#desk.undeliverable(job)
     await this.#desk.attend({ batches: ended })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
@@ -132,6 +134,7 @@ interface Swept {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
+  readonly buried: readonly UndeliverableJob[]
 }
 
 async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (now: number) => number): Promise<Swept> {
@@ -150,7 +153,8 @@ async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (no
   const more = [...Object.values(counts), starts].some((count) => count >= max)
   const nextDueAt = due?.[0] == null ? null : Number(due[0])
   const { batches = [] } = clerk.knocks
-  return { report: { ...counts, admitted: 0, lapsed, more, nextDueAt, now }, ready: clerk.becameReady, batches }
+  const report = { ...counts, admitted: 0, lapsed, more, nextDueAt, now }
+  return { report, ready: clerk.becameReady, batches, buried: clerk.undeliverable }
 }
 
 interface Range {

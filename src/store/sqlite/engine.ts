@@ -15,14 +15,15 @@
 
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
-import type { FinishedBatch, HoldName, SweepRequest } from '../store.ts'
+import type { FinishedBatch, HoldName, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { addItems, batchChore, openBatch, steerBatch } from './batch.ts'
 import { claim } from './claim.ts'
-import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
+import { cancel, pause, requeue, requeueChunk } from './control.ts'
 import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
+import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
@@ -39,7 +40,20 @@ import { readChanges, watch } from './watch.ts'
 
 const quick = { claim, renew, progress, sweep, watch }
 const durable = {
-  ...{ define, pause, enqueue, advance, settle, cancel, requeue, requeueChunk, alter, purgeChunk, accept },
+  ...{
+    define,
+    overrideLimit,
+    pause,
+    enqueue,
+    advance,
+    settle,
+    cancel,
+    requeue,
+    requeueChunk,
+    alter,
+    purgeChunk,
+    accept,
+  },
   ...{ openBatch, addItems, steerBatch, batchChore },
   kvWrite: applyKv,
   repair,
@@ -51,6 +65,7 @@ const read = {
     readJobs,
     readStanding,
     readStats,
+    readDefinitions,
     readCancelRequested,
     readChanges,
     kvGet,
@@ -85,9 +100,10 @@ export interface News {
   /** Running jobs that are asked to be cancelled; null: some. */
   readonly cancels: readonly string[] | null
   readonly finished: readonly FinishedBatch[]
+  readonly undeliverable: readonly UndeliverableJob[]
 }
 
-export const noNews: News = { ready: [], cancels: [], finished: [] }
+export const noNews: News = { ready: [], cancels: [], finished: [], undeliverable: [] }
 
 /** Answers to a group that has committed, and its news. */
 export type Deliver = (replies: readonly Reply[], news: News) => void
@@ -169,18 +185,20 @@ export class Engine {
     const ready: (readonly [string, number])[] = []
     const cancels: string[] = []
     const finished: FinishedBatch[] = []
+    const undeliverable: UndeliverableJob[] = []
     const answers = items.map((item) => {
       try {
         const alone = this.#alone(isDurable, { no, verb, items: [item] })
         ready.push(...alone.news.ready)
         cancels.push(...(alone.news.cancels ?? []))
         finished.push(...alone.news.finished)
+        undeliverable.push(...alone.news.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], { ready, cancels, finished })
+    deliver([{ no, verb, answers }], { ready, cancels, finished, undeliverable })
   }
 
   /**
@@ -255,8 +273,8 @@ function settledUp<T>(tx: Transaction, verb: VerbName, answer: T): T {
   return answer
 }
 
-function newsOf({ becameReady, cancelsRequested, finished }: Transaction): News {
-  return { ready: [...becameReady], cancels: cancelsRequested, finished }
+function newsOf({ becameReady, cancelsRequested, finished, undeliverable }: Transaction): News {
+  return { ready: [...becameReady], cancels: cancelsRequested, finished, undeliverable }
 }
 
 function sqlFaultOf(error: unknown): SqlFault | null {

@@ -8,7 +8,7 @@ import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../..
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
-import { enqueueJob } from './enqueue.ts'
+import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import type { QueueRow } from './queue.ts'
@@ -163,5 +163,5 @@ function tellOfDeath(tx: Transaction, queue: QueueRow, job: JobRow, attempts: nu
   const payload =
     tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
   const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, told: queue.on_dead, payload }
-  enqueueJob(tx, deathNotice(death, newId()))
+  enqueueAnyway(tx, deathNotice(death, newId()), 'onDead')
 }

@@ -15,7 +15,7 @@ import { defaults } from '../../job/bounds.ts'
 import type { EndState, JobState, Remarks } from '../../job/record.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
-import type { ChangedState, FinishedBatch } from '../store.ts'
+import type { ChangedState, FinishedBatch, UndeliverableJob } from '../store.ts'
 import { conclude } from './batch-end.ts'
 import { Batches } from './batches.ts'
 import type { Connection } from './connection.ts'
@@ -61,6 +61,8 @@ export class Transaction {
   readonly batches: Batches
   /** Batches that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
+  /** Jobs that this transaction had to enqueue and that cannot run. */
+  readonly undeliverable: UndeliverableJob[] = []
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
@@ -234,6 +236,7 @@ export class Transaction {
     const becameReady = [...this.becameReady]
     const told = this.#told.length
     const finished = this.finished.length
+    const undeliverable = this.undeliverable.length
     const cancels = this.cancelsRequested.length
     const { admitted } = this.keys
     try {
@@ -252,6 +255,7 @@ export class Transaction {
       this.becameReady.clear()
       this.#told.length = told
       this.finished.length = finished
+      this.undeliverable.length = undeliverable
       this.cancelsRequested.length = cancels
       this.keys.forget(admitted)
       this.batches.forget()

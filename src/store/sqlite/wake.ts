@@ -60,7 +60,8 @@ export class ForeignCommits {
       const hasCancels = cancels !== this.#cancels
       this.#seen = version
       this.#cancels = cancels
-      if (ready.length > 0 || hasCancels) this.#onNews({ ready, cancels: hasCancels ? null : [], finished: [] })
+      if (ready.length > 0 || hasCancels)
+        this.#onNews({ ready, cancels: hasCancels ? null : [], finished: [], undeliverable: [] })
     } catch {
       // the next look or call meets the same
     }

@@ -5,7 +5,7 @@
 
 export const enqueueOne = `
 create function holdfast.enqueue_one(p_flush uuid, p_id uuid, p_lane int, p_max_attempts smallint, p_payload text,
-  p_headers text, p_timeout_ms bigint, p_now bigint, p_news text)
+  p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_version int default null)
 returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
@@ -19,9 +19,10 @@ begin
   insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
   values (v_number, v_number, pg_current_xact_id(), v_now, v_now, p_id, p_lane, p_max_attempts, p_timeout_ms, p_headers, p_payload);
   insert into holdfast.tally (xid, queue, ready)
-  select pg_current_xact_id(), l.queue, 1 from holdfast.lane l where l.no = p_lane;
+  select pg_current_xact_id(), l.queue, 1 from holdfast.lane l join holdfast.queue q on q.no = l.queue
+   where l.no = p_lane and q.version = coalesce(p_version, q.version);
   if not found then
-    perform holdfast.miss_lane();
+    perform holdfast.miss_version(array[p_lane]);
   end if;
   if holdfast.is_watched(v_now) then
     perform holdfast.tell(l.queue, 'ready', array[p_id], v_now) from holdfast.lane l where l.no = p_lane;

@@ -19,10 +19,12 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 const isDue = `${due} as is_due`
 
 export const enqueue = `
--- Of plain jobs, or of a batch that is there; null: it is not.
+-- Of plain jobs, or of a batch that is there; null: it is not. Without a priority, of the one that the queue's definition says.
+-- Answers also what the definition says of jobs.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
   p_retain_dead_ms bigint, p_batch int default 0)
-returns table (name text, priority smallint, queue int, lane int) language plpgsql as $holdfast$
+returns table (name text, priority smallint, queue int, lane int, is_default boolean, version int, attempts smallint,
+  default_priority smallint, key_path text, key_by_code boolean) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
   v_open boolean := true;
@@ -41,10 +43,10 @@ begin
   on conflict do nothing;
   with opened as (
     insert into holdfast.lane (queue, priority, batch, is_open)
-    select distinct q.no, u.priority, p_batch, v_open
+    select distinct q.no, coalesce(u.priority, q.priority), p_batch, v_open
       from unnest(p_names, p_priorities) u(name, priority) join holdfast.queue q on q.name = u.name
-     where u.priority is not null
-       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority and l.batch = p_batch)
+     where not exists (select from holdfast.lane l where l.queue = q.no
+                          and l.priority = coalesce(u.priority, q.priority) and l.batch = p_batch)
      order by 1, 2
     on conflict do nothing
     returning no
@@ -52,10 +54,10 @@ begin
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select o.no + f.front, '0', 0, '{}', '{}' from opened o, (values (0), (1)) f(front);
   return query
-    select q.name, l.priority, q.no, l.no
+    select q.name, l.priority, q.no, l.no, u.priority is null, q.version, q.attempts, q.priority, q.key_path, q.key_by_code
       from unnest(p_names, p_priorities) u(name, priority)
       join holdfast.queue q on q.name = u.name
-      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority and l.batch = p_batch;
+      join holdfast.lane l on l.queue = q.no and l.priority = coalesce(u.priority, q.priority) and l.batch = p_batch;
 end $holdfast$;
 
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
@@ -77,12 +79,12 @@ begin
   end if;
 end $holdfast$;
 
--- Of lanes and attempts there is one for all, or one for each. Answers which lists of knocks are to be attended to at once.
+-- Of lanes, attempts and versions (of the queues' definitions, as the client knows them) there is one for all, or one for each. Answers which lists of knocks are to be attended to at once.
 -- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
 -- of it all the same, because he may have gone before this has committed. News go out with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
-  p_now bigint, p_news text default null)
+  p_now bigint, p_news text default null, p_versions int[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
@@ -92,6 +94,7 @@ declare
   v_queues int[];
   v_priorities smallint[];
   v_key_most int[];
+  v_versions int[];
   v_numbers bigint[];
   v_all_held boolean;
   v_lists text;
@@ -114,18 +117,21 @@ begin
                      j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
     if cardinality(p_lanes) = 1 then
       insert into holdfast.tally (xid, queue, ready)
-      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l where l.no = p_lanes[1];
+      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l join holdfast.queue q on q.no = l.queue
+       where l.no = p_lanes[1] and q.version = coalesce(p_versions[1], q.version);
       if not found then
-        perform holdfast.miss_lane();
+        perform holdfast.miss_version(p_lanes);
       end if;
     else
       insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), l.queue, c.jobs
-        from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
-        join holdfast.lane l on l.no = c.lane;
+        from (select u.lane, max(u.version) as version, count(*) as jobs
+                from unnest(p_lanes, p_versions) u(lane, version) group by u.lane) c
+        join holdfast.lane l on l.no = c.lane
+        join holdfast.queue q on q.no = l.queue and q.version = coalesce(c.version, p_versions[1], q.version);
       get diagnostics v_lanes = row_count;
       if v_lanes < (select count(distinct u) from unnest(p_lanes) u) then
-        perform holdfast.miss_lane();
+        perform holdfast.miss_version(p_lanes);
       end if;
     end if;
     if holdfast.is_watched(v_now) then
@@ -136,11 +142,16 @@ begin
     end if;
     return null;
   end if;
-  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(q.key_max_running)
-    into v_nos, v_queues, v_priorities, v_key_most
+  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(q.key_max_running), array_agg(q.version)
+    into v_nos, v_queues, v_priorities, v_key_most, v_versions
     from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = any (p_lanes);
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.miss_lane();
+  end if;
+  if p_versions is not null and exists (
+       select from unnest(p_lanes, p_versions) u(lane, version)
+        where v_versions[array_position(v_nos, u.lane)] <> coalesce(u.version, p_versions[1])) then
+    perform holdfast.miss_version(p_lanes);
   end if;
   v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids))); -- nobody's between them
   insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
@@ -212,7 +223,7 @@ create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns b
               else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
 $holdfast$;
 
--- One job, with all its conditions. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
+-- One job, with all its conditions, as a client that knew \`version\` of the queue's definition filled it in. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
 -- whoever called.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -230,14 +241,26 @@ declare
   v_gate text := p_job ->> 'gate';
   v_state text := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
   v_priority int;
+  v_batch int;
+  v_version int;
+  v_key_path text;
   v_ord bigint := v_seq;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
   v_gates text[];
 begin
-  select l.priority into v_priority from holdfast.lane l where l.no = v_lane and l.queue = v_queue;
+  select l.priority, l.batch, q.version, q.key_path into v_priority, v_batch, v_version, v_key_path
+    from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = v_lane and l.queue = v_queue;
   if not found then
     perform holdfast.miss_lane();
+  elsif v_version <> (p_job ->> 'version')::int then
+    p_job := holdfast.fill_in(p_job, v_queue, v_batch);
+    v_lane := (p_job ->> 'lane')::int;
+    v_gate := p_job ->> 'gate';
+    v_state := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
+    select l.priority into v_priority from holdfast.lane l where l.no = v_lane;
+  elsif p_job ? 'keyUnknown' then
+    perform holdfast.require_key(v_key_path);
   end if;
   if p_job ? 'idempotencyKey' then
     loop
@@ -387,6 +410,7 @@ declare
   v_answers jsonb[] := '{}';
   v_code text;
   v_text text;
+  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown))';
 begin
   if p_hasty then
     perform set_config('lock_timeout', '20ms', true);
@@ -398,8 +422,13 @@ begin
       join holdfast.job j on j.id = d.id and j.seq = d.seq
      where u.job ? 'replace'));
   v_now := holdfast.now_ms(p_now);
+  if exists (select from (select distinct (u.job ->> 'queue')::int as queue, (u.job ->> 'version')::int as version
+                            from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)) k
+               join holdfast.queue q on q.no = k.queue and q.version <> k.version) then
+    v_refusable := '$[*]'; -- any of them may turn out to have no limit key
+  end if;
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
-    if not jsonb_path_exists(v_request, '$[*] ? (exists (@.given) || exists (@.idempotencyKey))') then
+    if not jsonb_path_exists(v_request, v_refusable) then
       v_answer := '[]';
       for v_job in select job from jsonb_array_elements(v_request) u(job) loop
         v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
@@ -410,7 +439,7 @@ begin
         for v_job in select job from jsonb_array_elements(v_request) u(job) loop
           v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
         end loop;
-      exception when sqlstate 'HF101' or sqlstate 'HF102' then
+      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
         get stacked diagnostics v_code = returned_sqlstate, v_text = message_text;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
           'queue', v_job ->> 'name');

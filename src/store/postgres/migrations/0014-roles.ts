@@ -20,44 +20,34 @@ begin
   end loop;
 end $holdfast$;
 
-create function holdfast.define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text,
-  p_max_running int, p_max_starts int, p_window_ms bigint, p_key_max_running int, p_key_max_starts int,
-  p_key_window_ms bigint)
-returns void language plpgsql as $holdfast$
+-- A whole definition, as JSON; limits that it does not state stay as they are. Answers both versions, and what was and is stored.
+create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean)
+returns table (version_before int, version int, before jsonb, after jsonb) language plpgsql as $holdfast$
+#variable_conflict use_column
 declare
-  v_old record;
-  v_no int;
+  v_old holdfast.queue%rowtype;
+  v_after jsonb := p_definition;
 begin
-  select q.key_max_running, q.key_max_starts into v_old from holdfast.queue q where q.name = p_name;
-  insert into holdfast.queue as q (name, is_named, retain_done_ms, retain_dead_ms, on_dead, max_running, max_starts,
-    window_ms, key_max_running, key_max_starts, key_window_ms)
-  values (p_name, true, p_retain_done_ms, p_retain_dead_ms, p_on_dead, p_max_running, p_max_starts, p_window_ms,
-    p_key_max_running, p_key_max_starts, p_key_window_ms)
-  on conflict (name) do update
-     set is_named = true, retain_done_ms = excluded.retain_done_ms, retain_dead_ms = excluded.retain_dead_ms,
-         on_dead = excluded.on_dead, max_running = excluded.max_running, max_starts = excluded.max_starts,
-         window_ms = excluded.window_ms, key_max_running = excluded.key_max_running,
-         key_max_starts = excluded.key_max_starts, key_window_ms = excluded.key_window_ms
-   where (q.is_named, q.retain_done_ms, q.retain_dead_ms, q.on_dead, q.max_running, q.max_starts, q.window_ms,
-          q.key_max_running, q.key_max_starts, q.key_window_ms)
-         is distinct from (true, excluded.retain_done_ms, excluded.retain_dead_ms, excluded.on_dead, excluded.max_running,
-          excluded.max_starts, excluded.window_ms, excluded.key_max_running, excluded.key_max_starts,
-          excluded.key_window_ms)
-  returning q.no into v_no;
-  if v_no is not null and (v_old.key_max_running, v_old.key_max_starts) is distinct from (p_key_max_running, p_key_max_starts)
-  then -- there may be room for more
-    insert into holdfast.knock (gate, xid, ord)
-    select j.gate, pg_current_xact_id(), min(j.ord)
-      from holdfast.lane l cross join (values (0), (1)) f(front)
-      join holdfast.job j on j.lane = l.no + f.front and j.ready_xid is null and j.is_held
-     where l.queue = v_no group by j.gate;
+  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
+  values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
+  on conflict do nothing;
+  select * into v_old from holdfast.queue q where q.name = p_name for no key update;
+  if not p_states_limits and v_old.definition is not null then
+    v_after := v_after || jsonb_build_object('limit', v_old.definition -> 'limit', 'keyLimit', v_old.definition -> 'keyLimit',
+      'key', v_old.definition -> 'key');
   end if;
-  if v_no is not null and v_old.key_max_starts is null and p_key_max_starts is not null then
-    insert into holdfast.knock (gate, xid, reserved)
-    select g.gate, pg_current_xact_id(), coalesce(n.jobs, 0)
-      from (select distinct gate from holdfast.gate_room where gate >= v_no || ':' and gate < v_no || ';') g
-      left join holdfast.ready_by_gate(v_no) n on n.gate = g.gate;
+  if v_old.definition = v_after then
+    return query select v_old.version, v_old.version, v_old.definition, v_after;
+    return;
   end if;
+  update holdfast.queue q
+     set is_named = true, definition = v_after, version = q.version + 1, attempts = (v_after ->> 'attempts')::smallint,
+         priority = (v_after ->> 'priority')::smallint, key_path = v_after #>> '{key,path}',
+         key_by_code = coalesce(v_after ->> 'key' = 'code', false), retain_done_ms = (v_after ->> 'retainDoneMs')::bigint,
+         retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead'
+   where q.no = v_old.no;
+  perform holdfast.set_limits(v_old.no);
+  return query select v_old.version, v_old.version + 1, v_old.definition, v_after;
 end $holdfast$;
 
 -- What was answered to a call that has landed.

@@ -5,7 +5,7 @@ import { type AnyDefinition, defineQueue } from '../../src/definition.ts'
 import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { claimOne, hour, minute, queueInfo, readJob, rejects } from './expect.ts'
-import type { InWorld } from './world.ts'
+import { type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 
 interface Mail {
   readonly customer: { readonly id: string | number }
@@ -24,8 +24,10 @@ const byCode = defineQueue<Mail>('mail', { limit: { key: ({ customer }) => custo
 
 const ada = { customer: { id: 'ada' } }
 
-export function definitionTests(inWorld: InWorld): void {
+export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): void {
   describe('definitions', () => {
+    if (dialect) ofCallers(withSql(inWorld))
+
     describe('of a queue by name', () => {
       test(
         'a producer by name obeys attempts and priority of the stored definition, and what it states wins',
@@ -530,6 +532,44 @@ export function definitionTests(inWorld: InWorld): void {
         }),
       )
     })
+  })
+}
+
+function ofCallers(inSql: InSqlWorld): void {
+  describe('in a caller’s transaction', () => {
+    test(
+      'a job by name obeys the stored definition, and one whose key cannot be known is refused and leaves the transaction as it is',
+      inSql(async ({ holdfast, another, sql }) => {
+        await define(holdfast, defineQueue('mail', { ...wholeOptions, limit: { key: 'customer.id', concurrency: 1 } }))
+        const mail = (await another()).queue('mail')
+        const own = await sql.begin()
+        const { id } = await mail.enqueue(ada, { tx: own.tx })
+        await rejects(mail.enqueue({}, { tx: own.tx }), 'LIMIT_KEY_REQUIRED')
+        await mail.enqueue({}, { tx: own.tx, limitKey: null })
+        await own.commit()
+        const { maxAttempts, priority, limitKey } = await readJob(holdfast, id)
+        assert.deepEqual([maxAttempts, priority, limitKey], [2, 3, 'ada'])
+        const { ready, held } = await queueInfo(holdfast, 'mail')
+        assert.equal(ready + held, 2)
+      }),
+    )
+
+    test(
+      'a process that enqueues by a definition only there defines the queue once, also where the first is rolled back',
+      inSql(async ({ holdfast, another, sql }) => {
+        const mail = holdfast.queue(defineQueue('mail', { attempts: 2 }))
+        const most = async (isCommitted: boolean) => {
+          const own = await sql.begin()
+          const { id } = await mail.enqueue(ada, { tx: own.tx })
+          await (isCommitted ? own.commit() : own.rollback())
+          return isCommitted ? (await readJob(holdfast, id)).maxAttempts : null
+        }
+        await most(false)
+        assert.equal(await most(true), 2)
+        await define(await another(), defineQueue('mail', { attempts: 3 }))
+        assert.equal(await most(true), 3, 'it does not fight')
+      }),
+    )
   })
 }
 

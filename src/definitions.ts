@@ -2,9 +2,11 @@
 // because lease, timeout and backoff must be known before a job is claimed or fails. Producers never ask here: what a job does not
 // state is filled in by the store.
 
+import { createHash } from 'node:crypto'
 import type { Timers } from './clock.ts'
 import type { AnyDefinition } from './definition.ts'
-import { undefinedQueue } from './job/stored-definition.ts'
+import type { QueueSettings } from './job/record.ts'
+import { definitionText, redefined, type StoredDefinition, undefinedQueue } from './job/stored-definition.ts'
 import type { DefinitionRecord, Store } from './store/store.ts'
 
 /** How long after a change in another process workers by name may go on by what was stored before. */
@@ -85,4 +87,18 @@ export class Definitions {
 function behaviourOf({ definition }: DefinitionRecord): Behaviour {
   const { attempts, backoff, leaseMs, timeoutMs, priority } = definition
   return { attempts, backoff, leaseMs, timeoutMs, priority }
+}
+
+/** Short, and the same for the same definition: what a worker says of itself, to be compared with what is stored. */
+export function settingsDigest(settings: QueueSettings): string {
+  return digestOf(redefined(null, settings), settings.limits !== null)
+}
+
+/** Whether a worker that says this of its definition has the one that is stored. */
+export function isDigestOf(digest: string, stored: StoredDefinition): boolean {
+  return digest === digestOf(stored, true) || digest === digestOf(stored, false)
+}
+
+function digestOf(definition: StoredDefinition, withLimits: boolean): string {
+  return createHash('sha256').update(definitionText(definition, { withLimits })).digest('base64url').slice(0, 16)
 }

@@ -23,6 +23,9 @@ export interface EnqueuesDesk {
   readonly definitions: Definitions
 }
 
+/** The most definitions that a process remembers to have stored. */
+const definedMax = 10_000
+
 export class Enqueues {
   readonly #desk: EnqueuesDesk
   readonly #group: Group<EnqueueRequest, EnqueueAnswer>
@@ -84,6 +87,8 @@ export class Enqueues {
     const text = settingsText(settings)
     const stored = this.#defined.get(text) ?? this.#store(settings)
     this.#defined.set(text, stored)
+    const [oldest] = this.#defined.size > definedMax ? this.#defined.keys() : []
+    if (oldest !== undefined) this.#defined.delete(oldest)
     this.#known.set(settings, stored)
     stored.catch(() => {
       this.#defined.delete(text)

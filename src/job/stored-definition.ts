@@ -1,6 +1,5 @@
 // A queue's definition as it is stored: everything that a producer or a worker must know that has never seen the code. Pure.
 
-import { createHash } from 'node:crypto'
 import type { Backoff } from './backoff.ts'
 import { bounds, defaults } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
@@ -73,20 +72,10 @@ function finite(ms: number): number | null {
   return Number.isFinite(ms) ? ms : null
 }
 
-/** Short, and the same for the same definition: what a worker says of itself, to be compared with what is stored. */
-export function settingsDigest(settings: QueueSettings): string {
-  return digestOf(redefined(null, settings), settings.limits !== null)
-}
-
-/** Whether a worker that says this of its definition has the one that is stored. */
-export function isDigestOf(digest: string, stored: StoredDefinition): boolean {
-  return digest === digestOf(stored, true) || digest === digestOf(stored, false)
-}
-
-function digestOf(definition: StoredDefinition, statesLimits: boolean): string {
+/** The same text for the same definition, with or without what it says of limits. */
+export function definitionText(definition: StoredDefinition, { withLimits }: { readonly withLimits: boolean }): string {
   const { limit, ...rest } = optionsOf(definition)
-  const text = JSON.stringify(statesLimits ? { ...rest, limit } : rest)
-  return createHash('sha256').update(text).digest('base64url').slice(0, 16)
+  return JSON.stringify(withLimits ? { ...rest, limit } : rest)
 }
 
 /** The same text for the same settings, to remember what was defined. */

@@ -1,7 +1,7 @@
 // Workers whose code says something else of a queue than what is stored. The last process to define a queue decides; the others go on
 // by their own code until they are deployed anew.
 
-import { isDigestOf } from '../../job/stored-definition.ts'
+import { isDigestOf } from '../../definitions.ts'
 import { entriesIn } from '../../kv/entries.ts'
 import { counted, fine, warning } from '../../store/findings.ts'
 import type { DefinitionRecord, Finding } from '../../store/store.ts'

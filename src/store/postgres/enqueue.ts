@@ -267,10 +267,13 @@ export async function enqueueIn(
   { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string | null },
   request: EnqueueRequest,
 ): Promise<EnqueueAnswer> {
-  await desk.lanes.open(request.jobs)
+  const json = await desk.lanes.withLanes(async () => {
+    await desk.lanes.open(request.jobs)
+    return toJson(desk.lanes, [request])
+  })
   const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
   const text = 'select holdfast.enqueue($1::text::jsonb, null, $2::bigint, false)::text as answer'
-  const result = await run(text, [toJson(desk.lanes, [request]), desk.db.now]).then(undefined, (error) => {
+  const result = await run(text, [json, desk.db.now]).then(undefined, (error) => {
     desk.lanes.forgetIfSetBack(error) // for the next try: this transaction is the caller's to start over
     throw error
   })

@@ -43,7 +43,7 @@ export interface KnownQueue {
 /** How often work is started over because definitions change meanwhile. */
 const startsMax = 10
 
-/** Thrown inside a transaction that needs lanes nobody has opened yet: it is undone, they are opened, and it starts over. */
+/** Thrown before a statement is sent, inside a transaction or not, that needs lanes which are not known here: it is undone, they are opened, and it starts over. */
 export class LanesMissing extends Error {
   readonly wanted: readonly Wanted[]
   readonly batch: BatchNo
@@ -139,21 +139,22 @@ export class Lanes {
 
   of(job: Wanted, batch: BatchNo = 0): Lane {
     const lane = this.#byPlace.get(placeOf(job.queue, job.priority, batch))
-    if (!lane) throw new Error(`The lane of queue ${job.queue} was not opened.`)
+    if (!lane) throw new LanesMissing([job], batch)
     return lane
   }
 
-  /** Of a queue that has an open lane. */
+  /** Another call may have met a definition that is new, and all is forgotten: then the work starts over (LanesMissing). */
   queue(name: string): KnownQueue {
     const known = this.#queues.get(name)
-    if (!known) throw new Error(`No lane of queue ${name} was opened.`)
+    if (!known) throw new LanesMissing([{ queue: name, priority: null }], 0)
     return known
   }
 
-  /** The limit key of a job whose lane is open; undefined: it cannot be known. */
+  /** The limit key of a job, by what is known here; undefined: it is not known. Never throws, so it may be asked at any time. */
   keyOf(job: NewJob): string | null | undefined {
     if (job.limitKey !== undefined) return job.limitKey
-    const of = this.queue(job.queue)
+    const of = this.#queues.get(job.queue)
+    if (!of) return undefined
     const found = this.#keys.get(job)
     if (found?.of === of) return found.key
     const key = resolveKey(of.key, job)

@@ -98,11 +98,11 @@ const { limit: _limit, keyLimit: _keyLimit, key: _key, ...behaviour } = undefine
 export function toCall(move: Move, scene: Scene): Call {
   switch (move.do) {
     case 'define': {
-      const { queue: name, retainDoneMs, retainDeadMs } = move
+      const { queue: name, retainDoneMs, retainDeadMs, attempts, priority } = move
       const onDead = move.onDead === name ? null : move.onDead
       const { limit, keyLimit } = { limit: toLimit(move.limit), keyLimit: toLimit(move.keyLimit) }
       const limits = { limit, keyLimit, key: null }
-      const settings = [{ name, ...behaviour, retainDoneMs, retainDeadMs, onDead, limits }]
+      const settings = [{ name, ...behaviour, attempts, priority, retainDoneMs, retainDeadMs, onDead, limits }]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => store.define(settings) },
         expect: (model) => model.define(settings),

@@ -19,7 +19,8 @@ begin
   insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
   values (v_number, v_number, pg_current_xact_id(), v_now, v_now, p_id, p_lane, p_max_attempts, p_timeout_ms, p_headers, p_payload);
   insert into holdfast.tally (xid, queue, ready)
-  select pg_current_xact_id(), l.queue, 1 from holdfast.lane l join holdfast.queue q on q.no = l.queue
+  select pg_current_xact_id(), l.queue, 1 from holdfast.lane l
+   cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = p_lane and q.version = coalesce(p_version, q.version);
   if not found then
     perform holdfast.miss_version(array[p_lane]);

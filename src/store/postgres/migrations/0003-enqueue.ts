@@ -117,7 +117,8 @@ begin
                      j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
     if cardinality(p_lanes) = 1 then
       insert into holdfast.tally (xid, queue, ready)
-      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l join holdfast.queue q on q.no = l.queue
+      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l
+       cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
        where l.no = p_lanes[1] and q.version = coalesce(p_versions[1], q.version);
       if not found then
         perform holdfast.miss_version(p_lanes);
@@ -127,8 +128,9 @@ begin
       select pg_current_xact_id(), l.queue, c.jobs
         from (select u.lane, max(u.version) as version, count(*) as jobs
                 from unnest(p_lanes, p_versions) u(lane, version) group by u.lane) c
-        join holdfast.lane l on l.no = c.lane
-        join holdfast.queue q on q.no = l.queue and q.version = coalesce(c.version, p_versions[1], q.version);
+       cross join lateral (select * from holdfast.lane where no = c.lane offset 0) l
+       cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+       where q.version = coalesce(c.version, p_versions[1], q.version);
       get diagnostics v_lanes = row_count;
       if v_lanes < (select count(distinct u) from unnest(p_lanes) u) then
         perform holdfast.miss_version(p_lanes);
@@ -250,7 +252,8 @@ declare
   v_gates text[];
 begin
   select l.priority, l.batch, q.version, q.key_path into v_priority, v_batch, v_version, v_key_path
-    from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = v_lane and l.queue = v_queue;
+    from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+   where l.no = v_lane and l.queue = v_queue;
   if not found then
     perform holdfast.miss_lane();
   elsif v_version <> (p_job ->> 'version')::int then
@@ -424,7 +427,7 @@ begin
   v_now := holdfast.now_ms(p_now);
   if exists (select from (select distinct (u.job ->> 'queue')::int as queue, (u.job ->> 'version')::int as version
                             from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)) k
-               join holdfast.queue q on q.no = k.queue and q.version <> k.version) then
+              where k.version <> (select q.version from holdfast.queue q where q.no = k.queue)) then
     v_refusable := '$[*]'; -- any of them may turn out to have no limit key
   end if;
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop

@@ -9,7 +9,15 @@ import type { Events } from './events.ts'
 import { Group } from './group.ts'
 import type { NewJob, QueueSettings } from './job/record.ts'
 import { settingsText } from './job/stored-definition.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest, ItemsAnswer, ItemsRequest, Store } from './store/store.ts'
+import type {
+  EnqueueAnswer,
+  Enqueued,
+  EnqueueRequest,
+  ItemsAnswer,
+  ItemsRequest,
+  Store,
+  UnstoredDefinition,
+} from './store/store.ts'
 import type { Sweeper } from './sweep/sweeper.ts'
 import type { Waiters } from './waiters.ts'
 import { weightMax, weightOf } from './weight.ts'
@@ -26,13 +34,18 @@ export interface EnqueuesDesk {
 /** The most definitions that a process remembers to have stored. */
 const definedMax = 10_000
 
+interface Defined {
+  readonly stored: Promise<void>
+  isStored: boolean
+}
+
 export class Enqueues {
   readonly #desk: EnqueuesDesk
   readonly #group: Group<EnqueueRequest, EnqueueAnswer>
   /** By what it says: each definition is defined once by this process, whatever others define later. */
-  readonly #defined = new Map<string, Promise<void>>()
+  readonly #defined = new Map<string, Defined>()
   /** The same by the definition itself, which saves the text. */
-  readonly #known = new WeakMap<QueueSettings, Promise<void>>()
+  readonly #known = new WeakMap<QueueSettings, Defined>()
 
   constructor(desk: EnqueuesDesk) {
     this.#desk = desk
@@ -45,7 +58,7 @@ export class Enqueues {
         capability: 'callerTransaction',
       })
     }
-    if (!this.takesAtOnce(tx)) await this.define(definition)
+    if (tx === undefined) await this.define(definition)
     const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#desk.sweeper.expect(delayMs)
@@ -83,21 +96,31 @@ export class Enqueues {
   define({ settings }: AnyDefinition): Promise<void> | undefined {
     if (settings === null) return undefined
     const known = this.#known.get(settings)
-    if (known) return known
+    if (known) return known.stored
     const text = settingsText(settings)
-    const stored = this.#defined.get(text) ?? this.#store(settings)
-    this.#defined.set(text, stored)
+    const defined = this.#defined.get(text) ?? this.#store(settings)
+    this.#defined.set(text, defined)
     const [oldest] = this.#defined.size > definedMax ? this.#defined.keys() : []
     if (oldest !== undefined) this.#defined.delete(oldest)
-    this.#known.set(settings, stored)
-    stored.catch(() => {
-      this.#defined.delete(text)
-      this.#known.delete(settings)
-    })
+    this.#known.set(settings, defined)
+    const { stored } = defined
+    stored.then(
+      () => {
+        defined.isStored = true
+      },
+      () => {
+        this.#defined.delete(text)
+        this.#known.delete(settings)
+      },
+    )
     return stored
   }
 
-  async #store(settings: QueueSettings): Promise<void> {
+  #store(settings: QueueSettings): Defined {
+    return { stored: this.#storeAndTell(settings), isStored: false }
+  }
+
+  async #storeAndTell(settings: QueueSettings): Promise<void> {
     const { store, events, definitions } = this.#desk
     const [defined] = await store.define([settings])
     definitions.forget(settings.name)
@@ -106,16 +129,22 @@ export class Enqueues {
     events.emit('queue.redefined', { queue, from, to, changes })
   }
 
-  /** What is still to be defined; null where this process has done so outside of callers' transactions. */
-  #undefinedOf(settings: QueueSettings | null): QueueSettings | null {
-    return settings === null || this.#defined.has(settingsText(settings)) ? null : settings
+  /** This process has stored it outside of callers' transactions. */
+  #isStored(settings: QueueSettings): boolean {
+    const defined = this.#known.get(settings) ?? this.#defined.get(settingsText(settings))
+    return defined?.isStored === true
   }
 
-  #enqueueIn(
-    tx: unknown,
-    request: EnqueueRequest,
-    { settings }: AnyDefinition,
-  ): EnqueueAnswer | Promise<EnqueueAnswer> {
+  /** Null: the store has it. It is on its way to the store, over a connection that callers' transactions may keep it waiting for. */
+  #unstored(definition: AnyDefinition): UnstoredDefinition | null {
+    const { settings } = definition
+    const stored = this.define(definition)
+    if (settings === null || stored === undefined || this.#isStored(settings)) return null
+    return { settings, stored }
+  }
+
+  #enqueueIn(tx: unknown, request: EnqueueRequest, definition: AnyDefinition): EnqueueAnswer | Promise<EnqueueAnswer> {
+    const { settings } = definition
     const isAtOnce = this.takesAtOnce(tx)
     if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
       throw new HoldfastError(
@@ -132,7 +161,9 @@ export class Enqueues {
       )
     }
     const store = this.#desk.store as Required<Store>
-    return isAtOnce ? store.enqueueAtOnce(tx, request, this.#undefinedOf(settings)) : store.enqueueIn(tx, request)
+    return isAtOnce
+      ? store.enqueueAtOnce(tx, request, settings && (this.#isStored(settings) ? null : settings))
+      : store.enqueueIn(tx, request, this.#unstored(definition))
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */

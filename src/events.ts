@@ -40,6 +40,13 @@ export interface HoldfastEvents {
   /** The attempt failed, and another comes at `runAt`. */
   'job.retrying': RunFacts & { readonly error: JobError; readonly ending: FailedEnding; readonly runAt: Date | null }
   'job.dead': RunFacts & { readonly error: JobError; readonly ending: FailedEnding | 'expired' }
+  /** A job died here, and no notice was made for the `onDead` queue; the error of the job says the same as `reason`. */
+  'notice.dropped': {
+    readonly id: string
+    readonly queue: string
+    readonly onDead: string
+    readonly reason: string
+  }
   'job.snoozed': RunFacts & { readonly runAt: Date | null }
   'job.released': RunFacts & { readonly reason: string }
   'job.cancelled': RunFacts
@@ -51,6 +58,30 @@ export interface HoldfastEvents {
   'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
   /** A handler ignored its signal and was left behind. `abandoned` of them run on in this worker. */
   'handler.abandoned': JobFacts & { readonly reason: string; readonly abandoned: number }
+  /**
+   * The thread of a handler module was told to end and does not, because it is blocked in native code. `stuck` of them are in
+   * this worker.
+   */
+  'thread.stuck': JobFacts & {
+    readonly thread: number
+    readonly reason: 'timeout' | 'cancelled' | 'lost' | 'shutdown' | 'leftover' | 'load'
+    readonly stuck: number
+  }
+  /** A thread that was stuck has ended. */
+  'thread.freed': JobFacts & { readonly thread: number; readonly stuckMs: number; readonly stuck: number }
+  /**
+   * In a thread, something that is not the work of its current job threw an error that no code caught, or called
+   * `process.exit`. `job` is the ended job that it came from, null where that is not known; `current` is the job that ran.
+   */
+  'thread.leftover': {
+    readonly worker: string
+    readonly queue: string
+    readonly thread: number
+    readonly kind: 'uncaught' | 'exit'
+    readonly job: string | null
+    readonly current: string | null
+    readonly error: JobError
+  }
   'heartbeat.failed': { readonly worker: string; readonly jobs: number; readonly error: Error }
   /** Calls to the store, for durations. */
   'claim.ended': { readonly worker: string; readonly claimed: number; readonly durationMs: number }

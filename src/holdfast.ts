@@ -193,6 +193,7 @@ export class Holdfast {
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },
+      onUntold: (death) => events.emit('notice.dropped', death),
       onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
       onUndeliverable: (job) => events.emit('job.undeliverable', job),
     })

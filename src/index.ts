@@ -116,4 +116,4 @@ export {
 export type { ResourceOptions } from './worker/resource-options.ts'
 export type { SignalOptions } from './worker/signals.ts'
 export type { StagedEffects } from './worker/staged-effects.ts'
-export type { StopOptions, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'
+export type { StopOptions, StuckThreadHealth, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

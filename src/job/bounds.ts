@@ -11,6 +11,8 @@ export const bounds = {
   nameLength: 255,
   workerLength: 255,
   attemptsKept: 50,
+  /** A death notice that dies makes another, up to so many. */
+  noticeDepth: 8,
   freeReleases: 1_000,
   attemptsMax: 10_000,
   priorityMax: 9,

@@ -2,7 +2,7 @@
 // of inboxes hold no slash, so that one is never the beginning of another.
 
 import { parseJson } from './json.ts'
-import { isJobId } from './names.ts'
+import { isJobId, isQueueName } from './names.ts'
 
 const prefix = 'holdfast.inbox.'
 
@@ -29,12 +29,15 @@ export function encodeOffered({ value, ...rest }: Omit<Offered, 'value'> & { rea
 /** What stands there instead while somebody gives it back. */
 export const taken = 'null'
 
-/** Null: it was taken away, or somebody wrote something else there. */
+/** Null: it was taken away, or what is stored there is no offer. */
 export function readOffered(inbox: string, key: string, text: string): (Offered & { readonly id: string }) | null {
   try {
     const id = key.slice(inboxPrefix(inbox).length)
-    const offered = parseJson(text) as Offered | null
-    return isJobId(id) && typeof offered?.queue === 'string' ? { ...offered, id } : null
+    const stored = parseJson(text) as { readonly [Name in keyof Offered]?: unknown }
+    const { queue, batch, attempt, value } = stored
+    if (!isJobId(id) || !isQueueName(queue) || !(batch === null || isJobId(batch))) return null
+    if (!Number.isSafeInteger(attempt) || Number(attempt) < 0) return null
+    return { id, queue, batch, attempt: Number(attempt), value }
   } catch {
     return null
   }

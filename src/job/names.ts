@@ -66,12 +66,16 @@ export function checkWorkerName(name: unknown): string {
 
 /** Dedup, idempotency and key-value keys: any text without NUL or half characters. */
 export function checkKey(key: unknown, option: string): string {
-  if (isText(key) && byteLength(key) <= bounds.keyBytes) return key
+  if (isKey(key)) return key
   throw new HoldfastError(
     'INVALID_OPTION',
     `${option} must be 1 to ${bounds.keyBytes} bytes of well-formed text without NUL; got ${show(key)}.`,
     { option, value: key },
   )
+}
+
+export function isKey(key: unknown): key is string {
+  return isText(key) && byteLength(key) <= bounds.keyBytes
 }
 
 export function checkInteger(value: unknown, option: string, min: number, max: number): number {
@@ -132,6 +136,11 @@ export function checkLabel(label: unknown, option: string): string {
 
 const dateMaxMs = Date.UTC(9999, 11, 31)
 
+/** Milliseconds since 1970 as a store keeps them. */
+export function isTime(value: unknown): value is number {
+  return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= dateMaxMs
+}
+
 /** A point in time: a Date or milliseconds since 1970, up to the year 9999. */
 export function checkTime(value: unknown, option: string): number {
   const ms = value instanceof Date ? value.getTime() : value
@@ -143,6 +152,7 @@ export function checkTime(value: unknown, option: string): number {
   )
 }
 
-function isText(value: unknown): value is string {
+/** Text that every store keeps as it is. */
+export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '' && !value.includes('\0') && value.isWellFormed()
 }

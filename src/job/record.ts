@@ -14,6 +14,8 @@ export interface JobError {
   readonly name?: string
   readonly code?: string
   readonly stack?: string
+  /** Why no notice of this death was made although the queue has an `onDead` queue. */
+  readonly untold?: string
 }
 
 export interface Attempt {

@@ -1,9 +1,10 @@
 // Parts of a job that stores keep as JSON text. What was damaged behind our back, whether it is no JSON or JSON of another
 // shape, must not keep its neighbours from being swept: it reads as nothing, and an error as the text that stands there.
 
+import { durationMaxMs } from '../duration.ts'
 import { bounds } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
-import { isJobId, isQueueName } from './names.ts'
+import { isJobId, isKey, isQueueName, isText } from './names.ts'
 import type { Attempt, Costs, Dedup, EffectSet, JobError, KvPut, NewJob, Remarks, SqlEffect } from './record.ts'
 import { remember } from './transition.ts'
 
@@ -127,29 +128,41 @@ function isNewJob(value: unknown): boolean {
   const job = fieldsOf<NewJob>(value)
   return (
     isJobId(job.id) &&
-    isQueueName(job.queue) &&
-    isString(job.payload) &&
-    (job.headers === null || isString(job.headers)) &&
     typeof job.idGiven === 'boolean' &&
+    [job.runAt, job.startBefore].every(isCountOrNull) &&
+    (job.idempotency === null || isIdempotency(job.idempotency)) &&
+    isJobTemplate(job)
+  )
+}
+
+/** What a new job is, whichever it is and whenever it comes: every store can enqueue it. */
+export type JobTemplate = Omit<NewJob, 'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency'>
+
+export function isJobTemplate(value: unknown): value is JobTemplate {
+  const job = fieldsOf<JobTemplate>(value)
+  return (
+    isQueueName(job.queue) &&
+    isText(job.payload) &&
+    (job.headers === null || isText(job.headers)) &&
     (job.priority === null || isWithin(job.priority, bounds.priorityMax)) &&
     (job.maxAttempts === null || isWithin(job.maxAttempts, bounds.attemptsMax)) &&
-    isWithin(job.delayMs) &&
-    [job.timeoutMs, job.runAt, job.startBefore].every(isCountOrNull) &&
+    isWithin(job.delayMs, durationMaxMs) &&
+    (job.timeoutMs === null || isWithin(job.timeoutMs, durationMaxMs)) &&
     (job.dedup === null || isDedup(job.dedup)) &&
-    (job.idempotency === null || isIdempotency(job.idempotency)) &&
-    (job.limitKey == null || isString(job.limitKey))
+    (job.limitKey == null || isKey(job.limitKey))
   )
 }
 
 function isDedup(value: unknown): boolean {
   const { key, scope, replace } = fieldsOf<Dedup>(value)
-  const isScope = scope === 'live' || scope === 'waiting' || isWithin(fieldsOf<{ windowMs: number }>(scope).windowMs)
-  return isString(key) && isScope && typeof replace === 'boolean'
+  const { windowMs } = fieldsOf<{ windowMs: number }>(scope)
+  const isScope = scope === 'live' || scope === 'waiting' || isWithin(windowMs, durationMaxMs)
+  return isKey(key) && isScope && typeof replace === 'boolean'
 }
 
 function isIdempotency(value: unknown): boolean {
   const { key, hash } = fieldsOf<NonNullable<NewJob['idempotency']>>(value)
-  return isString(key) && isString(hash)
+  return isKey(key) && isText(hash)
 }
 
 function isListOf(value: unknown, isOne: (each: unknown) => boolean): boolean {

@@ -133,6 +133,11 @@ export interface DeathNotice {
   readonly queue: string
   readonly attempts: number
   readonly error: JobError | null
+  /** Of the dead job; null where it is too large for a notice. */
   readonly payload: unknown
+  /** The size of a payload that is too large for a notice, as JSON; `holdfast.job(id)` has it while the job is retained. */
+  readonly payloadBytes?: number
   readonly diedAt: number
+  /** 1 for the death of a job; one more for the death of a notice. A notice of depth 8 that dies makes no other. */
+  readonly depth: number
 }

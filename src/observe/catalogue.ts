@@ -57,6 +57,16 @@ export const catalogue = {
     labels: ['queue'],
     help: 'Handlers that ignored their signal and were left behind.',
   },
+  threads_stuck_total: {
+    type: 'counter',
+    labels: ['queue'],
+    help: 'Threads of handler modules that could not be ended because they were blocked in native code.',
+  },
+  thread_leftovers_total: {
+    type: 'counter',
+    labels: ['queue', 'kind'],
+    help: 'Threads that were replaced because work left behind by an ended job threw or exited.',
+  },
   heartbeat_failures_total: { type: 'counter', labels: [], help: 'Rounds of renewals that failed.' },
   rescued_total: { type: 'counter', labels: [], help: 'Jobs taken back by sweeps because their lease had run out.' },
   promoted_total: { type: 'counter', labels: [], help: 'Scheduled jobs made ready by sweeps.' },

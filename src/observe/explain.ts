@@ -121,10 +121,12 @@ function stoppedBatch({ batch, now }: Standing): Reason | null {
   return { why: 'batch-paused', sentence, facts: { batch: id, since: new Date(pausedAt), by } }
 }
 
-function keyLimit({ job, key, queue, now }: Standing): Reason | null {
+function keyLimit({ job, key, queue, batch, now }: Standing): Reason | null {
   if (job.state !== 'held') return null
   const limitKey = job.limitKey as string
   if (key === null || hasRoom(key)) {
+    const full = fullBatch(batch) ?? takenBatch(batch)
+    if (full) return full
     const sentence = `Its key ${limitKey} has room, and the next sweep lets it in.`
     return { why: 'admission', sentence, facts: { limitKey, ...(key && { limit: key.limit, ahead: key.ahead }) } }
   }
@@ -154,10 +156,23 @@ function queueLimit({ job, queue, now }: Standing): Reason | null {
 }
 
 function batchLimit({ job, batch }: Standing): Reason | null {
-  if (job.state !== 'ready' || batch === null || batch.concurrency === null) return null
+  return job.state === 'ready' ? fullBatch(batch) : null
+}
+
+function fullBatch(batch: BatchRecord | null): Reason | null {
+  if (batch === null || batch.concurrency === null) return null
   const { id, concurrency, running: admitted } = batch
   if (admitted < concurrency) return null
   const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and ${has(admitted)}.`
+  return { why: 'batch-concurrency', sentence, facts: { batch: id, limit: { concurrency, rate: null }, admitted } }
+}
+
+/** Items that are ready will take what the batch may start. */
+function takenBatch(batch: BatchRecord | null): Reason | null {
+  if (batch === null || batch.concurrency === null) return null
+  const { id, concurrency, running: admitted, waiting } = batch
+  if (waiting <= concurrency - admitted) return null
+  const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and items that are ready come before it.`
   return { why: 'batch-concurrency', sentence, facts: { batch: id, limit: { concurrency, rate: null }, admitted } }
 }
 

@@ -116,6 +116,8 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
       instruments.settle_failures_total.inc({ queue: queueOf(event) })
     },
     'handler.abandoned': (event) => instruments.handlers_abandoned_total.inc({ queue: queueOf(event) }),
+    'thread.stuck': (event) => instruments.threads_stuck_total.inc({ queue: queueOf(event) }),
+    'thread.leftover': (event) => instruments.thread_leftovers_total.inc({ queue: queueOf(event), kind: event.kind }),
     'heartbeat.failed': () => instruments.heartbeat_failures_total.inc(),
     'claim.ended': ({ durationMs }) => instruments.claim_duration_seconds.observe(durationMs / 1_000),
     'settle.ended': ({ durationMs }) => instruments.settle_duration_seconds.observe(durationMs / 1_000),

@@ -113,6 +113,34 @@ export const wording: Wording = {
       return ofJob(event, message, 'abandoned handlers', { reason, abandoned })
     },
   },
+  'thread.stuck': {
+    level: 'warn',
+    say: (event) => {
+      const { thread, reason, stuck, worker } = event
+      const many = stuck === 1 ? '' : ` ${stuck} threads of worker ${worker} are stuck.`
+      const message = `Thread ${thread}, which ran ${theJob(event, 'job')}, was told to end (${reason}) and does not: it is blocked in native code. The job is settled without it.${many}`
+      return ofJob(event, message, 'stuck threads', { thread, reason, stuck })
+    },
+  },
+  'thread.freed': {
+    level: 'info',
+    say: (event) => {
+      const { thread, stuckMs, stuck } = event
+      const message = `Thread ${thread}, which ran ${theJob(event, 'job')}, has ended; it was stuck for ${time(stuckMs)}.`
+      return ofJob(event, message, 'stuck threads that ended', { thread, stuckMs, stuck })
+    },
+  },
+  'thread.leftover': {
+    level: 'warn',
+    say: ({ worker, queue, thread, kind, job, current, error }) => {
+      const from = job === null ? 'code that belongs to no job' : `job ${job}, which had ended,`
+      const what = kind === 'exit' ? 'ended it' : 'threw an error that no code caught'
+      const fate = current === null ? '' : kind === 'exit' ? ` Job ${current} is released.` : ` Job ${current} goes on.`
+      const message = `In thread ${thread} of queue ${queue} ${from} ${what}: ${saying(error)}${fate} The thread is not used again.`
+      const facts = { worker, queue, thread, kind, job, current, error: errorFacts(error) }
+      return { message, facts, kind: `leftovers in threads of ${queue}` }
+    },
+  },
 
   'batch.submitted': {
     level: 'info',
@@ -138,6 +166,15 @@ export const wording: Wording = {
       const how = state === 'done' ? 'is done' : 'was cancelled, and its last item has ended'
       return { message: `Batch ${name} (${batch}) ${how}${again}.`, facts: { batch, name, state, round }, kind: null }
     },
+  },
+
+  'notice.dropped': {
+    level: 'warn',
+    say: ({ id, queue, onDead, reason }) => ({
+      message: `Queue ${onDead} is not told that job ${id} of queue ${queue} is dead: ${reason}`,
+      facts: { id, queue, onDead, reason },
+      kind: `dropped notices of queue ${queue}`,
+    }),
   },
 
   'heartbeat.failed': {

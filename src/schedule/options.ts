@@ -8,7 +8,7 @@ import { byteLength } from '../job/codec.ts'
 import { checkOptions } from '../job/names.ts'
 import { type EnqueueOptions, prepareJob } from '../prepare.ts'
 import { checkCron } from './cron.ts'
-import type { MissedPolicy, ScheduleDefinition, StoredSchedule } from './stored-schedule.ts'
+import { type MissedPolicy, policies, type ScheduleDefinition, type StoredSchedule } from './stored-schedule.ts'
 
 /** A slot's job is enqueued at its slot and once, so what would say when, or that it is the same, has no place here. */
 type SlotJobOptions = Omit<EnqueueOptions, 'id' | 'tx' | 'runAt' | 'startBefore' | 'idempotencyKey'>
@@ -32,7 +32,6 @@ export interface CheckedSchedule {
 
 const jobOptionNames = ['delay', 'priority', 'attempts', 'timeout', 'dedup', 'headers', 'limitKey'] as const
 const optionNames = ['cron', 'timeZone', 'queue', 'payload', 'missed', ...jobOptionNames]
-const policies: readonly MissedPolicy[] = ['skip', 'once', 'all']
 
 export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSchedule> {
   checkOptions(options, 'schedule options', optionNames)

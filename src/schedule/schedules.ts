@@ -16,9 +16,9 @@ import { type ScheduleInfo, toScheduleInfo } from './info.ts'
 import { toSlotJob } from './job.ts'
 import { checkSchedule, encodeSchedule, type ScheduleOptions } from './options.ts'
 import {
-  type ReadSchedule,
   readSchedule,
   type ScheduleDefinition,
+  type ScheduleEntry,
   type StoredSchedule,
   scheduleKeyPrefix,
 } from './stored-schedule.ts'
@@ -76,9 +76,12 @@ export class Schedules {
   }
 
   async list(): Promise<ScheduleInfo[]> {
-    const all = await this.readAll()
+    const entries = await this.entries()
     const now = await this.#desk.store.time()
-    return all.flatMap(({ name, schedule }) => (schedule ? [this.#infoOf(name, schedule, now)] : []))
+    return entries.flatMap((entry) => {
+      const { name, schedule } = readSchedule(entry.key, entry)
+      return schedule ? [this.#infoOf(name, schedule, now)] : []
+    })
   }
 
   /** Answers whether it was this call that paused it. */
@@ -105,9 +108,9 @@ export class Schedules {
     return this.#desk.enqueue(toSlotJob(name, existing(name, schedule), null))
   }
 
-  async readAll(): Promise<ReadSchedule[]> {
-    const entries = await entriesIn(this.#desk.store, scheduleKeyPrefix)
-    return entries.map((entry) => readSchedule(entry.key, entry))
+  /** Those of all schedules, by name, as they are stored. */
+  entries(): Promise<ScheduleEntry[]> {
+    return entriesIn(this.#desk.store, scheduleKeyPrefix)
   }
 
   /** The code of this process declares just this. */

@@ -2,22 +2,23 @@
 // in one entry, so that its version tells both. Every process reads it and any may fire it, also one that has never seen the
 // code that declared it.
 
-import type { NewJob } from '../job/record.ts'
+import { isTime } from '../job/names.ts'
+import { isJobTemplate, type JobTemplate } from '../job/stored.ts'
 import type { KvEntry } from '../store/store.ts'
-import { slotTimes } from './cron.ts'
+import { requireCron } from './cron.ts'
 
 export const scheduleKeyPrefix = 'holdfast.schedule.'
 
 /** What becomes of slots that nobody was there to fire: none of them, one job for all of them, or a job for each. */
 export type MissedPolicy = 'skip' | 'once' | 'all'
 
-/** The job of every slot; each has an id and headers of its own. */
-export type JobTemplate = Omit<NewJob, 'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency'>
+export const policies: readonly MissedPolicy[] = ['skip', 'once', 'all']
 
 export interface ScheduleDefinition {
   readonly cron: string
   readonly timeZone: string
   readonly missed: MissedPolicy
+  /** Of every slot; each has an id and headers of its own. */
   readonly job: JobTemplate
 }
 
@@ -37,26 +38,47 @@ export interface StoredSchedule extends ScheduleDefinition {
   readonly declaredAt: number
 }
 
+export type ScheduleEntry = KvEntry & { readonly key: string }
+
 export interface ReadSchedule {
   readonly name: string
   readonly version: number
-  /** Null: somebody wrote something else there. */
+  /** Null: what is stored there is no schedule. */
   readonly schedule: StoredSchedule | null
 }
 
 export function readSchedule(key: string, { value, version }: KvEntry): ReadSchedule {
-  return { name: key.slice(scheduleKeyPrefix.length), version, schedule: parse(value) }
+  return { name: nameOf(key), version, schedule: parse(value) }
 }
 
+export function nameOf(key: string): string {
+  return key.slice(scheduleKeyPrefix.length)
+}
+
+/**
+ * Every program may write to the key-value store. A value that a store cannot enqueue, or a time that is none, would fail
+ * every look at all schedules, so anything but a whole schedule reads as none.
+ */
 function parse(value: string): StoredSchedule | null {
   try {
     const stored = JSON.parse(value) as StoredSchedule
-    const { cron, timeZone, job, cursor } = stored
-    const isWhole = typeof cron === 'string' && typeof timeZone === 'string' && Number.isSafeInteger(cursor)
-    if (!isWhole || typeof job.queue !== 'string' || typeof job.payload !== 'string') return null
-    slotTimes(cron, timeZone)
+    const { cron, timeZone, job } = stored
+    // There was no limit key when older schedules were declared.
+    if (!isJobTemplate({ ...job, limitKey: job.limitKey ?? null }) || !isProgress(stored)) return null
+    requireCron(cron, timeZone)
     return stored
   } catch {
     return null
   }
+}
+
+function isProgress(stored: StoredSchedule): boolean {
+  const { missed, paused, cursor, lastSlot, lastFiredAt, fired, skipped, createdAt, changedAt, declaredAt } = stored
+  return (
+    policies.includes(missed) &&
+    typeof paused === 'boolean' &&
+    [cursor, createdAt, changedAt, declaredAt].every(isTime) &&
+    [lastSlot, lastFiredAt].every((time) => time === null || isTime(time)) &&
+    [fired, skipped].every((count) => Number.isSafeInteger(count) && count >= 0)
+  )
 }

@@ -25,6 +25,16 @@ export function idempotencyMismatch(facts: { readonly key: string; readonly id: 
   )
 }
 
+/** From the queue that was to be defined, by the queues that are told, back to it. */
+export function onDeadCycle(cycle: readonly string[]): Refused {
+  const [queue, told] = cycle
+  return refuse(
+    'INVALID_OPTION',
+    `onDead of queue ${queue} cannot be ${told}, because deaths would be told in a circle: ${cycle.join(' → ')}. Name a queue whose own deaths lead elsewhere, or define one of these with retain and without onDead first.`,
+    { option: 'onDead', queue, cycle },
+  )
+}
+
 export function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
 }

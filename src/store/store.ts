@@ -69,9 +69,14 @@
 //    ends or waits for a time again; one that is released or rescued is the first of its line. A start counts when it is
 //    claimed, and whoever is admitted has its start reserved: so over no stretch of `windowMs` more than `count` start.
 //    A limit that is raised lets jobs in at the next sweep; one that is lowered takes nothing back from who has room.
+//    An item of a batch is admitted only when its batch can start it: when the batch is neither paused nor cancelled, and its
+//    concurrency leaves room beside the items that run or are ready. Other jobs of the key pass it until then. Where its key
+//    has room, the item is admitted once its batch gets room. Admission keeps the order of a line among jobs that can start.
+//    A queue that is paused or full keeps jobs admitted: all jobs of a key are of one queue, so none could pass them.
 //
 // 13. A batch is a set of jobs, its items. Its counts change in the transactions that change its items. Items of a batch that is
-//    paused or cancelled are not claimed: once `steerBatch` has answered, no more of them start. What a cancel or a retry
+//    paused or cancelled are not claimed: once `steerBatch` has answered, no more of them start, and items that have not
+//    started have no room in their limit keys any more. What a cancel or a retry
 //    of what failed must do to many items is done in chunks, by whoever asked or by a sweep, and the batch is not finished
 //    before. Whether it is finished is decided after the transaction that ended an item, alone: by the settlement before it
 //    answers or, if that dies in between, by a sweep.
@@ -89,6 +94,7 @@
 
 import type { Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
+import type { UntoldDeath } from '../job/death.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
 import type {
   EffectSet,
@@ -132,8 +138,11 @@ export interface Store {
    * be freed between two jobs of one request.
    */
   enqueue(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]>
-  /** In the caller's own transaction; only where `callerTransaction`. What fails in it is the caller's to see. */
-  enqueueIn?(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer>
+  /**
+   * In the caller's own transaction and over its connection alone; only where `callerTransaction`. What fails in it is the
+   * caller's to see.
+   */
+  enqueueIn?(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer>
   /** The same where the caller's connection is synchronous: all is done, the queue's settings included, on return. */
   enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
@@ -207,6 +216,8 @@ export interface Subscriber {
   onCancel?(ids: readonly string[] | null): void
   /** This store, in this process, has found a batch to be finished, and its completion has been told. */
   onFinished?(finished: FinishedBatch): void
+  /** This store, in this process, has ended a job as dead, and made no notice for its `onDead` queue. */
+  onUntold?(death: UntoldDeath): void
   /** This store, in this process, has enqueued a job that cannot run: it lies dead in its queue. */
   onUndeliverable?(job: UndeliverableJob): void
 }
@@ -240,6 +251,12 @@ export interface DefinitionRecord {
 
 export interface FinishedBatch extends Completion {
   readonly name: string
+}
+
+/** What the store has been told to keep of a queue, and may not have kept yet. */
+export interface UnstoredDefinition {
+  readonly settings: QueueSettings
+  readonly stored: Promise<void>
 }
 
 /** Jobs that are enqueued together or not at all. */
@@ -351,6 +368,8 @@ export interface LapsedHold {
   readonly worker: string
   readonly startedAt: number
   readonly state: JobState
+  /** The effects that came with a request to cancel it could not be applied: it ended without them. */
+  readonly failed?: Refused
 }
 
 export interface CancelRequest {

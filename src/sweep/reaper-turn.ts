@@ -1,6 +1,11 @@
 // What all processes know of a reaper: when one of them last took its turn, and whether it has failed since.
 
+import { isTime } from '../job/names.ts'
+
 export const reaperKeyPrefix = 'holdfast.reaper.'
+
+/** How much of what went wrong is kept. */
+export const errorLength = 500
 
 export interface ReaperTurn {
   readonly turnAt: number
@@ -9,17 +14,13 @@ export interface ReaperTurn {
   readonly failure: { readonly since: number; readonly error: string } | null
 }
 
-/** Null: somebody wrote something else there. */
+/** Null: what is stored there is no turn of a reaper. */
 export function toTurn(value: unknown): ReaperTurn | null {
-  const { turnAt, everyMs, failure = null } = Object(value) as Record<keyof ReaperTurn, unknown>
-  if (!Number.isFinite(turnAt) || !Number.isFinite(everyMs)) return null
+  const { turnAt, everyMs, failure } = Object(value) as Record<keyof ReaperTurn, unknown>
+  if (!isTime(turnAt) || !isTime(everyMs)) return null
   const { since, error } = Object(failure) as Record<string, unknown>
-  const isFailure = Number.isFinite(since) && typeof error === 'string'
-  return {
-    turnAt: turnAt as number,
-    everyMs: everyMs as number,
-    failure: isFailure ? { since: since as number, error } : null,
-  }
+  const isFailure = isTime(since) && typeof error === 'string'
+  return { turnAt, everyMs, failure: isFailure ? { since, error: error.slice(0, errorLength) } : null }
 }
 
 export function readTurn(text: string): ReaperTurn | null {

@@ -17,7 +17,7 @@ import { checkReaperName } from '../job/names.ts'
 import type { Kv } from '../kv/kv.ts'
 import type { Enqueued } from '../store/store.ts'
 import type { ReaperPlan, Revival } from './reaper-options.ts'
-import { type ReaperTurn, reaperKeyPrefix, toTurn } from './reaper-turn.ts'
+import { errorLength, type ReaperTurn, reaperKeyPrefix, toTurn } from './reaper-turn.ts'
 
 /** What this needs of the client it came from. */
 export interface ReaperDesk {
@@ -42,8 +42,6 @@ export interface ReaperReport {
 
 /** How many rows are enqueued at a time. */
 const togetherMax = 100
-/** How much of what went wrong is kept. */
-const errorLength = 500
 /** How often it is tried to write down what went wrong, where others take turns meanwhile. */
 const triesMax = 5
 

@@ -8,6 +8,7 @@
 
 import type { Pace, Timers } from '../clock.ts'
 import { isDisabled } from '../disabled.ts'
+import { toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { expiredError } from '../job/transition.ts'
 import type { LapsedHold, Store, SweepReport } from '../store/store.ts'
@@ -109,8 +110,9 @@ export class Sweeper {
   }
 
   /** A job that took its worker with it may die here, where no worker is left to tell of it. */
-  #tellLapsed({ startedAt, state, ...job }: LapsedHold, now: number): void {
+  #tellLapsed({ startedAt, state, failed, ...job }: LapsedHold, now: number): void {
     this.#events.emit('lease.expired', { ...job, startedAt: new Date(startedAt), state })
+    if (failed) this.#events.emit('settle.failed', { ...job, error: toError(failed), state })
     if (state !== 'dead') return
     const error = expiredError(job.worker)
     this.#events.emit('job.dead', { ...job, durationMs: now - startedAt, error, ending: 'expired' })

@@ -52,6 +52,8 @@ export class DrainLoop implements WorkerLoop {
 
   returned(): void {}
 
+  limited(): void {} // a job for which there is no thread waits in the pool
+
   /** False when nothing is left to do. */
   async #step(): Promise<boolean> {
     this.#hasNews = false

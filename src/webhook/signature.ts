@@ -1,14 +1,18 @@
 // How a receiver knows that a call is ours, and new. Each secret signs `${timestamp}.${id}.${body}` with HMAC-SHA256; all
 // signatures go along, so that a receiver that knows any one of the secrets is content while they are being changed.
 //
-//   holdfast-id: the id of the job, the same however often it is delivered
-//   holdfast-timestamp: when this delivery was made, in seconds since 1970
+//   holdfast-id: the id of the job, the same however often it is delivered; a UUID in lower case
+//   holdfast-timestamp: when this delivery was made, in seconds since 1970; digits
 //   holdfast-signature: v1=<hex>,v1=<hex>
+//
+// Neither digits nor a UUID hold a dot, so the signed text can be split in one way only. An id that holds one would take a
+// part of the body along: another id and a shorter body would have the same signature. So any other id is refused, by the
+// sender and by the receiver, and so is any other timestamp.
 
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
-import { checkNumber, checkOptions } from '../job/names.ts'
+import { checkNumber, checkOptions, isJobId } from '../job/names.ts'
 
 export type Secrets = string | readonly string[]
 
@@ -34,12 +38,14 @@ const secretsMax = 10
 const defaultToleranceMs = 300_000
 
 export function signatureHeaders(id: string, body: string, secrets: readonly string[], now: number) {
+  if (!isJobId(id))
+    throw new HoldfastError('INVALID_ID', `A webhook is signed with the id of its job; got ${show(id)}.`)
   const timestamp = String(Math.floor(now / 1_000))
   const signatures = secrets.map((secret) => `v1=${hmac(secret, timestamp, id, Buffer.from(body)).toString('hex')}`)
   return { 'holdfast-id': id, 'holdfast-timestamp': timestamp, 'holdfast-signature': signatures.join(',') }
 }
 
-/** Null: it was not signed with any of the secrets, was changed on its way, or is too old. */
+/** Null: it was not signed with any of the secrets, its id or time is none of ours, it was changed on its way, or is too old. */
 export function verifyWebhook(options: VerifyOptions): VerifiedWebhook | null {
   checkOptions(options, 'verify options', ['secret', 'headers', 'body', 'toleranceMs'])
   const secrets = checkSecrets(options.secret)
@@ -47,7 +53,8 @@ export function verifyWebhook(options: VerifyOptions): VerifiedWebhook | null {
   checkNumber(toleranceMs, 'toleranceMs', 0, Number.POSITIVE_INFINITY)
   const id = headerOf(headers, 'holdfast-id')
   const timestamp = headerOf(headers, 'holdfast-timestamp')
-  const sentAt = /^\d{1,12}$/.test(timestamp) ? Number(timestamp) * 1_000 : Number.NaN
+  if (!isJobId(id) || !/^\d{1,12}$/.test(timestamp)) return null
+  const sentAt = Number(timestamp) * 1_000
   if (!(Math.abs(Date.now() - sentAt) <= toleranceMs)) return null
   const bytes = typeof body === 'string' ? Buffer.from(body) : body
   const given = headerOf(headers, 'holdfast-signature')

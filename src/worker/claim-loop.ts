@@ -49,6 +49,8 @@ export interface WorkerLoop {
   ended(job: ClaimedJob): void
   /** Its handler was left behind and has ended after all. */
   returned(job: ClaimedJob): void
+  /** So many jobs of this queue can run at a time from now on. */
+  limited(queue: string, most: number): void
 }
 
 /** How long it sleeps without looking, whatever wake-ups say. */
@@ -108,6 +110,11 @@ export class ClaimLoop implements WorkerLoop {
   }
 
   returned({ queue }: ClaimedJob): void {
+    this.#roomMade(queue)
+  }
+
+  limited(queue: string, most: number): void {
+    this.#turns.limit(queue, most)
     this.#roomMade(queue)
   }
 
@@ -180,7 +187,7 @@ export class ClaimLoop implements WorkerLoop {
 
   async #ask(): Promise<void> {
     const queues = await this.#desk.outage.survive(() => this.#desk.queuesWithWork(), this.#halt)
-    for (const queue of queues) this.#turns.woken(queue)
+    for (const queue of queues) this.#turns.found(queue)
   }
 
   #untilRoom(): Promise<void> {

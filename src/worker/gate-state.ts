@@ -55,7 +55,7 @@ export function readGate(entry: Pick<KvValue, 'value' | 'version'> | null): Read
       reason: typeof reason === 'string' ? reason : noReason,
       closedAt: toDate(closedAt),
       by: typeof by === 'string' ? by : null,
-      generation: typeof generation === 'number' ? generation : 0,
+      generation: Number.isSafeInteger(generation) ? Number(generation) : 0,
     },
   }
 }

@@ -83,14 +83,16 @@ export class Heartbeat {
     return Math.min(this.#nextBeatAt, this.#nextCheckAt)
   }
 
-  /** Somebody asked to cancel these jobs (null: some job). */
+  /**
+   * A request to cancel these jobs may be there (null: for some job). It is only a hint, and may be forged: the store is
+   * asked, one question at a time. What comes while a question is under way is asked with the next one, about every run.
+   */
   check(ids: readonly string[] | null): void {
     const runs = [...this.#runs].filter((run) => run.state === 'running' && run.abortKind === null)
     const asked = ids === null ? runs : runs.filter(({ claimed }) => ids.includes(claimed.id))
     if (asked.length === 0) return
-    if (ids !== null) this.#check(asked)
-    else if (this.#isChecking) this.#checksAgain = true
-    else this.#checkAll(asked)
+    if (this.#isChecking) this.#checksAgain = true
+    else this.#checkInTurn(asked)
   }
 
   /** Holds this run for so long from now. */
@@ -150,7 +152,7 @@ export class Heartbeat {
     }
   }
 
-  async #checkAll(runs: readonly Run[]): Promise<void> {
+  async #checkInTurn(runs: readonly Run[]): Promise<void> {
     this.#isChecking = true
     await this.#check(runs)
     this.#isChecking = false

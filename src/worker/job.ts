@@ -33,6 +33,12 @@ export interface JobDesk {
   log(message: string, facts: Readonly<Record<string, unknown>>): void
   extend(duration: Duration): Promise<void>
   delivered(facts: DeliveryFacts): void
+  /** The timeout does not run until `startClock`. */
+  pauseClock?(): void
+  /** The handler begins: the whole timeout from now. */
+  startClock?(): void
+  /** False: the job was settled or given up, and its handler must not start. */
+  isHeld?(): boolean
 }
 
 /** How long a job may ask for at a time. */
@@ -177,6 +183,19 @@ export class Job<Payload = unknown, Result = unknown> {
   /** Tells of a webhook's call, whose job this is. */
   static delivered(job: Job, facts: DeliveryFacts): void {
     job.#desk.delivered(facts)
+  }
+
+  /** For a handler that starts later than it is called. */
+  static pauseClock(job: Job): void {
+    job.#desk.pauseClock?.()
+  }
+
+  static startClock(job: Job): void {
+    job.#desk.startClock?.()
+  }
+
+  static isHeld(job: Job): boolean {
+    return job.#desk.isHeld?.() ?? true
   }
 
   /** The effects that were staged, if any were. */

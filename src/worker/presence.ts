@@ -5,8 +5,10 @@
 import { hostname } from 'node:os'
 import type { Timers } from '../clock.ts'
 import { newId } from '../id.ts'
+import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
+import { isQueueName, isText, isTime } from '../job/names.ts'
 import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
 
 export const presencePrefix = 'holdfast.worker.'
@@ -67,15 +69,30 @@ export class Presence {
   }
 }
 
-/** Null: somebody wrote something else there. */
+/** Null: what is stored there is no presence of a worker. */
 export function readPresence({ value }: KvEntry): WorkerInfo | null {
   try {
-    const { since, ...info } = parseJson(value) as Omit<WorkerInfo, 'since'> & { readonly since: number }
-    const { name, queues, host } = info
-    const isWhole = typeof name === 'string' && typeof host === 'string' && Number.isFinite(since)
-    if (!isWhole || !(queues === null || Array.isArray(queues))) return null
-    return { ...info, definitions: isPlainObject(info.definitions) ? info.definitions : {}, since: new Date(since) }
+    const stored = parseJson(value) as { readonly [Name in keyof WorkerInfo]?: unknown }
+    const { name, queues, concurrency, host, pid, since } = stored
+    if (!isText(name) || name.length > bounds.workerLength || !isText(host) || !isTime(since)) return null
+    if (!isCount(concurrency) || !isCount(pid)) return null
+    if (queues !== null && !(Array.isArray(queues) && queues.every(isQueueName))) return null
+    const definitions = digestsOf(stored.definitions)
+    return { name, queues, concurrency, definitions, host, pid, since: new Date(since) }
   } catch {
     return null
   }
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && Number(value) > 0
+}
+
+/** Of queues, by name; what is no such digest is left out. */
+function digestsOf(value: unknown): Readonly<Record<string, string>> {
+  if (!isPlainObject(value)) return {}
+  const digests = Object.entries(value as object).filter(
+    (each): each is [string, string] => isQueueName(each[0]) && isText(each[1]),
+  )
+  return Object.fromEntries(digests)
 }

@@ -36,12 +36,13 @@ import {
 } from './normalise.ts'
 import type { StagedEffects } from './staged-effects.ts'
 import { factsOf, type Told, tellSettled } from './telling.ts'
+import { killMs } from './thread-pool.ts'
 
 /** How a queue is served: what runs its jobs, middleware included. */
 export interface Service {
   readonly definition: AnyDefinition
   call(job: Job): unknown
-  /** Ends a handler by force, where that can be done; then it is never abandoned. */
+  /** Ends a handler by force, where that can be done. Its call ends within `killMs`, also where the handler runs on. */
   kill?(job: Job): void
   close?(): Promise<void>
 }
@@ -74,20 +75,23 @@ export interface RunDesk {
   returned(run: Run): void
 }
 
-/** How long a handler that is ended by force has for it. */
-const killMs = 1_000
+/** How long middleware has at least after its handler was ended by force. */
+const afterKillMs = 1_000
 
 export class Run implements JobDesk, Ground {
   readonly claimed: ClaimedJob
   readonly leaseMs: number
   readonly #desk: RunDesk
   readonly #service: Service
-  readonly #startedAt: number
+  #startedAt: number
   readonly #pass: GatePass | null
   state: 'running' | 'settling' | 'ended' = 'running'
   /** When the lease runs out unless it is renewed, by this process's time. */
   leaseUntil: number
   #deadlineAt: number
+  /** Where the handler starts later than it is called. */
+  #clock: 'runs' | 'stands' | 'begun' = 'runs'
+  #extendedUntil = Number.NEGATIVE_INFINITY
   #job: Job | null = null
   #controller: AbortController | null = null
   #abort: Abort | null = null
@@ -202,8 +206,29 @@ export class Run implements JobDesk, Ground {
     const ms = toMs(duration, 'extend', extendRule)
     if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
     const until = this.#desk.now() + ms
+    this.#extendedUntil = Math.max(this.#extendedUntil, until)
     this.#deadlineAt = Math.max(this.#deadlineAt, until)
     if (until > this.leaseUntil) await this.#desk.renew(this, Math.max(ms, this.leaseMs))
+  }
+
+  /** Middleware may call its handler again; the clock stands still for the first call only. */
+  pauseClock(): void {
+    if (this.#clock !== 'runs' || this.state !== 'running' || this.#abort) return
+    this.#clock = 'stands'
+    this.#deadlineAt = Number.POSITIVE_INFINITY
+  }
+
+  startClock(): void {
+    if (this.#clock !== 'stands') return
+    this.#clock = 'begun'
+    if (this.state !== 'running') return
+    this.#startedAt = this.#desk.now()
+    this.#deadlineAt = Math.max(this.#startedAt + this.timeoutMs, this.#extendedUntil)
+    if (!this.#abort) this.#desk.lookBy(this.#deadlineAt)
+  }
+
+  isHeld(): boolean {
+    return this.state === 'running'
   }
 
   // What must be known to settle it.
@@ -296,8 +321,8 @@ export class Run implements JobDesk, Ground {
   #leaveBehind(abort: Abort): void {
     if (this.#service.kill && this.#job && !this.#isKilled) {
       this.#isKilled = true
-      this.#unwindBy(this.#desk.now() + Math.max(killMs, this.#desk.unwindMs))
-      this.#service.kill(this.#job) // then its call ends, and with it the run, unless middleware keeps it
+      this.#unwindBy(this.#desk.now() + killMs + Math.max(afterKillMs, this.#desk.unwindMs))
+      this.#service.kill(this.#job) // within killMs its call ends, and with it the run, unless middleware keeps it
       return
     }
     this.#finish()

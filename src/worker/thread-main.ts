@@ -1,57 +1,118 @@
-// The thread's side: imports the module, runs its handler for each job that is sent, and sends back what it says. Effects are
+// The thread's side: loads the module, runs its handler for each job that is sent, and sends back what came of it. Effects are
 // prepared here, because the schemas of the queues they name are functions and cannot travel.
+//
+// Jobs of one thread share its event loop, so what a job leaves behind goes on while the next one runs. Each handler is called
+// in an async context of its own. Timers, callbacks and promises inherit the context, and an error that no code catches is
+// reported in it. So it is known which job an error or a `process.exit` came from:
+//
+//   from the current job   the thread ends, and the job has failed (`crashed`)
+//   from an earlier job    the current job goes on; the thread is ended after it
+//   from no job            the same: it may be the module's own, or the context was lost
+//
+// A module that handles `uncaughtException` itself is left alone with it.
 
-import { parentPort, workerData } from 'node:worker_threads'
-import { type Duration, show } from '../duration.ts'
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { workerData } from 'node:worker_threads'
+import { show } from '../duration.ts'
 import { prepareEffects } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
-import type { DeliveryFacts } from '../events.ts'
 import { jobError } from '../job/error.ts'
 import { isPermanent } from '../permanent.ts'
 import { delayAskedBy } from '../retry-later.ts'
-import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from './fate.ts'
-import { Job, type JobDesk } from './job.ts'
-import type { FromHandler, SentError, Start, ThreadData, ToHandler } from './thread-wire.ts'
+import { Job } from './job.ts'
+import { ThreadJob } from './thread-job.ts'
+import {
+  type FromThread,
+  isFateShape,
+  type Leftover,
+  type Returned,
+  readToThread,
+  type SentError,
+  type Start,
+  type ThreadData,
+  type Threw,
+} from './thread-wire.ts'
 
-const { module } = workerData as ThreadData
-const port = parentPort as NonNullable<typeof parentPort>
+const { module, port, permit } = takeThreadData()
+const send: (message: FromThread) => void = port.postMessage.bind(port)
 /** The worker checks again by what its store can do. */
 const anyStore = { manyWriters: true, callerTransaction: true, sqlEffects: true, survivesPowerLoss: true }
 
-let current: ThreadDesk | null = null
+const context = new AsyncLocalStorage<ThreadJob>()
+let current: ThreadJob | null = null
+let hasToldOfError = false
 
-port.on('message', (message: ToHandler) => {
-  if ('start' in message) run(message.start)
-  else if ('abort' in message) current?.abort(message.abort)
-  else current?.extended(message.extended, message.error)
+port.on('message', (received: unknown) => {
+  const message = readToThread(received)
+  if (message?.type === 'start') run(message)
+  else if (!message || message.job !== current?.no) return
+  else if (message.type === 'abort')
+    context.run(current, () => current?.abort(message.error)) // listeners run here
+  else current.extended(message.call, message.error)
+})
+
+process.on('uncaughtException', (error) => {
+  if (process.listenerCount('uncaughtException') > 1) return
+  const from = context.getStore()
+  if (from && from === current) {
+    send({ type: 'crashed', job: from.no, error: described(error) })
+    process.exit(1)
+  }
+  if (hasToldOfError) return // the thread is not used again, and one is enough to say why
+  hasToldOfError = true
+  tellLeftover('uncaught', from, described(error))
+})
+
+// It is told in the context of the call.
+process.on('exit', (code) => {
+  const from = context.getStore()
+  if (from && from !== current)
+    tellLeftover('exit', from, { name: 'Error', message: `process.exit was called with code ${code}.` })
 })
 
 async function run(start: Start): Promise<void> {
-  const desk = new ThreadDesk(start)
-  current = desk
-  const end = await ended(desk, start.payload)
-  current = null
+  const job = new ThreadJob(start, send)
+  current = job
+  const end = await ended(job, start.payload)
+  job.end()
+  if (current === job) current = null
+  if (end) sendEnd(end)
+}
+
+/** Null: the worker has taken the start back, and waits for nothing. */
+async function ended(job: ThreadJob, payload: unknown): Promise<Returned | Threw | null> {
+  let handler: (job: Job) => unknown
   try {
-    port.postMessage(end)
+    handler = await importHandler() // outside of the job's context: what the module makes is not the job's
   } catch (error) {
-    const message = `A handler in a thread returns plain data: ${(error as Error).message}`
-    const threw = await toSent(new HoldfastError('INVALID_PAYLOAD', message))
-    port.postMessage({ threw, costs: 'costs' in end ? end.costs : null } satisfies FromHandler)
+    return { type: 'threw', job: job.no, error: described(error), costs: null }
+  }
+  if (Atomics.compareExchange(permit, 0, job.no, -job.no) !== job.no) return null
+  send({ type: 'began', job: job.no })
+  return context.run(job, () => call(handler, job.no, new Job(job, payload)))
+}
+
+async function call(handler: (job: Job) => unknown, no: number, job: Job): Promise<Returned | Threw> {
+  try {
+    const returned = await handler(job)
+    const isOurs = isFate(returned)
+    if (isOurs && !isFateShape(returned)) throw changedFate(returned)
+    const effects = await prepareEffects(Job.stagedIn(job)?.all(), anyStore)
+    return { type: 'returned', job: no, returned, isFate: isOurs, effects, costs: Job.costsIn(job) }
+  } catch (error) {
+    // Where the effects of a death cannot be prepared, that is the error.
+    return { type: 'threw', job: no, error: await toSent(error).catch(described), costs: Job.costsIn(job) }
   }
 }
 
-async function ended(desk: ThreadDesk, payload: unknown): Promise<FromHandler> {
-  const job = new Job(desk, payload)
+function sendEnd(end: Returned | Threw): void {
   try {
-    const handler = await importHandler()
-    const returned = await handler(job)
-    const staged = Job.stagedIn(job)
-    const effects = staged && (await prepareEffects(staged.all(), anyStore))
-    return { returned, isFate: isFate(returned), effects, costs: Job.costsIn(job) }
+    send(end)
   } catch (error) {
-    // Where the effects of a death cannot be prepared, that is the error.
-    return { threw: await toSent(error).catch(toSent), costs: Job.costsIn(job) }
+    const message = `A handler in a thread returns plain data: ${(error as Error).message}`
+    const threw = described(new HoldfastError('INVALID_PAYLOAD', message))
+    send({ type: 'threw', job: end.job, error: threw, costs: end.costs })
   }
 }
 
@@ -62,69 +123,34 @@ async function importHandler(): Promise<(job: Job) => unknown> {
   throw new HoldfastError('INVALID_OPTION', message, { option: 'handler' })
 }
 
-class ThreadDesk implements JobDesk {
-  readonly claimed: ClaimedJob
-  readonly timeoutMs: number
-  readonly #controller = new AbortController()
-  readonly #extensions = new Map<number, PromiseWithResolvers<void>>()
-  #lastNo = 0
-
-  constructor({ claimed, timeoutMs }: Start) {
-    this.claimed = claimed
-    this.timeoutMs = timeoutMs
-  }
-
-  signal(): AbortSignal {
-    return this.#controller.signal
-  }
-
-  progress(progress: number, message: string | null): void {
-    send({ progress, message })
-  }
-
-  log(message: string, facts: Readonly<Record<string, unknown>>): void {
-    send({ log: message, facts })
-  }
-
-  delivered(delivered: DeliveryFacts): void {
-    send({ delivered })
-  }
-
-  extend(duration: Duration): Promise<void> {
-    this.#lastNo += 1
-    const extension = Promise.withResolvers<void>()
-    this.#extensions.set(this.#lastNo, extension)
-    send({ extend: duration, no: this.#lastNo })
-    return extension.promise
-  }
-
-  extended(no: number, error: SentError | null): void {
-    const extension = this.#extensions.get(no)
-    this.#extensions.delete(no)
-    if (error) extension?.reject(toError(error))
-    else extension?.resolve()
-  }
-
-  abort(error: SentError): void {
-    this.#controller.abort(toError(error))
-  }
+function tellLeftover(kind: Leftover['kind'], from: ThreadJob | undefined, error: SentError): void {
+  const of = from ? { id: from.claimed.id, attempt: from.claimed.attempt } : null
+  send({ type: 'leftover', job: current?.no ?? 0, kind, of, error })
 }
 
-function send(message: FromHandler): void {
-  port.postMessage(message)
-}
-
-function toError({ name, message, code }: SentError): Error {
-  const error = name === 'HoldfastError' ? new HoldfastError(code as never, message) : new Error(message)
-  return Object.assign(error, { name })
+/** Takes what is between the worker and this file out of what every module can read. */
+function takeThreadData(): ThreadData {
+  const shared = workerData as Partial<Record<keyof ThreadData, unknown>>
+  const data = { ...shared } as unknown as ThreadData
+  delete shared.port
+  delete shared.permit
+  return data
 }
 
 /** Whatever was thrown, as data. */
 async function toSent(thrown: unknown): Promise<SentError> {
   const delayMs = delayAskedBy(thrown)
-  const sent = { name: 'Error', ...jobError(thrown), ...reasonOf(thrown), ...(delayMs !== null && { delayMs }) }
+  const sent = { ...described(thrown), ...reasonOf(thrown), ...(isDelay(delayMs) && { delayMs }) }
   if (!isPermanent(thrown)) return sent
   return { ...sent, isPermanent: true, effects: await prepareEffects(thrown.effects, anyStore) }
+}
+
+function described(thrown: unknown): SentError {
+  return { name: 'Error', ...jobError(thrown) }
+}
+
+function isDelay(delayMs: unknown): delayMs is number {
+  return Number.isFinite(delayMs) && (delayMs as number) >= 0
 }
 
 /** Of a `GateClosed`. */
@@ -135,4 +161,9 @@ function reasonOf(thrown: unknown): { readonly reason?: string } {
   } catch {
     return {}
   }
+}
+
+function changedFate(returned: unknown): HoldfastError {
+  const message = `What job.snooze, release, outcome, offer and closeGate give is returned as it is; got ${show(returned)}.`
+  return new HoldfastError('INVALID_OPTION', message)
 }

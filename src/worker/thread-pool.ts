@@ -1,16 +1,19 @@
 // A pool of threads for handlers that keep a core busy. A handler in a module runs here as it would in the main thread: the
 // same job, signal, progress, effects. Each thread runs one job at a time and is used again. A thread that ends under its
-// job, by `process.exit`, an error nobody caught or too little memory, fails that job alone and is replaced; one whose job
-// ignores its signal is terminated.
+// job, by `process.exit`, an error that no code caught or too little memory, fails that job alone and is replaced; one whose
+// job ignores its signal is ended by force. thread.ts says when that does not work; such a thread is stuck.
+//
+// Bounds. At most `count` threads serve jobs. A stuck thread is replaced, but with those that are ending or stuck there are
+// never more than twice `count` threads. So with s stuck threads min(count, 2 · count − s) jobs can run, and the worker claims
+// no more than that (`most`). A job that comes while threads are ending waits for one of them. A job that comes when all are
+// stuck is released at no cost.
+//
+// The clock of a job stands still from the call until its handler begins, so waiting for a thread, its start and the loading of
+// its module cost nothing of the job's timeout. Loading has a bound of its own.
 
-import { Worker } from 'node:worker_threads'
-import { HoldfastError } from '../errors.ts'
-import { Permanent } from '../permanent.ts'
-import { RetryLater } from '../retry-later.ts'
-import { ThreadCrashed } from './crash.ts'
-import { adopt } from './fate.ts'
+import { release } from './fate.ts'
 import { Job } from './job.ts'
-import type { FromHandler, HandlerEnd, SentError, ThreadData, ToHandler } from './thread-wire.ts'
+import { type EndReason, endReasonOf, Thread, type ThreadLeftover, type ThreadWork, unstarted } from './thread.ts'
 
 export interface ThreadOptions {
   readonly count: number
@@ -18,165 +21,177 @@ export interface ThreadOptions {
   readonly maxMemoryMb: number | null
 }
 
+/** How long a thread that is ended may live on before it is stuck. */
+export const killMs = 1_000
+
+const times = { killMs, beginMs: 2_000, loadMs: 60_000 }
+
+export interface StuckThread {
+  readonly thread: number
+  readonly work: ThreadWork
+  readonly reason: EndReason
+  /** When it was told to end. */
+  readonly since: number
+}
+
+export interface ThreadPoolListener {
+  stuck(thread: StuckThread): void
+  /** It has ended after all. */
+  freed(thread: StuckThread): void
+  leftover(thread: number, leftover: ThreadLeftover): void
+  /** So many jobs can run from now on. */
+  most(most: number): void
+}
+
 export class ThreadPool {
   readonly #module: URL
   readonly #options: ThreadOptions
+  readonly #listener: ThreadPoolListener
+  readonly #times: typeof times
   readonly #threads = new Set<Thread>()
   readonly #free: Thread[] = []
-  readonly #parked: ((thread: Thread) => void)[] = []
-  readonly #running = new Map<Job, Thread>()
+  readonly #waiting = new Set<(thread: Thread | null) => void>()
+  readonly #running = new Map<Thread, Job>()
+  readonly #stuck = new Map<Thread, StuckThread>()
 
-  constructor(module: URL, options: ThreadOptions) {
+  constructor(module: URL, options: ThreadOptions, listener: ThreadPoolListener, bounds: Partial<typeof times> = {}) {
     this.#module = module
     this.#options = options
+    this.#listener = listener
+    this.#times = { ...times, ...bounds }
+  }
+
+  get stuck(): readonly StuckThread[] {
+    return [...this.#stuck.values()]
+  }
+
+  /** How many jobs can run at a time. */
+  get most(): number {
+    const { count } = this.#options
+    return Math.max(0, Math.min(count, 2 * count - this.#stuck.size))
   }
 
   async run(job: Job): Promise<unknown> {
-    const thread = await this.#take()
-    this.#running.set(job, thread)
+    Job.pauseClock(job)
     try {
+      for (;;) {
+        const thread = await this.#take(job.signal)
+        if (!thread) return release('all threads of its queue are stuck')
+        const end = await this.#runIn(thread, job)
+        if (end !== unstarted) return end
+      }
+    } finally {
+      Job.startClock(job)
+    }
+  }
+
+  /** Ends the thread that runs this job, which was aborted. Middleware may have called the handler more than once. */
+  kill(job: Job): void {
+    for (const [thread, running] of this.#running) if (running === job) thread.end(endReasonOf(job.signal.reason))
+  }
+
+  /** Resolves when every thread has ended, or is stuck. */
+  async close(): Promise<void> {
+    const threads = [...this.#threads]
+    for (const thread of threads) thread.end('shutdown')
+    await Promise.all(threads.map(({ gone }) => gone))
+  }
+
+  async #runIn(thread: Thread, job: Job): Promise<unknown> {
+    this.#running.set(thread, job)
+    try {
+      job.signal.throwIfAborted() // it may have been while it waited
       return await thread.run(job)
     } finally {
-      this.#running.delete(job)
+      this.#running.delete(thread)
       this.#giveBack(thread)
     }
   }
 
-  /** Ends the thread that runs this job. */
-  kill(job: Job): void {
-    this.#running.get(job)?.terminate()
+  /** Null: there is none, and none is to come. */
+  async #take(signal: AbortSignal): Promise<Thread | null> {
+    signal.throwIfAborted()
+    const ready = this.#ready()
+    if (ready || this.most === 0) return ready
+    const { promise, resolve, reject } = Promise.withResolvers<Thread | null>()
+    const abort = () => {
+      if (this.#waiting.delete(resolve)) reject(signal.reason)
+    }
+    this.#waiting.add(resolve)
+    signal.addEventListener('abort', abort)
+    try {
+      return await promise
+    } finally {
+      signal.removeEventListener('abort', abort)
+    }
   }
 
-  async close(): Promise<void> {
-    await Promise.all([...this.#threads].map((thread) => thread.terminate()))
-  }
-
-  #take(): Thread | Promise<Thread> {
+  #ready(): Thread | null {
     const free = this.#free.pop()
     if (free) return free
-    if (this.#threads.size < this.#options.count) return this.#start()
-    return new Promise((resolve) => this.#parked.push(resolve))
+    const { count } = this.#options
+    const serving = [...this.#threads].filter(({ isEnding }) => !isEnding).length
+    return serving < count && this.#threads.size < 2 * count ? this.#start() : null
   }
 
   #giveBack(thread: Thread): void {
-    const next = thread.isOver ? null : thread
-    const parked = this.#parked.shift()
-    if (parked) parked(next ?? this.#start())
-    else if (next) this.#free.push(next)
+    if (thread.isOpen) this.#free.push(thread)
+    else thread.end('leftover')
+    this.#serveWaiting()
+  }
+
+  #serveWaiting(): void {
+    for (const resolve of this.#waiting) {
+      const thread = this.#ready()
+      if (!thread && this.most > 0) return
+      this.#waiting.delete(resolve)
+      resolve(thread)
+    }
   }
 
   #start(): Thread {
-    const thread = new Thread(this.#module, this.#options, () => {
-      this.#threads.delete(thread)
-      const at = this.#free.indexOf(thread)
-      if (at >= 0) this.#free.splice(at, 1)
+    const { maxMemoryMb } = this.#options
+    const settings = { module: this.#module, maxMemoryMb, ...this.#times }
+    const thread = new Thread(settings, {
+      over: (it) => this.#over(it),
+      stuck: (it) => this.#isStuck(it),
+      leftover: (it, leftover) => this.#leftover(it, leftover),
     })
     this.#threads.add(thread)
     return thread
   }
-}
 
-interface Current {
-  readonly job: Job
-  readonly resolve: (value: unknown) => void
-  readonly reject: (error: unknown) => void
-}
-
-class Thread {
-  readonly #worker: Worker
-  #current: Current | null = null
-  #why: Error | null = null
-  isOver = false
-
-  constructor(module: URL, { maxMemoryMb }: ThreadOptions, onOver: () => void) {
-    const program = import.meta.url.endsWith('.ts') ? './thread-main.ts' : './thread-main.js'
-    const workerData: ThreadData = { module: module.href }
-    this.#worker = new Worker(new URL(program, import.meta.url), {
-      workerData,
-      name: 'holdfast-handler',
-      ...(maxMemoryMb !== null && { resourceLimits: { maxOldGenerationSizeMb: maxMemoryMb } }),
-    })
-    this.#worker.unref() // a job that runs keeps the process alive, a thread that waits for one does not
-    this.#worker.on('message', (message: FromHandler) => this.#receive(message))
-    this.#worker.on('error', (error) => {
-      this.#why = error
-    })
-    this.#worker.on('exit', (code) => {
-      this.isOver = true
-      onOver()
-      const why = this.#why ? `: ${this.#why.message}` : ` with code ${code}`
-      const error = new ThreadCrashed(`The thread that ran this job ended${why}.`, { cause: this.#why })
-      this.#finish()?.reject(error)
-    })
+  #over(thread: Thread): void {
+    const stuck = this.#stuck.get(thread)
+    this.#threads.delete(thread)
+    this.#stuck.delete(thread)
+    this.#forget(thread)
+    this.#serveWaiting()
+    if (!stuck) return
+    this.#listener.most(this.most)
+    this.#listener.freed(stuck)
   }
 
-  run(job: Job): Promise<unknown> {
-    const { promise, resolve, reject } = Promise.withResolvers<unknown>()
-    this.#current = { job, resolve, reject }
-    this.#worker.ref()
-    const { signal } = job
-    const abort = () => this.#send({ abort: toSent(signal.reason) })
-    signal.addEventListener('abort', abort, { once: true })
-    try {
-      this.#send({ start: { claimed: Job.claimedOf(job), timeoutMs: job.timeoutMs, payload: job.payload } })
-    } catch (error) {
-      const message = `The payload of a job for a thread must be plain data: ${(error as Error).message}`
-      this.#finish()?.reject(new HoldfastError('INVALID_PAYLOAD', message, { queue: job.queue }, { cause: error }))
-    }
-    if (signal.aborted) abort()
-    return promise.finally(() => signal.removeEventListener('abort', abort))
+  #isStuck(thread: Thread): void {
+    const { id, work, endReason, endedAt } = thread
+    this.#forget(thread)
+    if (!work) return // it was never given a job, so it has no module that could block it
+    const stuck = { thread: id, work, reason: endReason, since: endedAt }
+    this.#stuck.set(thread, stuck)
+    this.#listener.most(this.most)
+    this.#listener.stuck(stuck)
+    this.#serveWaiting()
   }
 
-  async terminate(): Promise<void> {
-    await this.#worker.terminate()
+  #leftover(thread: Thread, leftover: ThreadLeftover): void {
+    this.#listener.leftover(thread.id, leftover)
+    if (!this.#free.includes(thread)) return // it ends with its job
+    this.#forget(thread)
+    thread.end('leftover')
   }
 
-  #send(message: ToHandler): void {
-    this.#worker.postMessage(message)
+  #forget(thread: Thread): void {
+    const at = this.#free.indexOf(thread)
+    if (at >= 0) this.#free.splice(at, 1)
   }
-
-  #receive(message: FromHandler): void {
-    const job = this.#current?.job
-    if (!job) return
-    if ('progress' in message) job.progress(message.progress, message.message ?? undefined).catch(() => undefined)
-    else if ('log' in message) job.log(message.log, message.facts)
-    else if ('delivered' in message) Job.delivered(job, message.delivered)
-    else if ('extend' in message)
-      job.extend(message.extend).then(
-        () => this.#send({ extended: message.no, error: null }),
-        (error) => this.#send({ extended: message.no, error: toSent(error) }),
-      )
-    else this.#end(message)
-  }
-
-  #end(message: HandlerEnd): void {
-    const current = this.#finish()
-    if (!current) return
-    for (const [name, amount] of Object.entries(message.costs ?? {})) current.job.cost(name, amount)
-    if ('threw' in message) current.reject(toThrown(message.threw))
-    else {
-      if (message.effects) current.job.effects.adopt(message.effects)
-      current.resolve(message.isFate ? adopt(message.returned as never) : message.returned)
-    }
-  }
-
-  #finish(): Current | null {
-    const current = this.#current
-    this.#current = null
-    this.#worker.unref()
-    return current
-  }
-}
-
-function toSent(error: unknown): SentError {
-  const { name, message, stack, code } = error as Error & { readonly code?: string }
-  return { name: String(name), message: String(message), stack, code }
-}
-
-/** The error as it was in its thread, of the class that matters here. */
-function toThrown({ name, message, stack, code, effects, reason, isPermanent, delayMs }: SentError): Error {
-  const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })
-  const error = isPermanent ? new Permanent(message, { prepared: effects ?? null }) : plain
-  Object.assign(error, { name, stack, ...(code !== undefined && { code }), ...(reason !== undefined && { reason }) })
-  return error
 }

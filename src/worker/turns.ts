@@ -29,7 +29,8 @@ export interface Turn {
 /** Ask where there is work. */
 export type Ask = 'ask'
 
-interface Standing extends QueueShare {
+interface Standing extends Omit<QueueShare, 'limit'> {
+  limit: number
   pass: number
   running: number
   hasWork: boolean
@@ -96,12 +97,27 @@ export class Turns {
     if (standing) standing.running -= 1
   }
 
-  /** Jobs became ready. */
+  /** Jobs became ready, as a wake-up says: a hint, which may be forged. One too many is left to the next survey. */
   woken(queue: string): void {
+    if (this.#servesAll && !this.#standings.has(queue)) {
+      if (this.#standings.size >= knownMax) this.#forgetIdle()
+      if (this.#standings.size >= knownMax) return
+    }
+    this.found(queue)
+  }
+
+  /** There is work in this queue, as the store says. */
+  found(queue: string): void {
     const standing = this.#servesAll ? this.#known(queue) : this.#standings.get(queue)
     if (!standing) return
     standing.woken = true
     standing.hasWork = true
+  }
+
+  /** The most of its jobs at a time, from now on. */
+  limit(queue: string, limit: number): void {
+    const standing = this.#standings.get(queue)
+    if (standing) standing.limit = limit
   }
 
   /** Nothing is claimed from this queue until `letGo`. */

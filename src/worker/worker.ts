@@ -14,7 +14,7 @@ import { pause, type Timers } from '../clock.ts'
 import { type AnyDefinition, defineQueue } from '../definition.ts'
 import { type Definitions, settingsDigest } from '../definitions.ts'
 import { isDisabled } from '../disabled.ts'
-import { type Duration, toMs } from '../duration.ts'
+import { type Duration, span, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { defaults } from '../job/bounds.ts'
@@ -25,7 +25,7 @@ import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import type { Waiters } from '../waiters.ts'
 import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from './claim-loop.ts'
 import { Heartbeat } from './heartbeat.ts'
-import type { Job } from './job.ts'
+import { Job } from './job.ts'
 import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
 import { Outage } from './outage.ts'
 import { Presence } from './presence.ts'
@@ -33,7 +33,7 @@ import { ProgressBoard } from './progress-board.ts'
 import { Run, type RunDesk, type Service } from './run.ts'
 import { Settlements } from './settlements.ts'
 import { factsOf } from './telling.ts'
-import { ThreadPool } from './thread-pool.ts'
+import { type StuckThread, ThreadPool } from './thread-pool.ts'
 import { Turns } from './turns.ts'
 
 /** What a worker needs of the client it came from. */
@@ -60,20 +60,35 @@ export interface WorkerHealth {
   /** It takes work, or could if there were any. */
   readonly ok: boolean
   readonly state: WorkerState
-  /** What is wrong, in a sentence; null when nothing is. */
+  /** What is wrong, in a sentence; null when nothing is. It may be something that keeps no work from being taken. */
   readonly why: string | null
   readonly worker: string
   /** Null: every queue there is. */
   readonly queues: readonly string[] | null
   readonly concurrency: number
   readonly running: number
-  /** Handlers that ignored their signal and run on. */
+  /** Handlers in this thread, middleware included, that ignored their signal and run on. */
   readonly abandoned: number
   /** Settlements that the store has not answered yet. */
   readonly unsettled: number
   readonly lastClaimAt: Date | null
   readonly lastHeartbeatAt: Date | null
   readonly sweeper: { readonly ok: boolean; readonly state: 'running' | 'off'; readonly why: string | null }
+  /** The threads of handlers in modules; not ok while one of them is stuck in native code. */
+  readonly threads: { readonly ok: boolean; readonly why: string | null; readonly stuck: readonly StuckThreadHealth[] }
+}
+
+/** A thread that was told to end and does not: it is blocked in native code. */
+export interface StuckThreadHealth {
+  readonly thread: number
+  readonly queue: string
+  /** The job that it runs, or ran last: it was settled, and what its handler brings is thrown away. */
+  readonly job: string
+  readonly attempt: number
+  /** Since its handler began. */
+  readonly runningMs: number
+  /** Since it was told to end. */
+  readonly stuckMs: number
 }
 
 export interface StopOptions {
@@ -86,6 +101,8 @@ const drainMs = 10_000
 const drainHurriedMs = 1_000
 /** The most queues whose handler a worker for every queue keeps. */
 const servicesMax = 1_000
+/** The most stuck threads that a sentence names. */
+const namedMax = 3
 /** How many settlements may wait for their answer before nothing more is claimed; at least as many as run at a time. */
 const unsettledMax = 4_000
 
@@ -98,6 +115,7 @@ export class Worker {
   readonly #desk: WorkerDesk
   readonly #plan: Plan
   readonly #services = new Map<string, Service>()
+  readonly #pools = new Map<string, ThreadPool>()
   /** Queues whose stored definition it obeys; null: all. */
   readonly #byName: readonly string[] | null
   readonly #outage: Outage
@@ -132,7 +150,7 @@ export class Worker {
     const { store, events, timers, waiters, random } = desk
     const worker = plan.name
     this.#byName = byName(this.#definitions())
-    for (const [name, queue] of plan.queues) this.#services.set(name, toService(queue, plan.middleware))
+    for (const [name, queue] of plan.queues) this.#services.set(name, this.#toService(queue))
     this.#outage = new Outage(worker, events, timers, random)
     const outage = this.#outage
     this.#alarm = new Alarm(timers, () => this.#look())
@@ -194,12 +212,13 @@ export class Worker {
   }
 
   health(): WorkerHealth {
-    const why = this.#whyNot()
+    const whyNot = this.#whyNot()
     const { sweeps } = this.#desk
+    const threads = this.#threadsHealth()
     return {
-      ok: why === null,
+      ok: whyNot === null,
       state: this.#state,
-      why,
+      why: whyNot ?? threads.why,
       worker: this.name,
       queues: this.#plan.all ? null : [...this.#plan.queues.keys()],
       concurrency: this.#plan.concurrency,
@@ -213,6 +232,7 @@ export class Worker {
         state: sweeps.isRunning ? 'running' : 'off',
         why: sweeps.error?.message ?? null,
       },
+      threads,
     }
   }
 
@@ -446,6 +466,32 @@ export class Worker {
     this.#desk.events.emit('handler.abandoned', { ...facts, reason, abandoned: this.#abandoned })
   }
 
+  #toService({ definition, handler, threads, limit }: ServedQueue): Service {
+    const { middleware } = this.#plan
+    if (typeof handler === 'function') return { definition, call: compose(handler, middleware) }
+    const { name: queue } = definition
+    const { name: worker } = this
+    const { events } = this.#desk
+    const pool = new ThreadPool(handler, threads, {
+      most: (most) => this.#loop.limited(queue, Math.min(limit, most)),
+      stuck: ({ thread, work: { since: _, ...job }, reason }) =>
+        events.emit('thread.stuck', { ...job, worker, thread, reason, stuck: this.#stuckThreads().length }),
+      freed: ({ thread, work: { since: _, ...job }, since }) => {
+        const stuckMs = Date.now() - since
+        events.emit('thread.freed', { ...job, worker, thread, stuckMs, stuck: this.#stuckThreads().length })
+      },
+      leftover: (thread, { kind, of, current, error }) =>
+        events.emit('thread.leftover', { worker, queue, thread, kind, job: of?.id ?? null, current, error }),
+    })
+    this.#pools.set(queue, pool)
+    return {
+      definition,
+      call: compose((job) => pool.run(job), middleware),
+      kill: (job) => pool.kill(job),
+      close: () => pool.close(),
+    }
+  }
+
   #serviceOf(queue: string): Service {
     const known = this.#services.get(queue)
     if (known) return this.#obeying(known)
@@ -461,6 +507,27 @@ export class Worker {
     return definition === service.definition ? service : { ...service, definition }
   }
 
+  #stuckThreads(): readonly StuckThread[] {
+    return [...this.#pools.values()].flatMap(({ stuck }) => stuck)
+  }
+
+  #threadsHealth(): WorkerHealth['threads'] {
+    const threads = this.#stuckThreads()
+    if (threads.length === 0) return { ok: true, why: null, stuck: [] }
+    const now = Date.now()
+    const stuck = threads.map(({ thread, work: { id, queue, attempt, since }, since: toldAt }) => ({
+      ...{ thread, queue, job: id, attempt },
+      ...{ runningMs: now - since, stuckMs: now - toldAt },
+    }))
+    const jobs = stuck
+      .slice(0, namedMax)
+      .map(({ job, queue, runningMs }) => `${job} of ${queue} for ${span(runningMs)}`)
+    const more = stuck.length > namedMax ? `, and ${stuck.length - namedMax} more` : ''
+    const count = stuck.length === 1 ? '1 thread is' : `${stuck.length} threads are`
+    const why = `${count} stuck in native code and cannot be ended; ${stuck.length === 1 ? 'it runs' : 'they run'} job ${jobs.join(', ')}${more}.`
+    return { ok: false, why, stuck }
+  }
+
   #whyNot(): string | null {
     if (this.#state === 'disabled') return 'Switched off by HOLDFAST_DISABLE=work.'
     if (this.#failure) return `Failed: ${toErrorObject(this.#failure.error).message}`
@@ -468,6 +535,8 @@ export class Worker {
     if (this.#outage.error) return `The store is away: ${this.#outage.error.message}`
     if (this.#abandoned >= this.#plan.concurrency)
       return `${this.#abandoned} handlers ignored their signal and still run; nothing new is taken until one ends.`
+    for (const [queue, pool] of this.#pools)
+      if (pool.most === 0) return `For queue ${queue} there is no thread left: ${this.#threadsHealth().why}`
     if (this.#desk.sweeps.error) return `The sweep fails: ${this.#desk.sweeps.error.message}`
     return null
   }
@@ -488,27 +557,21 @@ function claimLoop(plan: Plan, desk: ClaimLoopDesk, halt: AbortSignal): WorkerLo
   return new ClaimLoop(desk, new Turns(plan.all ? null : shares), halt)
 }
 
-function toService({ definition, handler, threads }: ServedQueue, middleware: readonly Middleware[]): Service {
-  if (typeof handler === 'function') return { definition, call: compose(handler, middleware) }
-  const pool = new ThreadPool(handler, threads)
-  return {
-    definition,
-    call: compose((job) => pool.run(job), middleware),
-    kill: (job) => pool.kill(job),
-    close: () => pool.close(),
-  }
-}
-
 async function queuesWithWork(store: Store): Promise<readonly string[]> {
   const stats = await store.stats()
   return stats.filter(({ paused, counts }) => !paused && counts.ready > 0).map(({ queue }) => queue)
 }
 
-/** The handler with all middleware around it, the first outermost. */
+/** The handler with all middleware around it, the first outermost. Middleware that was left behind calls no handler. */
 function compose(handler: Handler, middleware: readonly Middleware[]): (job: Job) => unknown {
+  if (middleware.length === 0) return handler
+  const ifHeld = (job: Job) => {
+    if (Job.isHeld(job)) return handler(job)
+    throw new HoldfastError('LEASE_LOST', `Job ${job.id} was given up; its handler is not called.`, { id: job.id })
+  }
   return middleware.reduceRight<(job: Job) => unknown>(
     (inner, outer) => (job) => outer(job, async () => inner(job)),
-    handler,
+    ifHeld,
   )
 }
 

@@ -234,6 +234,44 @@ export function batchRaceTests(inWorld: InWorld): void {
     )
 
     test(
+      'retention against requeue and retry: a job that was brought back is there, and is claimed',
+      inWorld(async (world) => {
+        await play(world, async ({ here, there, clock }) => {
+          const batch = await here.batch({ name: 'r', retain: '1m', ...all }, numbered(2))
+          const leases = await here.claim(['mail'], { max: 2 })
+          for (const lease of leases) await lease.dead(new Error('no'))
+          const [first, second] = leases.map(({ job }) => job.id) as [string, string]
+          await clock.advance(2 * minute)
+          const retry = async () => {
+            try {
+              await batch.retryFailed()
+              return true
+            } catch (error) {
+              if (!isHoldfastError(error, 'BATCH_NOT_FOUND')) throw error
+              return false
+            }
+          }
+          const requeue = async () => {
+            try {
+              await here.requeue(first)
+            } catch (error) {
+              if (!isHoldfastError(error, 'INVALID_STATE')) throw error // the retry has brought it back
+            }
+          }
+          const [, isRetried] = await Promise.all([requeue(), retry(), there.sweep(), there.sweep()])
+          await there.sweep()
+          const wanted = isRetried ? [first, second] : [first]
+          const claimed = await there.claim(['mail'], { max: 10 })
+          assert.deepEqual(claimed.map(({ job }) => job.id).toSorted(), wanted.toSorted())
+          for (const lease of claimed) {
+            assert.equal((await there.job(lease.job.id))?.state, 'running')
+            await lease.done()
+          }
+        })
+      }),
+    )
+
+    test(
       'items that are added while others end: the counts stay exact, and it finishes after the last',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()

@@ -2,6 +2,7 @@
 import { describe } from 'node:test'
 import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
+import { batchKeyTests } from './batch-keys.ts'
 import { batchRaceTests } from './batch-races.ts'
 import { batchSteeringTests } from './batch-steering.ts'
 import { batchTests } from './batches.ts'
@@ -22,6 +23,7 @@ import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
 import { explainTests } from './explain.ts'
+import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
@@ -82,8 +84,17 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[definitionTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
-  ...[limitTests, rateLimitTests, limitLoadTests, batchTests, batchSteeringTests, batchRaceTests, inboxTests],
-  ...[explainTests],
+  ...[
+    limitTests,
+    rateLimitTests,
+    limitLoadTests,
+    batchTests,
+    batchSteeringTests,
+    batchKeyTests,
+    batchRaceTests,
+    inboxTests,
+  ],
+  ...[explainTests, foreignStateTests],
 ]
 
 export function conformance(store: StoreUnderTest): void {

@@ -25,6 +25,27 @@ export function pauseTests(inWorld: InWorld): void {
     )
 
     test(
+      'once a pause was answered, no claim takes a job, not even one that was under way',
+      inWorld(async ({ holdfast, another }) => {
+        const others = [await another(), await another()]
+        for (let round = 0; round < 5; round++) {
+          await holdfast.resume('mail')
+          await holdfast.queue('mail').enqueueMany(Array.from({ length: 30 }, (_, payload) => ({ payload })))
+          let isOver = false
+          const claims = others.map(async (other) => {
+            while (!isOver) await other.claim(['mail'], { max: 1 })
+          })
+          await (await claimOne(holdfast, 'mail')).done()
+          await holdfast.pause('mail')
+          const { running } = await queueInfo(holdfast, 'mail')
+          isOver = true
+          await Promise.all(claims)
+          assert.equal((await queueInfo(holdfast, 'mail')).running, running)
+        }
+      }),
+    )
+
+    test(
       'running jobs of a paused queue renew and settle as ever',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])

@@ -2,14 +2,16 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Effects } from '../../src/effects.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
 import type { Lease } from '../../src/lease.ts'
 import { Permanent } from '../../src/permanent.ts'
-import { allJobs, claimOne, everything, readJob, rejects } from './expect.ts'
+import { allJobs, claimOne, everything, heard, readJob, rejects } from './expect.ts'
 import {
   type Dialect,
   type InSqlWorld,
   type InWorld,
   type KeptValue,
+  type SqlFailingAtCommit,
   type SqlHand,
   type StoreUnderTest,
   type World,
@@ -21,6 +23,7 @@ export function sqlEffectTests(inWorld: InWorld, { runsSql, dialect }: StoreUnde
     if (dialect) {
       landingTests(withSql(inWorld), dialect)
       failureTests(withSql(inWorld), dialect)
+      commitTests(withSql(inWorld), dialect)
       keptTests(withSql(inWorld), dialect)
     } else if (runsSql) unseenTests(inWorld)
     else refusedTests(inWorld)
@@ -42,6 +45,30 @@ function unseenTests(inWorld: InWorld): void {
       assert.match((await again).message, /UNIQUE constraint failed/)
       assert.equal(await holdfast.kv.get('k'), null)
       await third.done(null, { sql: [{ ...add, values: [2] }] })
+      const { done, scheduled } = await holdfast.stats('mail')
+      assert.deepEqual([done, scheduled], [2, 1])
+    }),
+  )
+
+  test(
+    'a statement that fails at the commit fails its own job, where nobody else reaches the tables',
+    inWorld(async ({ holdfast }) => {
+      await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
+      const [first, second, third] = await holdfast.claim(['mail'], { max: 3 })
+      assert.ok(first && second && third)
+      const add = { text: 'insert into child values ($1)', values: [1] }
+      const make = [
+        { text: 'create table parent (n int primary key)' },
+        { text: 'create table child (n int references parent deferrable initially deferred)' },
+      ]
+      const parent = { text: 'insert into parent values (1)' }
+      const outcomes = await Promise.allSettled([
+        first.done(null, { sql: [...make, add, parent] }),
+        second.done(null, { put: [{ key: 'k', value: 1 }], sql: [{ ...add, values: [7] }] }),
+        third.done(null, { sql: [add] }),
+      ])
+      assert.deepEqual(failuresOf(outcomes), [[1, 'INVALID_OPTION']])
+      assert.equal(await holdfast.kv.get('k'), null)
       const { done, scheduled } = await holdfast.stats('mail')
       assert.deepEqual([done, scheduled], [2, 1])
     }),
@@ -357,6 +384,180 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
       assert.deepEqual(await notes.all(), [])
     }),
   )
+}
+
+const numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+const others = numbers.filter((n) => n !== 7)
+
+/** Statements that no savepoint guards against: the store learns of them when it commits. */
+function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
+  for (const [what, way] of Object.entries(dialect.failingAtCommit)) {
+    test(
+      `${what} that fails at the commit fails its own job, readably, and nothing that it meets`,
+      inSql(async ({ holdfast, clock, sql }) => {
+        const guarded = await guardedTable(sql, way)
+        const leases = await claimNumbers(holdfast)
+        const settle = (lease: Lease) => {
+          const n = numberOf(lease)
+          if (n % 4 === 0) return lease.done(n) // without effects
+          return lease.done(n, { put: [{ key: `k${n}`, value: n }], sql: guarded.add(n) })
+        }
+        const outcomes = await Promise.allSettled([holdfast.kv.put('beside', 1), ...leases.map(settle)])
+        assert.deepEqual(failuresOf(outcomes), [[7, 'INVALID_OPTION']])
+        const landed = others.filter((n) => n % 4 !== 0)
+        assert.deepEqual(await guarded.landed(), landed)
+        assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, landed.length)
+
+        const { id } = (leases[6] as Lease).job
+        const { state, attempts, history, runAt } = await readJob(holdfast, id)
+        assert.deepEqual([state, attempts, history[0]?.ending], ['scheduled', 1, 'failed'])
+        assert.equal(history[0]?.error?.name, 'EffectFailed')
+        assert.match(history[0]?.error?.message ?? '', way.says)
+
+        // Alone it fails in the same way, until its attempts are spent.
+        await clock.advance(runAt.getTime() - clock.now())
+        await holdfast.sweep()
+        const again = await claimOne(holdfast, 'mail')
+        await rejects(again.done(null, { sql: guarded.add(7) }), 'INVALID_OPTION')
+        const dead = await readJob(holdfast, id)
+        assert.deepEqual([dead.state, dead.attempts, dead.error?.name], ['dead', 2, 'EffectFailed'])
+        assert.deepEqual(await guarded.landed(), landed)
+      }),
+    )
+
+    if (way.isVariant) continue
+    test(
+      `${what} that fails at the commit fails a job that is dead or given up`,
+      inSql(async ({ holdfast, sql }) => {
+        const guarded = await guardedTable(sql, way)
+        const leases = await claimNumbers(holdfast, 3)
+        const [dead, permanent, cancelled] = leases
+        assert.ok(dead && permanent && cancelled)
+        const effects = { sql: guarded.add(7) }
+        const outcomes = await Promise.allSettled([
+          dead.dead(new Error('no'), effects),
+          permanent.retry(new Permanent('never', { effects })),
+          cancelled.cancelled(effects),
+        ])
+        for (const outcome of outcomes)
+          assert.equal(outcome.status === 'rejected' && outcome.reason.code, 'INVALID_OPTION')
+        for (const { job } of leases) assert.equal((await readJob(holdfast, job.id)).state, 'scheduled')
+        assert.deepEqual(await guarded.landed(), [])
+      }),
+    )
+
+    test(
+      `${what} that fails at the commit refuses its own cancel, and the job waits on`,
+      inSql(async ({ holdfast, sql }) => {
+        const guarded = await guardedTable(sql, way)
+        const jobs = await holdfast.queue('mail').enqueueMany(numbers.map((payload) => ({ payload })))
+        const cancel = ({ id }: { id: string }, i: number) =>
+          holdfast.cancel(id, { effects: { sql: guarded.add(numbers[i] as number) } })
+        const outcomes = await Promise.allSettled([holdfast.kv.put('beside', 1), ...jobs.map(cancel)])
+        assert.deepEqual(failuresOf(outcomes), [[7, 'INVALID_OPTION']])
+        assert.match(String((outcomes[7] as PromiseRejectedResult).reason.message), way.says)
+        const [waiting] = await holdfast.claim(['mail'], { max: 10 })
+        assert.equal(waiting?.job.payload, 7)
+        assert.deepEqual(await guarded.landed(), others)
+      }),
+    )
+
+    test(
+      `${what} that fails at the commit ends a requested cancel all the same: by its holder, and by the sweep`,
+      inSql(async ({ holdfast, clock, sql }) => {
+        const guarded = await guardedTable(sql, way)
+        const leases = await claimNumbers(holdfast)
+        const failures: unknown[] = []
+        holdfast.on('settle.failed', ({ id, state, error }) => failures.push([id, state, error.message]))
+        for (const lease of leases) {
+          const asked = holdfast.cancel(lease.job.id, { effects: { sql: guarded.add(numberOf(lease)) } })
+          assert.equal(await asked, 'requested')
+        }
+        const held = await claimNumbers(holdfast, 1)
+        await holdfast.cancel((held[0] as Lease).job.id, { effects: { sql: guarded.add(7) } })
+        await rejects((held[0] as Lease).retry(new Error('no')), 'INVALID_OPTION')
+        const { state, error } = await readJob(holdfast, (held[0] as Lease).job.id)
+        assert.deepEqual([state, error?.name], ['cancelled', 'EffectFailed'])
+
+        const { id: due } = await holdfast.queue('mail').enqueue('due', { delay: 1_000 })
+        await clock.advance(60_000)
+        const { rescued, promoted } = await holdfast.sweep()
+        assert.deepEqual([rescued, promoted], [numbers.length, 1])
+        assert.equal((await readJob(holdfast, due)).state, 'ready')
+        for (const lease of leases) {
+          const { state, error } = await readJob(holdfast, lease.job.id)
+          const isBad = numberOf(lease) === 7
+          assert.deepEqual([state, error?.name], ['cancelled', isBad ? 'EffectFailed' : 'LeaseExpired'])
+          if (isBad) assert.match(error?.message ?? '', way.says)
+        }
+        assert.deepEqual(await guarded.landed(), others)
+        const told = failures.map((each) => (each as unknown[]).slice(0, 2))
+        assert.deepEqual(told, [[(leases[6] as Lease).job.id, 'cancelled']])
+      }),
+    )
+
+    test(
+      `${what} that fails at the commit refuses its own accept, and the offer stays`,
+      inSql(async ({ holdfast, sql }) => {
+        const guarded = await guardedTable(sql, way)
+        await holdfast.queue('mail').enqueue(1)
+        const snoozed = heard(holdfast, 'job.snoozed')
+        const worker = holdfast.work('mail', (job) => job.offer('letter', { inbox: 'read' }))
+        await snoozed
+        await worker.stop()
+        const [pickup] = await Array.fromAsync(holdfast.inbox('read'))
+        assert.ok(pickup)
+        const refused = rejects(pickup.accept(1, { effects: { sql: guarded.add(7) } }), 'INVALID_OPTION')
+        assert.match((await refused).message, way.says)
+        assert.equal((await readJob(holdfast, pickup.id)).state, 'scheduled')
+        await pickup.accept(1, { effects: { sql: guarded.add(8) } })
+        assert.deepEqual(await guarded.landed(), [8])
+        assert.equal((await readJob(holdfast, pickup.id)).state, 'done')
+      }),
+    )
+  }
+
+  test(
+    'what is in order only at the commit lands, also beside a settlement that fails there',
+    inSql(async ({ holdfast, sql }) => {
+      const [way] = Object.values(dialect.failingAtCommit)
+      assert.ok(way)
+      const guarded = await guardedTable(sql, way)
+      const parent = { text: `insert into ${sql.schema}.parent values ($1)`, values: [20] }
+      const leases = await claimNumbers(holdfast, 3)
+      const outcomes = await Promise.allSettled([
+        leases[0]?.done(null, { sql: [...guarded.add(20), parent] }),
+        leases[1]?.done(null, { sql: guarded.add(7) }),
+        leases[2]?.done(null, { sql: [...guarded.add(21), { ...parent, values: [21] }] }),
+      ])
+      assert.deepEqual(failuresOf(outcomes), [[1, 'INVALID_OPTION']])
+      assert.deepEqual(await guarded.landed(), [20, 21])
+    }),
+  )
+}
+
+async function guardedTable({ schema, query }: SqlHand, { make, add, table }: SqlFailingAtCommit) {
+  const named = (text: string) => text.replaceAll('$schema', () => schema)
+  for (const text of make) await query(named(text))
+  const all = `select n from ${named(table)} where n <> 7 order by n`
+  return {
+    add: (n: number) => add(n).map(({ text, values = [] }) => ({ text: named(text), values })),
+    landed: async () => (await query(all)).map(({ n }) => n),
+  }
+}
+
+async function claimNumbers(holdfast: Holdfast, max = numbers.length): Promise<Lease[]> {
+  const some = numbers.slice(0, max)
+  await holdfast.queue('mail').enqueueMany(some.map((payload) => ({ payload, attempts: 2 })))
+  return holdfast.claim(['mail'], { max })
+}
+
+function numberOf({ job }: Lease): number {
+  return job.payload as number
+}
+
+function failuresOf(outcomes: readonly PromiseSettledResult<unknown>[]): [number, string][] {
+  return outcomes.flatMap((outcome, i) => (outcome.status === 'rejected' ? [[i, outcome.reason.code]] : []))
 }
 
 function keptTests(inSql: InSqlWorld, dialect: Dialect): void {

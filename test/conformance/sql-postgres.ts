@@ -1,6 +1,23 @@
 // PostgreSQL as an application speaks to it.
 import type { Pool, PoolClient } from 'pg'
-import type { CallerTx, Dialect, SqlHand } from './world.ts'
+import type { CallerTx, Dialect, SqlFailingAtCommit, SqlHand } from './world.ts'
+
+/** A deferred trigger that raises this error for the number 7. */
+function raising(errcode: string): SqlFailingAtCommit {
+  return {
+    make: [
+      'create table $schema.noted (n int)',
+      `create or replace function $schema.mind() returns trigger language plpgsql as $$
+       begin if new.n = 7 then raise exception 'not seven' using errcode = '${errcode}'; end if; return null; end $$`,
+      `create constraint trigger mind after insert on $schema.noted deferrable initially deferred
+       for each row execute function $schema.mind()`,
+    ],
+    add: (n) => [{ text: 'insert into $schema.noted values ($1)', values: [n] }],
+    table: '$schema.noted',
+    says: /not seven/,
+    ...(errcode !== '40001' && { isVariant: true }),
+  }
+}
 
 export const postgresDialect: Dialect = {
   oneWriter: false,
@@ -44,6 +61,49 @@ export const postgresDialect: Dialect = {
     'a transaction prepared for later': { text: `prepare transaction 'mine'`, says: /transaction/ },
     'a commit inside a block': { text: 'do $$ begin commit; end $$', says: /transaction termination/ },
     'a vacuum': { text: 'vacuum $notes', says: /transaction block/ },
+  },
+  failingAtCommit: {
+    'a deferred foreign key': {
+      make: [
+        'create table $schema.parent (n int primary key)',
+        'insert into $schema.parent select n from generate_series(0, 15) n where n <> 7',
+        'create table $schema.child (n int references $schema.parent deferrable initially deferred)',
+      ],
+      add: (n) => [{ text: 'insert into $schema.child values ($1)', values: [n] }],
+      table: '$schema.child',
+      says: /violates foreign key constraint/,
+    },
+    'a deferred unique key': {
+      make: [
+        'create table $schema.seat (n int unique deferrable initially deferred)',
+        'insert into $schema.seat values (7)',
+      ],
+      add: (n) => [{ text: 'insert into $schema.seat values ($1)', values: [n] }],
+      table: '$schema.seat',
+      isVariant: true,
+      says: /duplicate key/,
+    },
+    'a deferred trigger': raising('P0001'),
+    'a deferred trigger that looks like a collision': raising('40001'),
+    'a deferred trigger that looks like a deadlock': raising('40P01'),
+    'a deferred trigger that looks like a lost connection': raising('08006'),
+    'a deferred trigger that looks like a shutdown': raising('57P01'),
+    'a deferred trigger that looks like the store': raising('HF004'),
+    'what no constraint check finds': {
+      make: ['create table $schema.noted (n int)'],
+      add: (n) => [
+        { text: 'insert into $schema.noted values ($1)', values: [n] },
+        // On commit the first is to be emptied, and the second refers to its rows.
+        ...(n === 7
+          ? [
+              { text: 'create temporary table a (n int primary key) on commit delete rows' },
+              { text: 'create temporary table b (n int references a) on commit preserve rows' },
+            ]
+          : []),
+      ],
+      table: '$schema.noted',
+      says: /unsupported ON COMMIT and foreign key combination/,
+    },
   },
   values: [
     { what: 'a number', type: 'int', given: 7 },

@@ -60,6 +60,18 @@ export const sqliteDialect: Dialect = {
     'the end of another database': { text: 'detach other', says: /transaction/ },
     'a vacuum': { text: 'vacuum', says: /transaction/ },
   },
+  failingAtCommit: {
+    'a deferred foreign key': {
+      make: [
+        'create table $schema.parent (n int primary key)',
+        "insert into $schema.parent select value from json_each('[0,1,2,3,4,5,6,8,9,10,11,12,13,14,15]')",
+        'create table $schema.child (n int references parent deferrable initially deferred)',
+      ],
+      add: (n) => [{ text: 'insert into $schema.child values ($1)', values: [n] }],
+      table: '$schema.child',
+      says: /FOREIGN KEY constraint failed/,
+    },
+  },
   values: [
     { what: 'a number', type: 'integer', given: 7 },
     { what: 'a fraction', type: 'real', given: 1.5 },

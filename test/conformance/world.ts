@@ -36,6 +36,8 @@ export interface Dialect {
   readonly broken: string
   /** Each fails in its own way. `$notes` is a table whose column `n` is unique, at least 0, and 7 in its only row. */
   readonly failing: Readonly<Record<string, FailingSql>>
+  /** Each fails when the transaction is committed and not before. `$schema` is the schema of the application's tables. */
+  readonly failingAtCommit: Readonly<Record<string, SqlFailingAtCommit>>
   /** Values of every kind, the types of the columns they go to, and what is read there again. */
   readonly values: readonly KeptValue[]
   /** Where the store keeps a key, jobs that are ready, a job that has ended, and changes: what stands behind `from`. */
@@ -50,6 +52,19 @@ export interface Dialect {
 export interface FailingSql {
   readonly text: string
   readonly values?: readonly unknown[]
+  readonly says: RegExp
+}
+
+/** A table that takes every number but 7, which it minds at the commit only. */
+export interface SqlFailingAtCommit {
+  /** Makes the table. */
+  readonly make: readonly string[]
+  /** Statements that add the number `n`. */
+  add(n: number): readonly { readonly text: string; readonly values?: readonly unknown[] }[]
+  /** Where the numbers are that landed. */
+  readonly table: string
+  /** A variant of one before it: a settlement is enough to show it. */
+  readonly isVariant?: true
   readonly says: RegExp
 }
 

@@ -88,6 +88,27 @@ test('a pool that the application has emptied is waited for', async () => {
   await holdfast.close()
 })
 
+test('callers whose transactions have every connection of the pool enqueue in them what no process has used before', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 10, { connectionTimeoutMillis: 10_000 })
+  await using holdfast = await open(postgres({ pool: shared.pool }))
+  const clients = await Promise.all(Array.from({ length: 10 }, () => shared.pool.connect()))
+  const mail = holdfast.queue('mail', { limit: { key: () => 'k', concurrency: 1 }, onDead: { queue: 'alerts' } })
+  await Promise.all(
+    clients.map(async (client, n) => {
+      await client.query('begin')
+      await mail.enqueue(n, { tx: client })
+      await mail.enqueue(n, { tx: client, priority: 3 })
+      await client.query('commit')
+      client.release()
+    }),
+  )
+  assert.equal((await holdfast.jobs({ queue: 'mail' })).jobs.length, 20)
+  await holdfast.sweep()
+  assert.equal((await holdfast.claim(['mail'], { max: 20 })).length, 1, 'the limit of the definition holds')
+  await recount(holdfast)
+})
+
 test('how many connections is a whole number', async () => {
   for (const connections of [0, -1, 1.5, Number.NaN, '3' as never])
     await rejects(open(postgres({ url: 'postgres://nobody', connections })), 'INVALID_OPTION', {

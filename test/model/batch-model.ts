@@ -155,6 +155,13 @@ export class BatchModel {
     return (batch.concurrency ?? Number.POSITIVE_INFINITY) - this.counts(batch).running
   }
 
+  /** How many more may be let in by their keys: beside those that run, all that are ready will start first. */
+  admissionRoom(id: string | null): number {
+    const batch = this.find(id)
+    if (batch?.concurrency == null) return this.room(id)
+    return this.room(id) - this.#itemsOf(batch.id).filter(({ state }) => state === 'ready').length
+  }
+
   isOver(batch: ModelBatch): boolean {
     const { waiting, running } = this.counts(batch)
     return batch.isClosed && batch.finishedAt === null && waiting + running === 0

@@ -27,6 +27,7 @@ const kinds = [
   ...['requeued', 'INVALID_STATE', 'INVALID_STATE heldBy', 'JOB_NOT_FOUND'].map((kind) => `requeue: ${kind}`),
   ...['requeued', 'skipped'].map((kind) => `requeueAll: ${kind}`),
   ...['ready', 'held', 'scheduled', 'running', 'INVALID_STATE', 'JOB_NOT_FOUND'].map((kind) => `alter: ${kind}`),
+  'define: INVALID_OPTION',
   'purge: deleted',
   ...['applied', 'not applied'].map((kind) => `kvWrite: ${kind}`),
   ...['stale', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'].map((kind) => `advance: ${kind}`),

@@ -14,6 +14,11 @@
 // leaves room behind is remembered until somebody of that key comes, or the call ends: then the first of the line are let in.
 // A start counts for a rate until its window is over, and who is ready has one reserved.
 //
+// An item of a batch is let in only when its batch can start it: beside its items that run and that are ready there must be room
+// for one more. Others of its key pass it meanwhile. Where its key has room, it is let in once its batch has. If there is
+// more than one way to use the room of keys and batches, the store chooses: `adoptAdmissions`. A pause puts items that are
+// ready back into their lines.
+//
 // Batches (`batch-model.ts`). What an item's change means for its batch, that it is finished or given up, is looked at when
 // the call ends.
 
@@ -21,7 +26,7 @@ import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
-import { defaults } from '../../src/job/bounds.ts'
+import { bounds, defaults } from '../../src/job/bounds.ts'
 import type {
   Costs,
   EffectSet,
@@ -95,6 +100,8 @@ type Mutable<T> = { -readonly [K in keyof T]: T[K] }
 export interface ModelJob extends Mutable<JobRecord> {
   readonly born: number
   turn: number
+  /** Its turn and its time in the line of its key, should it go back there. */
+  line: { readonly turn: number; readonly runAt: number }
   front: boolean
   freed: number
   woken: boolean
@@ -228,8 +235,13 @@ export class Model {
     if (ms < 0) this.state.wasSetBack = true
   }
 
-  define(queues: readonly QueueSettings[]): DefinedQueue[] {
-    return queues.map((settings) => this.#define(settings))
+  define(queues: readonly QueueSettings[]): DefinedQueue[] | Refused {
+    const defined: DefinedQueue[] = []
+    for (const settings of queues) {
+      if (this.#tellsInCircle(settings)) return no('INVALID_OPTION')
+      defined.push(this.#define(settings))
+    }
+    return defined
   }
 
   #define(settings: QueueSettings): DefinedQueue {
@@ -248,6 +260,16 @@ export class Model {
       { name: queue, version, ...after },
     ]
     return { queue, version, versionBefore, changes }
+  }
+
+  #tellsInCircle({ name, onDead }: QueueSettings): boolean {
+    const seen = new Set<string>()
+    let told = onDead
+    while (told !== null && told !== name && !seen.has(told)) {
+      seen.add(told)
+      told = this.#settingsOf(told)?.onDead ?? null
+    }
+    return told === name
   }
 
   #settingsOf(queue: string): ModelSettings | undefined {
@@ -326,6 +348,7 @@ export class Model {
       ...{
         born: this.#tick(),
         turn: 0,
+        line: { turn: 0, runAt: dueAt },
         front: false,
         freed: 0,
         woken: false,
@@ -354,19 +377,26 @@ export class Model {
     job.runAt = dueAt
     job.front = front
     job.turn = this.#tick()
+    job.line = { turn: job.turn, runAt: dueAt }
     if (dueAt > this.state.now) job.state = 'scheduled'
     else if (job.limitKey === null) job.state = 'ready'
     else if (this.admitsLate) {
       job.state = 'held'
       this.#knock(job)
-    } else if (this.#line(job).length === 0 && this.#room(job) > 0) job.state = 'ready'
-    else {
+    } else if (this.#mayStart(job) && !this.#line(job).some((each) => this.#mayStart(each)) && this.#room(job) > 0) {
+      job.state = 'ready'
+    } else {
       job.state = 'held'
       this.#admit(job)
     }
   }
 
   // Limit keys
+
+  /** Its batch could start it now. */
+  #mayStart({ batch }: ModelJob): boolean {
+    return this.batches.admissionRoom(batch) > 0
+  }
 
   /** It has no room any more: whoever is next may have it. */
   #leave(job: ModelJob): void {
@@ -425,6 +455,7 @@ export class Model {
       const of = (state: JobState) =>
         this.state.live.filter((each) => isSameLine(each, job) && each.state === state).length
       const { concurrency = null, rate = null } = this.#settingsOf(job.queue)?.keyLimit ?? {}
+      if (!this.#line(job).some((each) => this.#mayStart(each))) return []
       if (this.#room(job) > 0) return [this.state.now]
       if (!rate || (concurrency !== null && of('ready') + of('running') >= concurrency)) return []
       return (
@@ -452,16 +483,78 @@ export class Model {
 
   #admit(key: Keyed): void {
     this.state.left = this.state.left.filter((each) => !isSameKey(each, { queue: key.queue, key: key.limitKey ?? '' }))
-    const next = this.#line(key).slice(0, Math.max(0, this.#room(key)))
-    for (const job of next) Object.assign(job, { state: 'ready', runAt: this.state.now, turn: this.#tick() })
-    this.#admitted += next.length
+    for (const job of this.#line(key)) if (this.#room(key) > 0 && this.#mayStart(job)) this.#letIn(job)
+  }
+
+  /** An item keeps its turn, where it is let in at once. */
+  #letIn(job: ModelJob): void {
+    const turn = this.admitsLate || job.batch === null ? this.#tick() : job.turn
+    Object.assign(job, { state: 'ready', runAt: this.state.now, turn })
+    this.#admitted += 1
+  }
+
+  #standAgain(job: ModelJob): void {
+    Object.assign(job, { state: 'held', turn: job.line.turn })
+  }
+
+  /** Batches that have room let in items that wait for nothing else, the first in line first. */
+  #admitItems(): void {
+    for (const { id } of this.state.batches.batches) {
+      const items = this.itemsOf(id)
+        .filter(({ state, queue }) => state === 'held' && !this.state.reviewed.includes(queue))
+        .sort(byLine)
+      for (const item of items) if (item.state === 'held' && this.#mayStart(item)) this.#admit(item)
+    }
+  }
+
+  /**
+   * The store used the room of keys and batches in another way. It may have, if no key and no batch has more than it may, if
+   * nobody is held who could be let in, and if items of one batch and key were let in in their order.
+   */
+  adoptAdmissions(records: readonly JobRecord[]): void {
+    if (!this.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) return
+    const copy = this.clone()
+    const states = new Map(records.filter(({ finishedAt }) => finishedAt === null).map(({ id, state }) => [id, state]))
+    const others = copy.state.live.filter((job) => {
+      const pair = [job.state, states.get(job.id)].toSorted().join()
+      return job.limitKey !== null && pair === 'held,ready'
+    })
+    if (others.length === 0) return
+    for (const job of others) {
+      if (job.state === 'held') copy.#letIn(job)
+      else Object.assign(job, { state: 'held', turn: job.line.turn, runAt: job.line.runAt })
+    }
+    if (copy.#isFairBeside(this)) this.state = copy.state
+  }
+
+  #isFairBeside(own: Model): boolean {
+    const held = this.state.live.filter(({ state }) => state === 'held')
+    const keyed = this.state.live.filter(({ state, limitKey }) => state === 'ready' && limitKey !== null)
+    const isKept = keyed.every(
+      (job) =>
+        this.#room(job) >= Math.min(0, own.#room(job)) &&
+        this.batches.admissionRoom(job.batch) >= Math.min(0, own.batches.admissionRoom(job.batch)),
+    )
+    const isUsed = held.every(
+      (job) =>
+        this.#room(job) <= 0 ||
+        !this.#mayStart(job) ||
+        this.state.reviewed.includes(job.queue) ||
+        this.#settingsOf(job.queue)?.keyLimit?.rate != null,
+    )
+    const isInOrder = held.every(
+      (job) => !keyed.some((each) => each.batch === job.batch && isSameLine(each, job) && byLine(job, each) < 0),
+    )
+    return isKept && isUsed && isInOrder
   }
 
   /** The call is over: whoever left has made room, and batches may be finished. */
   #settleUp<T>(answer: T, oracle: Oracle): T {
     this.#admitLeft()
+    this.#admitItems()
     this.#conclude(oracle)
     this.#admitLeft()
+    this.#admitItems()
     return answer
   }
 
@@ -504,11 +597,22 @@ export class Model {
 
   #steer(batch: ModelBatch, { as, by, reason }: SteerRequest): void {
     if (as === 'close') this.batches.change(batch.id, { isClosed: true })
-    else if (as === 'pause') this.batches.pause(batch, by)
+    else if (as === 'pause') this.#pauseBatch(batch, by)
     else if (as === 'resume') this.batches.resume(batch)
     else if (as === 'cancel') this.#cancelBatch(batch, reason)
     else if (as === 'retryFailed') this.#retryFailed(batch)
     else this.#deleteBatch(batch)
+  }
+
+  /** Items that are ready give back the room of their keys. */
+  #pauseBatch(batch: ModelBatch, by: string | null): void {
+    this.batches.pause(batch, by)
+    for (const job of this.itemsOf(batch.id)) {
+      if (job.state !== 'ready' || job.limitKey === null) continue
+      this.#leave(job)
+      this.#standAgain(job)
+      this.#knock(job)
+    }
   }
 
   /** What waits is cancelled, what runs is asked to give up. */
@@ -837,7 +941,13 @@ export class Model {
   #tell(queue: string, job: ModelJob, oracle: Oracle): void {
     const { id, attempts, error, payload } = job
     const diedAt = this.state.now
-    const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: JSON.parse(payload), diedAt }
+    const dead: unknown = JSON.parse(payload)
+    const depth = 1 + (typeof dead === 'object' && dead !== null && 'depth' in dead ? Number(dead.depth) : 0)
+    if (depth > bounds.noticeDepth) {
+      job.error = { ...(error as JobError), untold: 'too deep' }
+      return
+    }
+    const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: dead, diedAt, depth }
     this.#enqueueOne({
       ...{ id: oracle.noticeId(notice), idGiven: false, queue, payload: JSON.stringify(notice), headers: null },
       ...{ priority: null, maxAttempts: null, timeoutMs: null, delayMs: 0, runAt: null },
@@ -1188,10 +1298,10 @@ export class Model {
     const births = [...live, ...rest.ended].map(({ born }) => born).sort((a, b) => a - b)
     const turns = new Map(this.state.queues.flatMap((queue) => this.inOrder([queue]).map((job, turn) => [job, turn])))
     const essential = live
-      .map((job) => ({ ...job, born: births.indexOf(job.born), turn: turns.get(job) ?? 0 }))
+      .map((job) => ({ ...job, born: births.indexOf(job.born), turn: turns.get(job) ?? 0, line: null }))
       .sort((a, b) => a.born - b.born)
     const holders = slots.map((slot) => ({ ...slot, holder: births.indexOf(slot.holder) }))
-    const ended = rest.ended.map((job) => ({ ...job, born: births.indexOf(job.born), turn: 0 }))
+    const ended = rest.ended.map((job) => ({ ...job, born: births.indexOf(job.born), turn: 0, line: null }))
     return JSON.stringify([essential, holders, { ...rest, ended }, kv.entries, kv.versions])
   }
 
@@ -1246,6 +1356,11 @@ interface ModelSettings extends StoredDefinition {
 
 type Keyed = Pick<ModelJob, 'queue' | 'limitKey'>
 
+/** In the order of a line. */
+function byLine(a: ModelJob, b: ModelJob): number {
+  return a.priority - b.priority || Number(b.front) - Number(a.front) || a.line.turn - b.line.turn
+}
+
 function isSameLine(a: Keyed, b: Keyed): boolean {
   return a.queue === b.queue && a.limitKey === b.limitKey
 }
@@ -1275,7 +1390,7 @@ function isSameKey(a: LimitName, b: LimitName): boolean {
 function record(job: ModelJob): JobRecord {
   const { born, turn, front, freed, woken, fence, leaseMs, cancelEffects, started, scope, hash, keepUntil, ...rest } =
     job
-  const { goesAtEnd, ...known } = rest
+  const { goesAtEnd, line, ...known } = rest
   return known
 }
 

@@ -87,6 +87,10 @@ export class World {
   async #explain(answered: Answered, oracle: Oracle): Promise<void> {
     const ticks = new Map(this.#models.map((model) => [model, model.state.tick]))
     this.keep((model) => answered.judge(model, oracle))
+    if (this.model.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) {
+      const records = await readRecords(this.#store, { queue: null, state: null })
+      for (const model of this.#models) model.adoptAdmissions(records)
+    }
     const isKeyed = this.model.state.live.some(({ state, limitKey }) => state === 'ready' && limitKey !== null)
     if (!this.model.admitsLate || !isKeyed) return
     const ready = (await readRecords(this.#store, { queue: null, state: 'ready' })).map(({ id }) => id)
@@ -100,6 +104,7 @@ export class World {
     const births: string[][] = [] // who commits first need not have been inserted first
     let firstDifference: string | null = null
     const explains = (model: Model, difference: string | null): boolean => {
+      model.adoptAdmissions(observed.records)
       const found = difference ?? differenceOf(model, observed)
       firstDifference ??= found
       return found === null

@@ -90,6 +90,12 @@ test('without a logger stderr shows what somebody should act upon, one line each
     events.emit('worker.failed', { worker: 'w1', error })
     events.emit('settle.failed', { ...run, error, state: 'scheduled' })
     events.emit('handler.abandoned', { ...run, reason: 'timeout', abandoned: 2 })
+    events.emit('thread.stuck', { ...run, thread: 7, reason: 'timeout', stuck: 2 })
+    events.emit('thread.freed', { ...run, thread: 7, stuckMs: 9_000, stuck: 1 })
+    const leftover = { worker: 'w1', queue: 'mail', thread: 7, error: { message: 'late' } }
+    events.emit('thread.leftover', { ...leftover, kind: 'uncaught', job: 'j1', current: 'j2' })
+    events.emit('thread.leftover', { ...leftover, kind: 'exit', job: 'j1', current: 'j2' })
+    events.emit('thread.leftover', { ...leftover, kind: 'uncaught', job: null, current: null })
     events.emit('job.retrying', { ...dead, ending: 'failed', runAt: null })
     events.emit('job.log', { ...run, message: 'of a handler', facts: {} })
     events.emit('worker.started', { worker: 'w1', queues: null, concurrency: 1 })
@@ -101,6 +107,10 @@ test('without a logger stderr shows what somebody should act upon, one line each
     /error: Worker w1 failed and works no more: connection refused\./,
     /error: Job .* ran, and its settlement failed: connection refused\. It is scheduled now\./,
     /warn: The handler of job .* ignored its signal \(timeout\) and was left behind\. 2 such handlers run on in worker w1\./,
+    /warn: Thread 7, which ran job .*, was told to end \(timeout\) and does not: .* 2 threads of worker w1 are stuck\./,
+    /warn: In thread 7 of queue mail job j1, which had ended, threw .*: late\. Job j2 goes on\. The thread is not used again\./,
+    /warn: In thread 7 of queue mail job j1, which had ended, ended it: late\. Job j2 is released\./,
+    /warn: In thread 7 of queue mail code that belongs to no job threw .*: late\. The thread is not used again\./,
   ]
   assert.equal(lines.length, wanted.length, lines.join(''))
   for (const [index, pattern] of wanted.entries()) {

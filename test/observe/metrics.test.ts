@@ -81,6 +81,11 @@ test('durations are in seconds, and the other events have their counters', async
   events.emit('batch.finished', { batch: 'b1', name: 'b', state: 'done', round: 1 })
   events.emit('heartbeat.failed', { worker: 'w1', jobs: 1, error: new Error('x') })
   events.emit('handler.abandoned', { ...job, reason: 'timeout', abandoned: 1 })
+  events.emit('thread.stuck', { ...job, thread: 7, reason: 'timeout', stuck: 1 })
+  events.emit('thread.leftover', {
+    ...{ worker: 'w1', queue: 'mail', thread: 7, kind: 'exit', job: 'j1', current: null },
+    error: { message: 'x' },
+  })
   events.emit('settle.failed', { ...job, error: new Error('x'), state: null })
   const wanted = [
     'holdfast_enqueued_total{queue="mail",status="duplicate"} 1',
@@ -96,6 +101,8 @@ test('durations are in seconds, and the other events have their counters', async
     'holdfast_batches_finished_total{state="done"} 1',
     'holdfast_heartbeat_failures_total 1',
     'holdfast_handlers_abandoned_total{queue="mail"} 1',
+    'holdfast_threads_stuck_total{queue="mail"} 1',
+    'holdfast_thread_leftovers_total{queue="mail",kind="exit"} 1',
     'holdfast_settle_failures_total{queue="mail"} 1',
   ]
   const lines = (await world.observed.text()).split('\n')

@@ -60,7 +60,7 @@ const conditions: readonly Condition[] = [
   },
   {
     title: 'a lane that was opened since is looked into',
-    rules: [{ from: 'limit 2) = array[p_lane]', to: 'limit 1) = array[p_lane]' }],
+    rules: [{ from: 'limit 2) = array[p_epoch]', to: 'limit 1) = array[p_epoch]' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'low')
       await hand.enqueue('mail', 'high', { priority: 0 })
@@ -267,7 +267,7 @@ const conditions: readonly Condition[] = [
   },
   {
     title: "a lane that is another queue's by now, because the database was set back, is not claimed from",
-    rules: [{ from: 'limit 2) = array[p_lane]', to: 'limit 2) is not null' }],
+    rules: [{ from: 'limit 2) = array[p_epoch]', to: 'limit 2) is not null' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'a')
       await hand.enqueue('other', 'b')
@@ -286,7 +286,8 @@ const conditions: readonly Condition[] = [
 
 /** Whether the short way says, in this transaction, that there is more to it. */
 async function misfits(hand: Hand, tx: CallerTx): Promise<unknown> {
-  const text = `select lane is null as misfits from holdfast.claim_one($1, 'worker', 60000, 100, 'mail', $2, '{}', null)`
+  const text = `select c.lane is null as misfits from holdfast.lane l
+    cross join lateral holdfast.claim_one($1, 'worker', 60000, 100, 'mail', l.no, l.epoch, '{}', null) c where l.no = $2`
   const [row] = await tx.run(text, [randomUUID(), await hand.lane('mail')])
   await tx.rollback()
   return row?.['misfits']

@@ -161,6 +161,54 @@ describe('jobs', () => {
     assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
   })
 
+  test('whose lane does not exist go back into their queue, and the counts keep their trace until then', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+    await holdfast.queue('mail').enqueue('plain')
+    await holdfast.batch({ name: 'lost' }, [
+      { queue: 'mail', payload: 'a', dedup: { key: 'k' } },
+      { queue: 'mail', payload: 'b' },
+      { queue: 'mail', payload: 'later', delay: '1h' },
+    ])
+    await ground.rows('delete from holdfast.lane where batch > 0')
+    await ground.rows('delete from holdfast.batch')
+    await ground.rows('delete from holdfast.batch_tally')
+    const found = await one(holdfast, 'jobs-without-lane')
+    assert.match(found.sentence, /^3 jobs are in a lane that does not exist/)
+    assert.equal((found.facts['ids'] as string[]).length, 3)
+    assert.match((await one(holdfast, 'counts')).sentence, /which misses 3 jobs whose lane does not exist/)
+    assert.deepEqual(await repairs(holdfast), ['jobs-without-lane'])
+    assert.deepEqual(await bad(holdfast), [])
+    await assertRecount(ground.pool)
+    const claimed = await holdfast.claim(['mail'], { max: 9 })
+    assert.deepEqual(claimed.map(({ job }) => job.payload).toSorted(), ['a', 'b', 'plain'])
+    assert.equal((await holdfast.stats('mail')).scheduled, 1)
+  })
+
+  test('whose lane does not exist and whose queue is not known stay, are named, and are put back by hand', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+    const { id } = await holdfast.queue('post').enqueue('p', { priority: 3 })
+    await holdfast.queue('mail').enqueue('m', { priority: 3 })
+    await holdfast.queue('keyed').enqueue('k', { priority: 3, idempotencyKey: 'once' })
+    await ground.rows('delete from holdfast.lane where priority = 3')
+    assert.deepEqual(await repairs(holdfast), ['jobs-without-lane'], 'the one whose key tells')
+    const left = await one(holdfast, 'jobs-without-lane')
+    assert.deepEqual([left.facts['jobs'], left.facts['known']], [2, 0])
+    assert.match(left.fix ?? '', /adopt_jobs/)
+    await one(holdfast, 'counts')
+    await ground.rows(`select holdfast.adopt_jobs('post', $1::uuid[])`, [[id]])
+    await holdfast.doctor({ fix: true }) // of the last one the counts tell now
+    assert.deepEqual(await bad(holdfast), [])
+    await assertRecount(ground.pool)
+    const claimed = await holdfast.claim('*', { max: 9 })
+    assert.deepEqual(claimed.map(({ job }) => [job.queue, job.payload]).toSorted(), [
+      ['keyed', 'k'],
+      ['mail', 'm'],
+      ['post', 'p'],
+    ])
+  })
+
   test('that wait in gaps, were released, or are late are not astray', async () => {
     await using ground = await setup()
     await using holdfast = await open(ground.url)

@@ -194,7 +194,7 @@ async function comesTooLate(hand: Hand): Promise<JobState | undefined> {
   const id = randomUUID()
   await tx.run(
     `select holdfast.enqueue_plain(null, array[$1::uuid], array[l.no], '{25}', '{"{}"}', null, null, null, null,
-                                   array[l.queue || ':a'], null)
+                                   array[l.queue || ':a'], array[l.no], array[l.epoch], null)
        from holdfast.lane l where l.no = $2`,
     [id, await hand.lane('mail')],
   )

@@ -59,19 +59,20 @@ export async function costs(session: pg.Client, queue = 'mail'): Promise<Costs> 
 }
 
 async function cycle(session: pg.Client, queue: string): Promise<Costs> {
-  const { lane, no } = await laneOf(session, queue)
+  const { lane, epoch } = await laneOf(session, queue)
+  const known = `array[${lane}], array['${epoch}'::uuid]`
   const enqueue = await touched(
     session,
     `select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')},
-    ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null, null)`,
+    ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null, ${known}, null)`,
   )
   const enqueueOne = await touched(
     session,
-    `select holdfast.enqueue_one('${randomUUID()}', '${randomUUID()}', ${lane}, 25::smallint, '{}', null, null, null, null)`,
+    `select holdfast.enqueue_one('${randomUUID()}', '${randomUUID()}', ${lane}, '${epoch}', 25::smallint, '{}', null, null, null, null)`,
   )
   const claimOne = await touched(
     session,
-    `select * from holdfast.claim_one('${randomUUID()}', 'worker', 3600000, 1, '${queue}', ${lane}, '{}', null)`,
+    `select * from holdfast.claim_one('${randomUUID()}', 'worker', 3600000, 1, '${queue}', ${lane}, '${epoch}', '{}', null)`,
   )
   const key = randomUUID()
   const job = () =>
@@ -80,8 +81,8 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
         {
           id: randomUUID(),
           name: queue,
-          queue: no,
           lane,
+          epoch,
           payload: '1',
           maxAttempts: 25,
           dedupKey: key,
@@ -105,7 +106,7 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   const settle = await touched(session, settled(first.rest))
   await session.query(settled(second.holds))
   const now = Date.now()
-  await delayed(session, lane, now - 5_000)
+  await delayed(session, { lane, known }, now - 5_000)
   const promote = await touched(session, `select * from holdfast.promote(${batch}, ${now})`)
   const third = await claim(session, queue, batch, 1)
   const expired = await touched(session, `select * from holdfast.expired(1, ${now + 3_000})`)
@@ -132,18 +133,22 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   }
 }
 
-async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number; no: number }> {
+async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number; epoch: string }> {
   const { rows } = await session.query(
-    'select l.no as lane, q.no from holdfast.lane l join holdfast.queue q on q.no = l.queue where q.name = $1',
+    'select l.no as lane, l.epoch from holdfast.lane l join holdfast.queue q on q.no = l.queue where q.name = $1',
     [queue],
   )
   return rows[0]
 }
 
 /** Jobs that wait for a time that is over by now. */
-async function delayed(session: pg.Client, lane: number, runAt: number): Promise<void> {
+async function delayed(
+  session: pg.Client,
+  { lane, known }: { readonly lane: number; readonly known: string },
+  runAt: number,
+): Promise<void> {
   await session.query(`select holdfast.enqueue_plain('${randomUUID()}', ${ids()}, ${list(lane, 'int')}, ${list(25, 'smallint')},
-    ${list("'{}'", 'text')}, null, null, null, ${list(runAt, 'bigint')}, null, ${runAt - 1})`)
+    ${list("'{}'", 'text')}, null, null, null, ${list(runAt, 'bigint')}, null, ${known}, ${runAt - 1})`)
 }
 
 interface Claimed {

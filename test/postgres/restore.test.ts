@@ -154,11 +154,8 @@ test(
     assert.deepEqual(await hand.claim(), ['keyed'])
     await forget()
     const tx = await hand.begin()
-    await assert.rejects(tx.enqueue('mail', 'in vain'), /start over/)
-    await tx.rollback()
-    const again = await hand.begin()
-    await again.enqueue('mail', 'in a transaction')
-    await again.commit()
+    await tx.enqueue('mail', 'in a transaction')
+    await tx.commit()
     assert.deepEqual(await hand.claim(), ['in a transaction'])
   }),
 )

@@ -87,14 +87,15 @@ describe('a producer', () => {
     await client.query(`create function trap.cardinality(anyarray) returns int language plpgsql as
       'begin insert into trap.stolen values (current_user); return 1; end'`)
     await client.query('set search_path = trap, pg_catalog')
-    const [{ lane }] = (await client.query(`select lane from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)).rows
-    const values = [[crypto.randomUUID()], [lane], [5], ['1']]
+    const opened = await client.query(`select lane, epoch from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)
+    const [{ lane, epoch }] = opened.rows
+    const values = [[crypto.randomUUID()], [lane], [5], ['1'], [epoch]]
     await client.query(
-      'select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, null)',
+      'select holdfast.enqueue_plain(null, $1, $2, $3, $4, null, null, null, null, null, $2, $5, null)',
       values,
     )
-    const one = "select holdfast.enqueue_one($1, $2, $3, 5::smallint, '1', null, null, null, null)"
-    await client.query(one, [crypto.randomUUID(), crypto.randomUUID(), lane])
+    const one = "select holdfast.enqueue_one($1, $2, $3, $4, 5::smallint, '1', null, null, null, null)"
+    await client.query(one, [crypto.randomUUID(), crypto.randomUUID(), lane, epoch])
     assert.deepEqual((await client.query('select who from trap.stolen')).rows, [])
     await client.end()
   })
@@ -173,9 +174,19 @@ describe('a reader', () => {
     await owner.queue('mail').enqueue(2, { delay: '1h' })
     await owner.kv.put('k', 1)
     await claimOne(owner, 'mail')
+    const batch = await owner.batch({ name: 'b' }, [{ queue: 'items', payload: 1 }])
     await using holdfast = await open(ground.urlOf(reader), { readOnly: true })
     assert.equal((await holdfast.stats('mail')).running, 1)
-    assert.equal((await holdfast.jobs()).jobs.length, 2)
+    assert.equal((await holdfast.jobs({ queue: 'mail' })).jobs.length, 2)
+    assert.equal((await holdfast.batches()).batches.length, 1)
+    const seen = await holdfast.getBatch(batch.id)
+    assert.equal((await seen?.progress())?.waiting, 1)
+    for await (const item of seen?.items() ?? []) assert.equal(item.payload, 1)
+    assert.match((await holdfast.explain(id)).sentence, /running|runs/)
+    assert.deepEqual(
+      (await holdfast.doctor()).filter(({ severity }) => severity === 'wrong'),
+      [],
+    )
     assert.equal((await holdfast.job(id))?.payload, 'text')
     assert.equal((await holdfast.kv.get('k'))?.value, 1)
     await rejects(holdfast.queue('mail').enqueue(1), 'UNSUPPORTED')

@@ -39,6 +39,11 @@ batch_tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+batch_wait (
+  batch integer not null,
+  gate text collate "C" not null,
+  ord bigint not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 change (
   no bigint not null generated always as identity,
   xid xid8 not null,
@@ -48,6 +53,22 @@ change (
   state text not null,
   ids uuid[] not null
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
+dead_job (
+  id uuid,
+  seq bigint,
+  past text,
+  attempt smallint,
+  worker text,
+  started_at bigint,
+  finished_at bigint,
+  ending text,
+  error text,
+  name text,
+  dedup_scope text,
+  dedup_key text,
+  gate text,
+  remarks text
+) type;
 dedup (
   queue integer not null,
   key text collate "C" not null,
@@ -122,7 +143,8 @@ ended_rest (
 flush (
   id uuid not null,
   at bigint not null,
-  answer text
+  answer text,
+  role text
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
 found_job (
   spot tid,
@@ -195,7 +217,9 @@ job (
   past text,
   woken boolean not null default false,
   is_held boolean not null default false,
+  is_item boolean not null default false,
   gate text collate "C",
+  line_ord bigint,
   headers text,
   payload text not null
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
@@ -225,7 +249,8 @@ lane (
   queue integer not null,
   priority smallint not null,
   batch integer not null default 0,
-  is_open boolean not null default true
+  is_open boolean not null default true,
+  epoch uuid not null default gen_random_uuid()
 );
 lane_cursor (
   lane integer not null,
@@ -276,13 +301,6 @@ queue (
   retain_done_ms bigint,
   retain_dead_ms bigint,
   on_dead text,
-  definition jsonb,
-  version integer not null default 0,
-  attempts smallint not null default 5,
-  priority smallint not null default 5,
-  key_path text,
-  key_by_code boolean not null default false,
-  limit_override jsonb,
   paused_at bigint,
   paused_by text,
   max_running integer,
@@ -309,6 +327,15 @@ tally (
   dead bigint not null default 0,
   cancelled bigint not null default 0
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+waiting_job (
+  id uuid,
+  attempts smallint,
+  was text,
+  gate text,
+  lane integer,
+  xid xid8,
+  ord bigint
+) type;
 watch_log (
   no bigint not null generated always as identity,
   era uuid not null,
@@ -333,6 +360,7 @@ sequence watched_until start 0 increment 1;
 holdfast.batch batch_id_key UNIQUE (id);
 holdfast.batch batch_key_key UNIQUE (key);
 holdfast.batch batch_pkey PRIMARY KEY (no);
+holdfast.batch_wait batch_wait_pkey PRIMARY KEY (batch, gate);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
@@ -359,6 +387,7 @@ CREATE INDEX batch_note_xid ON holdfast.batch_note USING btree (batch, xid);
 CREATE INDEX batch_tally_sum ON holdfast.batch_tally USING btree (batch, xid) WHERE (low IS NOT NULL);
 CREATE INDEX batch_tally_xid ON holdfast.batch_tally USING btree (batch, xid);
 CREATE INDEX batch_unfinished ON holdfast.batch USING btree (no) WHERE ((finished_at IS NULL) OR (retry_until IS NOT NULL) OR is_deleted);
+CREATE INDEX batch_wait_ord ON holdfast.batch_wait USING btree (batch, ord);
 CREATE INDEX change_xid ON holdfast.change USING btree (xid);
 CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
 CREATE INDEX ended_batch ON ONLY holdfast.ended USING btree (batch, seq) WHERE (batch IS NOT NULL);
@@ -370,7 +399,8 @@ CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
 CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
 CREATE INDEX flush_at ON holdfast.flush USING btree (at);
 CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
-CREATE INDEX job_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE is_held;
+CREATE INDEX job_item_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), lane, ord) WITH (deduplicate_items=off) WHERE (is_held AND is_item);
+CREATE INDEX job_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE (is_held AND (NOT is_item));
 CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord) WITH (deduplicate_items=off);
 CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
 CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
@@ -390,6 +420,7 @@ CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
 CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
 CREATE UNIQUE INDEX batch_key_key ON holdfast.batch USING btree (key);
 CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
+CREATE UNIQUE INDEX batch_wait_pkey ON holdfast.batch_wait USING btree (batch, gate);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
@@ -410,8 +441,18 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_no integer, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_versions integer[]) returns text plpgsql volatile security definer
+function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function admission_room(p_no integer) returns bigint plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
@@ -421,16 +462,19 @@ function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(na
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
+  set enable_seqscan=off
+  set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
-function batches_to_attend(p_nos integer[], p_changes integer) returns integer[] plpgsql stable
+function batches_to_attend(p_nos integer[], p_changes integer, OUT attend integer[], OUT admit integer[]) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function begin_items(p_no integer) returns TABLE(submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp;
-function bury(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
+function begin_items(p_id uuid) returns TABLE(no integer, submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
+function both_sides(p_lanes integer[]) returns integer[] sql immutable;
+function call_ms(p_now bigint) returns bigint sql volatile;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -447,11 +491,21 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function check_bound(p_name text, p_value bigint, p_min bigint, p_max bigint) returns void plpgsql volatile;
+function check_definition(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile;
+function check_gates(p_gates text[]) returns void plpgsql volatile;
+function check_job(p_job jsonb) returns void plpgsql volatile;
+function check_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
+function check_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint) returns void plpgsql volatile;
+function check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void plpgsql volatile;
+function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[]) returns void plpgsql volatile;
+function check_requests(p_requests jsonb) returns void plpgsql volatile;
+function check_texts(p_payloads text[], p_headers text[]) returns void plpgsql volatile;
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
-function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, is_plain boolean) plpgsql volatile
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -460,18 +514,32 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean) plpgsql volatile;
-function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, is_plain boolean) plpgsql volatile
+function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid) plpgsql volatile;
+function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function dead_items(p_no integer, p_after bigint, p_until bigint, p_max integer) returns SETOF holdfast.dead_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text, p_max integer, p_lock boolean) returns SETOF holdfast.dead_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_definition jsonb, p_states_limits boolean) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
+function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint, p_only_new boolean) returns void plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -479,13 +547,13 @@ function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function drop_partition(p_now bigint) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp;
+function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile;
 function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(starts bigint, queues jsonb) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
@@ -494,17 +562,19 @@ function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) 
   set search_path=pg_catalog, pg_temp;
 function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_version integer) returns void plpgsql volatile security definer
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_now bigint, p_news text, p_versions integer[]) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
@@ -517,8 +587,6 @@ function expired(p_max integer, p_now bigint, p_from bigint, p_clock bigint) ret
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function fill_in(p_job jsonb, p_no integer, p_batch integer) returns jsonb plpgsql volatile;
-function find_gate(p_queue holdfast.queue, p_payload text, OUT gate text, OUT is_known boolean) returns record plpgsql volatile;
 function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -541,7 +609,12 @@ function fold_batch(p_batch integer) returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function gate_option(p_queue holdfast.queue, p_payload text, p_options jsonb) returns text plpgsql volatile;
+function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -551,6 +624,7 @@ function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now b
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function has_length(p_array anyarray, p_lengths integer[]) returns boolean sql immutable;
 function heal(p_system_identifier text) returns void plpgsql volatile;
 function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.held_job plpgsql volatile
   set enable_seqscan=off
@@ -562,10 +636,19 @@ function is_exact(p_number numeric) returns boolean sql immutable
   set extra_float_digits=1
   set search_path=pg_catalog, pg_temp;
 function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
+function is_gate(p_gate text, p_queue integer) returns boolean sql immutable;
+function is_queue_name(p_name text) returns boolean sql immutable;
 function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
+function is_trusted() returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
+function item_lanes(p_gate text) returns TABLE(lane integer) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function keep_width(p_class integer) returns bigint sql immutable;
@@ -580,11 +663,16 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set search_path=pg_catalog, pg_temp;
 function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
-function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
+function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
-function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
-function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint) plpgsql volatile;
+function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
+function lock_batches(p_nos integer[]) returns void plpgsql volatile;
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, gate text, state text) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_batch(p_batch integer) returns xid8 sql stable;
@@ -594,7 +682,6 @@ function make_partitions(p_now bigint) returns integer plpgsql volatile security
   set search_path=pg_catalog, pg_temp;
 function may_revive(p_no integer, p_dry_run boolean, p_now bigint) returns boolean plpgsql volatile;
 function miss_lane() returns void plpgsql volatile;
-function miss_version(p_lanes integer[]) returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -616,18 +703,23 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
 function note(p_batches integer[], p_remarks text[], p_change integer) returns void plpgsql volatile;
 function now_ms(p_now bigint) returns bigint sql volatile;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
-function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp;
+function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch integer) returns TABLE(name text, priority smallint, queue integer, lane integer, is_default boolean, version integer, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_hasty boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
+function pick(p_gates text[], p_places bigint[], p_froms bigint[], p_batches integer[]) returns TABLE(gate text, batch integer, spot tid, ord bigint, turn bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function place_of(p_name text, p_priority smallint, p_opened jsonb, OUT queue integer, OUT lane integer) returns record plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -658,25 +750,28 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_max integer, p_now bigint) returns TABLE(deleted bigint, gates jsonb, batches jsonb) plpgsql volatile
+function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT gates jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function queues_of(p_lanes integer[]) returns integer[] sql stable;
+function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) returns record sql stable;
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
-function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable security definer
-  set search_path=pg_catalog, pg_temp;
+function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable;
 function ready_by_gate(p_queue integer) returns TABLE(gate text, jobs bigint) plpgsql stable
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
-function remove_batch(p_no integer, p_with_items boolean, p_max integer) returns bigint plpgsql volatile
+function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
   set enable_seqscan=off
@@ -684,17 +779,29 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
-function require_key(p_path text) returns void plpgsql volatile;
-function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
+function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function return_slots(p_no integer, p_max integer, p_now bigint, OUT gates text[], OUT moved integer) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function set_limits(p_no integer) returns void plpgsql volatile;
+function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_remarks text[], p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function take_waits(p_no integer, p_max integer) returns text[] plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -706,9 +813,16 @@ function wait_again(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function waiting_items(p_no integer, p_max integer) returns TABLE(id uuid, attempts smallint, was text, gate text) plpgsql volatile
+function waiting_items(p_no integer, p_mark jsonb, p_max integer, OUT jobs jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer, p_waits boolean) returns SETOF holdfast.waiting_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;

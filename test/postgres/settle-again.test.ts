@@ -5,6 +5,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { systemClock } from '../../src/clock.ts'
 import { defineQueue } from '../../src/definition.ts'
+import { isRefused } from '../../src/errors.ts'
 import type { EffectSet } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
@@ -131,6 +132,65 @@ test(
     const other = await hand.another()
     await other.sweep()
     assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['lost'])
+  }),
+)
+
+/** In the flush as a whole nothing is undone to a savepoint: that comes when the bad one is settled alone. */
+const undo = 'rollback to savepoint attempt'
+
+for (const isMended of [false, true]) {
+  const then = isMended ? 'and by then nothing is wrong any more' : 'and one of them still cannot be committed'
+  test(
+    `a settlement of which each goes alone, and some have landed, is answered when it is asked again by its token, ${then}`,
+    inHand(async (hand) => {
+      await hand.rows('create table holdfast.parent (n int primary key)')
+      await hand.rows('create table holdfast.child (n int references holdfast.parent deferrable initially deferred)')
+      await hand.rows('insert into holdfast.parent values (1), (2)')
+      await using far = await farStore(hand)
+      const add = (n: number): Settlement => {
+        const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
+        return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
+      }
+      const requests = await claimed(far.store, hand, [add(1), done, add(7), add(2)])
+      const token = randomUUID()
+      await landUnheard(far, requests, undo, token, 'before')
+      assert.deepEqual(await childrenOf(hand), [1], 'the first has landed')
+      if (isMended) await hand.rows('insert into holdfast.parent values (7)')
+      const expected = ['done', 'done', isMended ? 'done' : 'failed', 'done']
+      const states = (answers: readonly SettleAnswer[]) =>
+        answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
+      assert.deepEqual(states(await far.store.settle(requests, token)), expected)
+      assert.deepEqual(states(await far.store.settle(requests, token)), expected, 'and again')
+      assert.deepEqual(states(await far.store.settle(requests)), ['lost', 'lost', 'lost', 'lost'])
+      assert.deepEqual(await childrenOf(hand), isMended ? [1, 2, 7] : [1, 2])
+    }),
+  )
+}
+
+async function childrenOf(hand: Hand): Promise<unknown[]> {
+  return (await hand.rows('select n from holdfast.child order by n')).map(({ n }) => n)
+}
+
+test(
+  'a disk that is full at the commit fails no job, and its neighbours land',
+  inHand(async (hand) => {
+    await hand.rows('create table holdfast.child (n int)')
+    await hand.rows(`create function holdfast.mind() returns trigger language plpgsql as $$
+      begin if new.n = 7 then raise exception 'no room' using errcode = '53100'; end if; return null; end $$`)
+    await hand.rows(`create constraint trigger mind after insert on holdfast.child deferrable initially deferred
+      for each row execute function holdfast.mind()`)
+    await using far = await farStore(hand)
+    const add = (n: number): Settlement => {
+      const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
+      return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
+    }
+    const requests = await claimed(far.store, hand, [add(1), add(7), add(2)])
+    const answers = await far.store.settle(requests, randomUUID())
+    const says = answers.map((answer) => (isRefused(answer) ? answer.refused : stateOf(answer)))
+    assert.deepEqual(says, ['done', 'STORE_UNAVAILABLE', 'done'])
+    assert.deepEqual(await childrenOf(hand), [1, 2])
+    await hand.rows('drop trigger mind on holdfast.child')
+    assert.deepEqual((await far.store.settle(requests.slice(1, 2), randomUUID())).map(stateOf), ['done'])
   }),
 )
 

@@ -273,15 +273,16 @@ async function dropAll(ground: Ground, now: number): Promise<number[]> {
 
 /** As many transactions, each with one job, by one statement each on a few connections. */
 async function small(ground: Ground, count: number): Promise<void> {
-  const [lane] = await ground.rows<{ no: number }>(
-    `select lane as no from holdfast.open_lanes('{mail}', '{5}', 1000, 1000)`,
+  const [lane] = await ground.rows<{ no: number; epoch: string }>(
+    `select lane as no, epoch from holdfast.open_lanes('{mail}', '{5}', 1000, 1000)`,
   )
-  const text = `select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], '{25}', '{1}', null, null, null, null, null, null)`
+  const text = `select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], '{25}', '{1}', null, null, null, null, null,
+    array[$1::int], array[$2::uuid], null)`
   const producers = Array.from({ length: 6 }, async () => {
     const client = await ground.pool.connect()
     try {
       await client.query('set synchronous_commit = off')
-      for (let n = 0; n < count / 6; n++) await client.query(text, [lane?.no])
+      for (let n = 0; n < count / 6; n++) await client.query(text, [lane?.no, lane?.epoch])
     } finally {
       client.release(true)
     }

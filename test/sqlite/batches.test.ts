@@ -38,6 +38,30 @@ describe('batches in SQLite', () => {
     assert.match(plan[0] ?? '', /SEARCH holdfast_lane USING .*INDEX holdfast_lane_turn/)
   })
 
+  for (const max of [1, 10_000]) {
+    test(`a batch that is over stays until its failed items are retried, with steps of ${max}`, async () => {
+      await using world = await storeWorld()
+      const { store, clock, claim, db } = world
+      const batch = await world.openBatch({ retainMs: minute / 4 })
+      await store.addItems({ batch, at: null, jobs: items(1_002) })
+      await world.steer(batch, 'close')
+      const jobs = await claim(1_002)
+      await world.settle(jobs.slice(0, -1))
+      const dead = { as: 'dead', error: { name: 'Error', message: 'no' }, ending: 'failed' } as const
+      await world.settle(jobs.slice(-1), dead as never)
+      assert.notEqual((await store.batch({ id: batch }))?.finishedAt ?? null, null)
+      clock.time += minute / 2
+      // The first step of the retry meets the items that are done, and the sweep comes before the next.
+      await Promise.all([world.steer(batch, 'retryFailed'), store.sweep({ max })])
+      assert.deepEqual(
+        (await claim()).map(({ id }) => id),
+        jobs.slice(-1).map(({ id }) => id),
+      )
+      assert.equal((await store.batch({ id: batch }))?.running, 1)
+      assertCountsEqualRecount(db)
+    })
+  }
+
   test('batches take turns, and plain jobs get theirs', async () => {
     await using world = await storeWorld()
     const { store, claim } = world

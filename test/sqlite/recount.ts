@@ -52,14 +52,21 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
       'limit keys count what there is',
     )
     assert.deepEqual(
-      rows('select queue, key from holdfast_held except select queue, key from holdfast_key where has_line = 1'),
+      rows(
+        `select queue, key, batch from holdfast_held
+         except select h.queue, h.key, h.batch from holdfast_held h join holdfast_key k on k.queue = h.queue and k.key = h.key
+          where k.has_line = 1
+         except select w.queue, w.key, w.batch from holdfast_batch_wait w join holdfast_batch b on b.no = w.batch
+          where b.has_wait = 1`,
+      ),
       [],
       'lines that nobody would look at',
     )
     assert.deepEqual(
-      rows('select no, waiting, running from holdfast_batch order by no'),
+      rows('select no, waiting, ready, running from holdfast_batch order by no'),
       rows(
         `${listed} select b.no, coalesce(sum(l.state in ('held', 'scheduled', 'ready')), 0) as waiting,
+                          coalesce(sum(l.state = 'ready'), 0) as ready,
                           coalesce(sum(l.state = 'running'), 0) as running
            from holdfast_batch b left join holdfast_job j on j.batch = b.no left join listed l on l.seq = j.seq
           group by b.no order by b.no`,

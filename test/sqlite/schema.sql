@@ -11,9 +11,11 @@ CREATE TABLE holdfast_batch (
   is_cancelled integer not null default 0,
   is_deleted integer not null default 0,
   is_open integer not null default 1, -- its lanes are
+  has_wait integer not null default 0, -- whether there may be rows of it in holdfast_batch_wait
   round integer not null default 1,
   submitted integer not null default 0,
   waiting integer not null default 0,
+  ready integer not null default 0, -- of these
   running integer not null default 0,
   done integer not null default 0,
   dead integer not null default 0,
@@ -29,7 +31,7 @@ CREATE TABLE holdfast_batch (
   paused_by text,
   paused_ms integer not null default 0,
   reason text,
-  chore text, -- what its items have yet to go through: cancel, retry or delete
+  chore text, -- what its items have yet to go through: cancel, retry, delete or return
   chore_after integer not null default 0 -- the last of them that has
 ) strict;
 
@@ -38,6 +40,19 @@ CREATE INDEX holdfast_batch_chore on holdfast_batch (no) where chore is not null
 CREATE UNIQUE INDEX holdfast_batch_key on holdfast_batch (key) where key is not null;
 
 CREATE INDEX holdfast_batch_over on holdfast_batch (prune_at) where prune_at is not null;
+
+CREATE INDEX holdfast_batch_waiting on holdfast_batch (no) where has_wait = 1 and is_open = 1;
+
+CREATE TABLE holdfast_batch_wait ( -- lines of items that wait for their batch alone, by the place of the first
+  batch integer not null,
+  priority integer not null,
+  ord integer not null,
+  queue integer not null,
+  key text not null,
+  primary key (batch, priority, ord)
+) strict, without rowid;
+
+CREATE UNIQUE INDEX holdfast_batch_wait_line on holdfast_batch_wait (batch, queue, key);
 
 CREATE TABLE holdfast_change ( -- what was told while somebody watched, one row for jobs that came to one state together
   no integer primary key,
@@ -88,13 +103,14 @@ CREATE TABLE holdfast_ended (
 
 CREATE INDEX holdfast_ended_by_age on holdfast_ended (shelf, finished_at);
 
-CREATE TABLE holdfast_held ( -- the lines of keys
+CREATE TABLE holdfast_held ( -- the lines of keys: one for jobs of no batch, and one for the items of each batch
   queue integer not null,
   key text not null,
+  batch integer not null default 0,
   priority integer not null,
   ord integer not null,
   seq integer not null,
-  primary key (queue, key, priority, ord)
+  primary key (queue, key, batch, priority, ord)
 ) strict, without rowid;
 
 CREATE TABLE holdfast_idempotency (
@@ -141,7 +157,7 @@ CREATE TABLE holdfast_key ( -- keys that jobs have which are held, ready or runn
   key text not null,
   admitted integer not null, -- ready or running
   running integer not null, -- of these; counted while the queue's keys have a rate, and 0 otherwise
-  has_line integer not null, -- whether some may be held
+  has_line integer not null, -- 1: some may be held who wait for the key; 2: all who are held wait for their batches; 0: neither
   due_at integer, -- when there is room by time alone
   primary key (queue, key)
 ) strict, without rowid;

@@ -96,6 +96,8 @@ export interface Calls {
   readonly delete: { readonly id: string }
   readonly purge: { readonly queue: string }
   readonly pause: { readonly queue: string; readonly paused: boolean }
+  /** A queue was paused while a claim of it was under way, which ends meanwhile. */
+  readonly quiet: { readonly queue: string }
   /** Null: deleted. */
   readonly put: { readonly key: string; readonly value: number | string | null }
   /** A counter goes to `value`, if it still is what it was. */
@@ -143,6 +145,8 @@ export interface Answers {
   readonly delete: true
   readonly purge: { readonly deleted: number }
   readonly pause: true
+  /** How many run once the pause was answered, and once the claim was. */
+  readonly quiet: { readonly before: number; readonly after: number }
   readonly put: true
   readonly increment: { readonly applied: boolean }
   readonly sweep: true
@@ -175,7 +179,7 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   enqueue: ['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'],
   claim: [],
   renew: ['LEASE_LOST'],
-  settle: ['LEASE_LOST', 'DUPLICATE_JOB_ID'],
+  settle: ['LEASE_LOST', 'DUPLICATE_JOB_ID', 'INVALID_OPTION'],
   cancel: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   requeue: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   requeueAll: [],
@@ -185,6 +189,7 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   delete: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   purge: [],
   pause: [],
+  quiet: [],
   put: [],
   increment: [],
   sweep: [],

@@ -186,8 +186,12 @@ interface Misuse {
 /** A queue of one's own: while it is paused it hands out nothing. */
 export async function turnValve(world: World, label: string): Promise<void> {
   const queue = valve(world.life)
-  await enqueue(world, queue, [plain(world, label, queue.name)])
-  await setPaused(world, queue.name, true)
+  const entries = [label, `${label}-second`].map((each) => plain(world, each, queue.name))
+  await enqueue(world, queue, entries)
+  const racing = claim(world, `${label}-racing`, { queues: [queue.name], max: 1, wait: 0 })
+  const isPaused = await setPaused(world, queue.name, true)
+  if (isPaused) await beQuiet(world, queue.name, racing)
+  await Promise.all((await racing).map((lease) => settleAs(world, lease, { worker: `${label}-racing`, as: 'done' })))
   const early = await claim(world, `${label}-paused`, { queues: [queue.name], max: 5, wait: 0 })
   await Promise.all(early.map((lease) => settleAs(world, lease, { worker: `${label}-paused`, as: 'done' })))
   await setPaused(world, queue.name, false)
@@ -195,8 +199,19 @@ export async function turnValve(world: World, label: string): Promise<void> {
   await Promise.all(leases.map((lease) => settleAs(world, lease, { worker: label, as: 'done' })))
 }
 
-export async function setPaused({ holdfast, journal }: World, queue: string, paused: boolean): Promise<void> {
-  await journal.ask('pause', { queue, paused }, () =>
+export async function setPaused({ holdfast, journal }: World, queue: string, paused: boolean): Promise<boolean> {
+  const answer = await journal.ask('pause', { queue, paused }, () =>
     (paused ? holdfast.pause(queue) : holdfast.resume(queue)).then(yes),
   )
+  return answer === true
+}
+
+/** Nothing else claims from this queue, and nothing of it is settled: no more may run when the claim has ended. */
+async function beQuiet({ holdfast, journal }: World, queue: string, claimed: Promise<unknown>): Promise<void> {
+  const running = async () => (await holdfast.stats(queue)).running
+  await journal.ask('quiet', { queue }, async () => {
+    const before = await running()
+    await claimed
+    return { before, after: await running() }
+  })
 }

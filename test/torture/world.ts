@@ -120,23 +120,38 @@ export const givenIds = Array.from({ length: 6 }, (_, n) => `eeeeeeee-eeee-4eee-
 export const counters = ['counter 0', 'counter 1', 'counter 2']
 export const windowMs = 40
 
-/** Tables of the application: one that would take a tag twice, and one whose rows wait for a reaper. */
-export const tables = ['create table effect (tag text not null)', 'create table orphan (tag text primary key)']
+/**
+ * Tables of the application: one that would take a tag twice; one whose rows wait for a reaper; and one that takes no row at all,
+ * which the database minds at the commit only.
+ */
+export const tables = [
+  'create table effect (tag text not null)',
+  'create table orphan (tag text primary key)',
+  'create table parent (tag text primary key)',
+  'create table child (tag text references parent deferrable initially deferred)',
+]
 
 /** Effects that name the settlement they come with: a follow-up, a kv entry and, where possible, a row. */
 export function effectsOf(
-  { holdfast }: World,
+  { holdfast, random }: World,
   { tag, deletes = false, doomed = false }: { tag: string; deletes?: boolean; doomed?: boolean },
 ): Effects {
+  const { sqlEffects } = holdfast.capabilities
+  const failsAtCommit = doomed && sqlEffects && random.chance(0.5)
   return {
     enqueue: [
       { queue: after, payload: { label: tag, kind: 'after' } },
-      ...(doomed ? [{ queue: work, payload: { label: `doomed ${tag}`, kind: 'plain' }, id: anchor.id as string }] : []),
+      ...(doomed && !failsAtCommit
+        ? [{ queue: work, payload: { label: `doomed ${tag}`, kind: 'plain' }, id: anchor.id as string }]
+        : []),
     ],
     put: [{ key: effectKey(tag), value: tag }],
     delete: deletes ? [beforeKey(tag)] : [],
     // Written out, because stores write parameters in different ways; tags are letters, digits and dashes.
-    sql: holdfast.capabilities.sqlEffects ? [{ text: `insert into effect (tag) values ('${tag}')` }] : [],
+    sql: [
+      ...(sqlEffects ? [{ text: `insert into effect (tag) values ('${tag}')` }] : []),
+      ...(failsAtCommit ? [{ text: `insert into child (tag) values ('${tag}')` }] : []),
+    ],
   }
 }
 

@@ -1,10 +1,19 @@
 // What a receiver can rely on.
+//
+//   HOLDFAST_SIGNATURE_SEED=1 npm test -- test/webhook/signature.test.ts      draws what seed 1 draws
 import assert from 'node:assert/strict'
 import { createHmac } from 'node:crypto'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import test from 'node:test'
+import { pathToFileURL } from 'node:url'
+import fc from 'fast-check'
 import { retryAfterMs } from '../../src/webhook/retry-after.ts'
 import { signatureHeaders, verifyWebhook } from '../../src/webhook/signature.ts'
+import { root } from '../support/checkout.ts'
+import { scratchDirectory } from '../support/scratch.ts'
 
+const seed = Number(process.env['HOLDFAST_SIGNATURE_SEED'] ?? Date.now() % 0x7fffffff)
 const body = '{"total":7}'
 const id = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
 
@@ -47,6 +56,105 @@ test('what was changed on its way, is too old, from the future, or is not signed
     assert.ok(verifyWebhook({ secret: 's1', headers: then, body, toleranceMs: 600_000 }))
   }
 })
+
+test('no other id, time and body that the same bytes can be read as is verified', (t) => {
+  t.diagnostic(`HOLDFAST_SIGNATURE_SEED=${seed}`)
+  const dotted = fc.array(fc.oneof(fc.constant(id), fc.string({ maxLength: 8 }), fc.nat().map(String)), {
+    maxLength: 6,
+  })
+  const bodies = fc.oneof(
+    fc.json(),
+    fc.string(),
+    dotted.map((parts) => parts.join('.')),
+  )
+  fc.assert(
+    fc.property(fc.uuid(), bodies, (jobId, sent) => {
+      const headers = signatureHeaders(jobId, sent, ['s1'], Date.now())
+      const timestamp = headers['holdfast-timestamp']
+      assert.equal(verifyWebhook({ secret: 's1', headers, body: sent })?.id, jobId)
+      for (const split of splitsOf(`${timestamp}.${jobId}.${sent}`)) {
+        if (split.timestamp === timestamp && split.id === jobId) continue
+        const forged = { ...headers, 'holdfast-id': split.id, 'holdfast-timestamp': split.timestamp }
+        for (const body of [split.body, Buffer.from(split.body)])
+          assert.equal(
+            verifyWebhook({ secret: 's1', headers: forged, body, toleranceMs: 1e15 }),
+            null,
+            JSON.stringify(split),
+          )
+      }
+    }),
+    { seed, numRuns: 500 },
+  )
+})
+
+test('what the guide tells receivers to do verifies the same, and refuses the same', async (t) => {
+  t.diagnostic(`HOLDFAST_SIGNATURE_SEED=${seed}`)
+  await using scratch = await scratchDirectory()
+  const guide = readFileSync(join(root, 'docs/guides/webhooks.md'), 'utf8')
+  const recipe = [...guide.matchAll(/```ts\n(.*?)```/gs)].find(([, code]) => code?.includes('isGenuine'))?.[1]
+  const file = join(scratch.path, 'recipe.ts')
+  writeFileSync(file, recipe as string)
+  const { isGenuine } = (await import(pathToFileURL(file).href)) as { isGenuine: IsGenuine }
+  fc.assert(
+    fc.property(fc.uuid(), fc.string(), (jobId, text) => {
+      const sent = `x.${text}`
+      const headers = signatureHeaders(jobId, sent, ['old', 's1'], Date.now())
+      assert.ok(isGenuine('s1', headers, Buffer.from(sent)))
+      assert.ok(!isGenuine('s2', headers, Buffer.from(sent)))
+      assert.ok(!isGenuine('s1', headers, Buffer.from(`${sent}.`)))
+      for (const split of splitsOf(`${headers['holdfast-timestamp']}.${jobId}.${sent}`)) {
+        if (split.id === jobId) continue
+        const forged = { ...headers, 'holdfast-id': split.id, 'holdfast-timestamp': split.timestamp }
+        assert.ok(!isGenuine('s1', forged, Buffer.from(split.body)), JSON.stringify(split))
+      }
+    }),
+    { seed, numRuns: 300 },
+  )
+})
+
+type IsGenuine = (secret: string, headers: Record<string, string>, body: Buffer) => boolean
+
+test('no other id, no other time and no other body is verified', (t) => {
+  t.diagnostic(`HOLDFAST_SIGNATURE_SEED=${seed}`)
+  const other = fc.record({
+    id: fc.option(fc.uuid()),
+    secondsLater: fc.option(fc.nat(200)),
+    body: fc.option(fc.string()),
+  })
+  fc.assert(
+    fc.property(fc.uuid(), fc.string(), other, (jobId, sent, { id: otherId, secondsLater, body: otherBody }) => {
+      const headers = signatureHeaders(jobId, sent, ['s1'], Date.now())
+      const timestamp = String(Number(headers['holdfast-timestamp']) + (secondsLater ?? 0))
+      const forged = { ...headers, 'holdfast-id': otherId ?? jobId, 'holdfast-timestamp': timestamp }
+      const received = otherBody ?? sent
+      const isSame = forged['holdfast-id'] === jobId && received === sent && (secondsLater ?? 0) === 0
+      assert.equal(verifyWebhook({ secret: 's1', headers: forged, body: received }) !== null, isSame)
+    }),
+    { seed, numRuns: 500 },
+  )
+})
+
+test('an id that is no id of a job is neither signed nor verified', () => {
+  const bad = ['', 'x', `${id}.`, `${id}.{"to"`, id.toUpperCase(), ` ${id}`, `${id}, ${id}`, `{${id}}`]
+  for (const odd of bad) {
+    assert.throws(() => signatureHeaders(odd, body, ['s1'], Date.now()), /id/)
+    const now = String(Math.floor(Date.now() / 1_000))
+    const signature = createHmac('sha256', 's1').update(`${now}.${odd}.${body}`).digest('hex')
+    const headers = { 'holdfast-id': odd, 'holdfast-timestamp': now, 'holdfast-signature': `v1=${signature}` }
+    assert.equal(verifyWebhook({ secret: 's1', headers, body }), null, odd)
+  }
+})
+
+function splitsOf(signed: string) {
+  const dots = [...signed.matchAll(/\./g)].map(({ index }) => index)
+  return dots.flatMap((first, i) =>
+    dots.slice(i + 1).map((second) => ({
+      timestamp: signed.slice(0, first),
+      id: signed.slice(first + 1, second),
+      body: signed.slice(second + 1),
+    })),
+  )
+}
 
 test('a missing secret is an error, and its message never shows one', () => {
   for (const secret of ['', [], undefined, ['good', ''], 'x'.repeat(2_000)]) {

@@ -25,6 +25,20 @@ test('who is told of a cancel while a check is under way checks again: the first
   assert.equal(checks.length, 2)
 })
 
+test('hints that name jobs are asked about one question at a time, however many come', async () => {
+  const { heartbeat, checks, aborted } = setup()
+  for (let i = 0; i < 1_000; i++) heartbeat.check(['id'])
+  assert.equal(checks.length, 1, 'one at a time')
+  checks[0]?.resolve([false])
+  await settle()
+  assert.equal(checks.length, 2, 'one more for all that came meanwhile')
+  heartbeat.check(['another'])
+  checks[1]?.resolve([true])
+  assert.equal(await aborted, 'cancelled')
+  await settle()
+  assert.equal(checks.length, 2)
+})
+
 test('a store that says in the place of each renewal that it is away has not answered', async () => {
   const { heartbeat, timers, renewals, told } = setup()
   heartbeat.began(timers.now())

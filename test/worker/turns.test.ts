@@ -28,7 +28,7 @@ class World {
   /** One look with so many free places; false when it has nothing to ask for. */
   look(free: number): boolean {
     const turn = this.turns.next(free, this.now)
-    if (turn === 'ask') for (const [queue, ready] of this.ready) if (ready > 0) this.turns.woken(queue)
+    if (turn === 'ask') for (const [queue, ready] of this.ready) if (ready > 0) this.turns.found(queue)
     if (turn !== null && turn !== 'ask') this.claim(turn)
     return turn !== null
   }
@@ -218,6 +218,18 @@ test('a worker for every queue asks where there is work, shares it out, and reme
   world.enqueue('q1', 1)
   world.work(2, 1)
   assert.equal(world.takenOf('q1'), 2)
+})
+
+test('wake-ups of queues that are not there are remembered up to a bound, and real work is found all the same', () => {
+  const world = new World(null)
+  for (let i = 0; i < 100_000; i++) world.turns.woken(`forged${i}`)
+  assert.ok(world.turns.size <= 1_000, `${world.turns.size} are remembered`)
+  world.enqueue('real', 1)
+  world.now += 1_000
+  world.work(1_100, 1)
+  assert.equal(world.takenOf('real'), 1)
+  for (let i = 0; i < 100_000; i++) world.turns.woken(`again${i}`)
+  assert.ok(world.turns.size <= 1_000, `${world.turns.size} are remembered`)
 })
 
 test('whatever happens: no queue above its limit, no claim above the free places, and in the end all is taken', (t) => {

@@ -1,6 +1,7 @@
 import { isRefused } from '../../errors.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
+import { type Care, orAlone } from './alone.ts'
 import { Clerk } from './clerk.ts'
 import { leaving, lockJobs } from './control.ts'
 import type { Transaction } from './database.ts'
@@ -10,8 +11,8 @@ import type { Desk, Knocks } from './enqueue.ts'
 export async function accept(desk: Desk, request: AcceptRequest): Promise<AcceptAnswer> {
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
-  const take = async (tx: Transaction): Promise<AcceptAnswer> => {
-    const job = (await lockJobs(tx, [request.id])).get(request.id)
+  const take = async (tx: Transaction, care: Care): Promise<AcceptAnswer> => {
+    const job = (await lockJobs(tx, [request.id], { waits: true })).get(request.id)
     await tx.readClock()
     if (job?.state !== 'scheduled') return 'stale'
     const deleted = await tx.query(
@@ -19,7 +20,7 @@ export async function accept(desk: Desk, request: AcceptRequest): Promise<Accept
       [request.key, request.version, tx.now],
     )
     if (deleted.length === 0) return 'stale'
-    const clerk = new Clerk(tx, desk.lanes)
+    const clerk = new Clerk(tx, desk.lanes, care)
     const { id, result, effects } = request
     const remarks = encodeRemarks(request.remarks)
     const ended = [
@@ -34,14 +35,14 @@ export async function accept(desk: Desk, request: AcceptRequest): Promise<Accept
     ]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
     clerk.touch(leaving(job))
-    const enqueued = effects ? await clerk.apply(effects) : []
+    const enqueued = effects ? await clerk.apply([effects]) : []
     ready = clerk.becameReady
     knocks = clerk.knocks
     return { enqueued }
   }
   const answer = await desk.lanes.withLanes(async () => {
     await desk.lanes.open(request.effects?.enqueue ?? [])
-    return desk.db.transact((tx) => tx.attempt(() => take(tx)))
+    return orAlone((care) => desk.db.transact((tx) => tx.attempt(() => take(tx, care))))
   })
   if (isRefused(answer) || answer === 'stale') return answer
   desk.announce(ready)

@@ -7,6 +7,7 @@ import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../st
 import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.ts'
 import type { Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
+import { LanesMissing } from './lanes.ts'
 import { liveOrEnded } from './read.ts'
 
 export async function alter(desk: Desk, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
@@ -16,13 +17,11 @@ export async function alter(desk: Desk, requests: readonly AlterRequest[]): Prom
     desk.db.transact(async (tx) => {
       ready = new Map()
       touched = []
-      await lockJobs(
-        tx,
-        requests.map(({ id }) => id),
-      )
+      const ids = requests.map(({ id }) => id)
+      await lockJobs(tx, ids, { waits: true })
       await tx.readClock()
       const answered: AlterAnswer[] = []
-      for (const request of requests) answered.push(await new Alteration(desk, tx, { ready, touched }).make(request))
+      for (const request of requests) answered.push(await new Alteration(tx, { ready, touched }).make(request))
       return answered
     }),
   )
@@ -42,12 +41,10 @@ interface Altered {
 }
 
 class Alteration {
-  readonly #desk: Desk
   readonly #tx: Transaction
   readonly #altered: Altered
 
-  constructor(desk: Desk, tx: Transaction, altered: Altered) {
-    this.#desk = desk
+  constructor(tx: Transaction, altered: Altered) {
     this.#tx = tx
     this.#altered = altered
   }
@@ -95,11 +92,11 @@ class Alteration {
 
   /** One that is ready stays so, also where the clock was set back. */
   async #reprioritise(id: string, job: LockedJob, priority: number): Promise<AlterAnswer> {
-    const { state, queue, batch, runAt } = job
+    const { state, queue, runAt } = job
     if (priority === job.priority) return { state }
-    this.#desk.lanes.require([{ queue, priority }], batch)
-    const { lane } = this.#desk.lanes.of({ queue, priority }, batch)
-    return this.#move(id, { ...job, lane }, state === 'scheduled' ? runAt : this.#tx.now)
+    const [row] = await this.#tx.query(selectNeighbour, [job.lane & ~1, priority])
+    if (row?.[0] == null) throw new LanesMissing([{ queue, priority }], row?.[1] ?? null)
+    return this.#move(id, { ...job, lane: Number(row[0]) }, state === 'scheduled' ? runAt : this.#tx.now)
   }
 
   /** Where it did come back once, it does not any more. */
@@ -115,6 +112,11 @@ class Alteration {
   }
 }
 
+/** The lane of the same queue and batch with another priority, and the batch's id. */
+const selectNeighbour = `select t.no, b.id from holdfast.lane l
+  left join holdfast.lane t on t.queue = l.queue and t.batch = l.batch and t.priority = $2
+  left join holdfast.batch b on b.no = l.batch where l.no = $1`
+
 function isLocked(job: LockedJob | AlterAnswer): job is LockedJob {
   return 'lane' in job
 }
@@ -126,10 +128,10 @@ export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promis
   const gates = new Set<string>()
   const batches = new Set<number>()
   for (const state of states) {
-    // Until a step finds nothing: of a full one others may have taken some.
-    for (let count = 1; count > 0; deleted += count) {
-      const step = await desk.db.transact((tx) => purgeSome(tx, queue, state))
-      count = step.deleted
+    for (let mark: string | null = null, more = true; more; more = mark !== null) {
+      const step: PurgeStep = await desk.db.transact((tx) => purgeSome(tx, { queue, state, mark }))
+      deleted += step.deleted
+      mark = step.mark
       for (const gate of step.gates) gates.add(gate)
       for (const batch of step.batches) batches.add(batch)
     }
@@ -138,9 +140,25 @@ export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promis
   return { deleted }
 }
 
-async function purgeSome(tx: Transaction, queue: string, state: string) {
+interface PurgeStep {
+  readonly deleted: number
+  readonly gates: readonly string[]
+  readonly batches: readonly number[]
+  /** Where the next step goes on; null: there is none. */
+  readonly mark: string | null
+}
+
+interface PurgeStepRequest {
+  readonly queue: string
+  readonly state: string
+  readonly mark: string | null
+}
+
+async function purgeSome(tx: Transaction, { queue, state, mark }: PurgeStepRequest): Promise<PurgeStep> {
   await tx.readClock()
-  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3, $4)', [queue, state, chunkMax, tx.now])
+  const values = [queue, state, mark, chunkMax, tx.now]
+  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3::jsonb, $4, $5)', values)
   const gates = JSON.parse(row?.[1] ?? '[]') as string[]
-  return { deleted: Number(row?.[0]), gates, batches: JSON.parse(row?.[2] ?? '[]') as number[] }
+  const batches = JSON.parse(row?.[2] ?? '[]') as number[]
+  return { deleted: Number(row?.[0]), gates, batches, mark: row?.[3] ?? null }
 }

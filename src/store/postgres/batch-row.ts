@@ -78,9 +78,7 @@ export async function readNos(db: Pick<Database, 'query'>, nos: readonly number[
 
 export async function findNo(desk: Desk, name: BatchName): Promise<number | null> {
   const [column, value] = 'id' in name ? ['id', name.id] : ['key', name.key]
-  const text = `select no, id from holdfast.batch where ${column} = $1 and not is_deleted`
+  const text = `select no from holdfast.batch where ${column} = $1 and not is_deleted`
   const [row] = await desk.db.query(text, [value])
-  if (!row) return null
-  desk.batches.remember(Number(row[0]), row[1] as string)
-  return Number(row[0])
+  return row ? Number(row[0]) : null
 }

@@ -6,10 +6,10 @@ import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
 import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../job/batch.ts'
 import { batchNotFound, cannotSteer, Refusal } from '../refusals.ts'
-import type { SteerRequest, UndeliverableJob } from '../store.ts'
+import type { SteerRequest } from '../store.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 import { list, parseList } from './columns.ts'
-import { deadColumns, revive } from './control.ts'
+import { revive } from './control.ts'
 import type { Database, Transaction } from './database.ts'
 import { addAnyway, countReady, type Desk, type Knocks } from './enqueue.ts'
 import { patiently } from './failures.ts'
@@ -27,6 +27,8 @@ export async function steerBatch(desk: Desk, request: SteerRequest): Promise<Bat
   const steered = await desk.db.transact((tx) => tx.attempt(() => new Helm(tx, no).steer(request)))
   if (isRefused(steered)) return steered
   await doChores(desk, no)
+  if (request.as === 'pause') await returnSlots(desk, no)
+  if (request.as === 'resume') await admitItems(desk, no)
   if (request.as === 'resume' || request.as === 'retryFailed') desk.announce(await queuesOf(desk, no))
   const [batch] = await readNos(desk.db, [no])
   return batch?.record ?? steered
@@ -50,7 +52,7 @@ class Helm {
 
   async steer({ batch: id, as, by, reason }: SteerRequest): Promise<BatchRecord> {
     const batch = await lockBatch(this.#tx, this.#no)
-    if (!batch) throw new Refusal(batchNotFound(id))
+    if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // a number may be another batch's after a failover
     const { record, isCancelled } = batch
     const { now } = this.#tx
     const isOver = record.finishedAt !== null || isCancelled
@@ -140,23 +142,44 @@ async function doChores(desk: Desk, no: number): Promise<void> {
   else await attendBatches(desk, [no])
 }
 
+/**
+ * Those that run are asked first: from then on none of them waits again, and lanes are closed, so none starts. Then those that
+ * wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
+ */
 async function cancelItems(desk: Desk, no: number): Promise<void> {
-  for (let count = stepMax; count === stepMax; ) {
-    const gates = new Set<string>()
-    count = await desk.db.transact(async (tx) => {
-      const waiting = await tx.query('select * from holdfast.waiting_items($1, $2)', [no, stepMax])
-      await tx.readClock()
-      const ended = waiting.map(([id, attempts, was, gate]) => {
-        if (gate != null && was === 'ready') gates.add(gate)
-        return { id, was, state: 'cancelled', attempts: Number(attempts) }
-      })
-      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-      return waiting.length
-    })
-    await desk.attend({ gates: [...gates] })
-  }
   const running = await desk.db.query('select * from holdfast.cancel_running($1)', [no])
   if (running.length > 0) desk.announceCancels(running.map(([id]) => id as string))
+  while ((await cancelWaiting(desk, no)) > 0);
+}
+
+interface WaitingItem {
+  readonly id: string
+  readonly attempts: number
+  readonly was: string
+  readonly gate: string | null
+}
+
+/** Answers how many it has found. */
+async function cancelWaiting(desk: Desk, no: number): Promise<number> {
+  let found = 0
+  for (let mark: string | null = null, more = true; more; more = mark !== null) {
+    const gates = new Set<string>()
+    const step: { readonly found: number; readonly mark: string | null } = await desk.db.transact(async (tx) => {
+      const [row] = await tx.query('select * from holdfast.waiting_items($1, $2::jsonb, $3)', [no, mark, stepMax])
+      const waiting = JSON.parse(row?.[0] ?? '[]') as WaitingItem[]
+      await tx.readClock()
+      const ended = waiting.map(({ id, attempts, was, gate }) => {
+        if (gate !== null && was === 'ready') gates.add(gate)
+        return { id, was, state: 'cancelled', attempts }
+      })
+      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+      return { found: waiting.length, mark: row?.[1] ?? null }
+    })
+    found += step.found
+    mark = step.mark
+    await desk.attend({ gates: [...gates] })
+  }
+  return found
 }
 
 /** One whose dedup key somebody else holds by now stays dead. */
@@ -165,14 +188,10 @@ async function retryItems(desk: Desk, no: number, until: number): Promise<void> 
   for (let count = stepMax; count === stepMax; ) {
     const gates = new Set<string>()
     const step = await desk.db.transact(async (tx) => {
-      await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no]) // as in `rearm`: before the rows of items
+      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // as in `rearm`: before the rows of items
       await tx.readClock()
-      const dead = await tx.query(
-        `select ${deadColumns} from holdfast.ended e join holdfast.queue q on q.no = e.queue
-          where e.batch = $1 and e.seq > $2 and e.state = 'dead' and e.finished_at <= $3
-          order by e.seq limit ${stepMax} for update of e`,
-        [no, after, until],
-      )
+      const values = [no, after, until, stepMax]
+      const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
       const heldBy = await revive(tx, dead, false)
       dead.forEach((row, i) => {
         if (heldBy[i] == null && row[12] != null) gates.add(row[12])
@@ -186,30 +205,68 @@ async function retryItems(desk: Desk, no: number, until: number): Promise<void> 
   await desk.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [no, until])
 }
 
-/** Once nothing of it is alive. */
-async function removeBatch(desk: Desk, no: number): Promise<void> {
-  const [alive] = await desk.db.query('select waiting + running from holdfast.batch_counts($1)', [no])
-  if (Number(alive?.[0]) > 0) return
-  while ((await remove(desk, no, { withItems: true })) === stepMax);
+/** Removes a batch that may go, with its items where it was deleted; false: it may not, or not yet. */
+async function removeBatch(desk: Desk, no: number): Promise<boolean> {
+  for (let after: string | null = '0'; after !== null; ) {
+    const step = await removeStep(desk, no, after)
+    after = step.after
+    if (!step.isGone) continue
+    desk.lanes.forgetBatch(no)
+    return true
+  }
+  return false
 }
 
-async function remove(desk: Desk, no: number, { withItems }: { readonly withItems: boolean }): Promise<number> {
-  const removed = await desk.db.transact(async (tx) => {
-    await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
-    const [row] = await tx.query('select holdfast.remove_batch($1, $2, $3)', [no, withItems, stepMax])
-    return Number(row?.[0])
+interface RemoveStep {
+  readonly isGone: boolean
+  /** There are more items behind this number; null: there are none, or the batch stays. */
+  readonly after: string | null
+}
+
+/** Whether it may go is decided under its locks: see REMOVAL in `migrations/0013-batches.ts`. */
+function removeStep({ db }: Desk, no: number, after: string): Promise<RemoveStep> {
+  return db.transact(async (tx) => {
+    await tx.query('select holdfast.lock_batches($1)', [list([no])])
+    const now = await tx.readClock()
+    const [row] = await tx.query('select * from holdfast.remove_batch($1, $2, $3, $4)', [no, after, stepMax, now])
+    return { isGone: row?.[0] === 't', after: row?.[1] ?? null }
   })
-  if (removed === stepMax) return removed
-  desk.batches.forget(no)
-  desk.lanes.forgetBatch(no)
-  return removed
+}
+
+/** Gates that are knocked at together for a batch that has room. */
+const waitsMax = 200
+
+/**
+ * A batch that has room lets in items that wait for nothing else, until it has none or no gate is left. A gate that comes
+ * again is left to the sweep.
+ */
+async function admitItems(desk: Desk, no: number): Promise<void> {
+  const seen = new Set<string>()
+  for (;;) {
+    const [row] = await desk.db.query('select to_json(holdfast.take_waits($1, $2))::text', [no, waitsMax])
+    const gates = JSON.parse(row?.[0] ?? '[]') as string[]
+    if (gates.every((gate) => seen.has(gate))) return
+    for (const gate of gates) seen.add(gate)
+    await desk.attend({ gates })
+  }
+}
+
+/** Items of a paused batch that have not started give back their room, step by step. */
+async function returnSlots(desk: Desk, no: number): Promise<void> {
+  for (let moved = stepMax; moved === stepMax; ) {
+    const text = 'select to_json(r.gates)::text, r.moved from holdfast.return_slots($1, $2, $3) r'
+    const [row] = await desk.db.query(text, [no, stepMax, desk.db.now])
+    moved = Number(row?.[1])
+    await desk.attend({ gates: JSON.parse(row?.[0] ?? '[]') })
+  }
 }
 
 /** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
 export async function attendBatches(desk: Desk, nos: readonly number[]): Promise<void> {
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
-  const [row] = await patiently(() => desk.db.hot('select holdfast.batches_to_attend($1, $2)', asked))
+  const [row] = await patiently(() => desk.db.hot('select * from holdfast.batches_to_attend($1, $2)', asked))
+  for (const no of parseList(row?.[1] as string).map(Number)) await admitItems(desk, no)
   for (const batch of await readNos(desk.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
     if (isFinished(batch) || givesUp(batch)) await decide(desk, batch)
@@ -239,7 +296,6 @@ function fold(db: Database, no: number): Promise<unknown> {
 async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
   const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
   let knocks: Knocks = {}
-  let buried: readonly UndeliverableJob[] = []
   const outcome = await desk.lanes.withLanes(async () => {
     if (told) await desk.lanes.open([told])
     return desk.db.transact(async (tx) => {
@@ -255,10 +311,7 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
         const added = await tx.attempt(() => addAnyway(tx, desk.lanes, [job], 'onComplete'))
-        if (!isRefused(added)) {
-          knocks = { gates: added.gates }
-          buried = added.buried
-        }
+        if (!isRefused(added)) knocks = { gates: added.gates, undeliverable: added.undeliverable }
       }
       return 'finished'
     })
@@ -266,7 +319,6 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
   if (outcome === 'gave up') await doChores(desk, no)
   if (outcome !== 'finished') return
   desk.finished({ ...completionOf(seen), name: seen.name })
-  for (const job of buried) desk.undeliverable(job)
   if (told) {
     desk.announce(countReady([told]))
     await desk.attend(knocks)
@@ -299,17 +351,20 @@ export async function sweepBatches(
   const next = from === null ? null : await attendBehind(desk, from)
   const over = await desk.db.query(
     `select no from holdfast.batch
-      where finished_at is not null and not is_deleted and finished_at + retain_ms <= holdfast.now_ms($1)
+      where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
       order by finished_at limit $2`,
     [desk.db.now, pruneMax],
   )
-  for (const [no] of over) await remove(desk, Number(no), { withItems: false })
-  return { pruned: over.length, more: over.length >= pruneMax, next }
+  let pruned = 0
+  for (const [no] of over) if (await removeBatch(desk, Number(no))) pruned += 1
+  return { pruned, more: pruned > 0 && over.length >= pruneMax, next }
 }
 
 async function attendBehind(desk: Desk, from: number): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
   const nos = (await desk.db.query(text, [from])).map(([no]) => Number(no))
   await attendBatches(desk, nos)
+  const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
+  for (const [no] of await desk.db.query(paused, [list(nos)])) await returnSlots(desk, Number(no))
   return nos.length < looksMax ? null : (nos.at(-1) ?? null)
 }

@@ -35,28 +35,25 @@ export async function openBatch(desk: Desk, settings: BatchSettings): Promise<Op
   const values = [id, name, key, concurrency, failShare, onComplete && JSON.stringify(onComplete)]
   const text = 'select * from holdfast.open_batch($1, $2, $3, $4, $5, $6, $7, $8)'
   const [opened] = await desk.db.query(text, [...values, Number.isFinite(retainMs) ? retainMs : null, desk.db.now])
-  const no = Number(opened?.[0])
-  const [batch] = await readNos(desk.db, [no])
+  const [batch] = await readNos(desk.db, [Number(opened?.[0])])
   if (!batch) return batchNotFound(id) // deleted at this very moment
-  desk.batches.remember(no, batch.record.id)
   return { batch: batch.record, created: opened?.[1] === 't' }
 }
 
 export async function addItems(desk: Desk, request: ItemsRequest): Promise<ItemsAnswer> {
-  const no = desk.batches.knownNo(request.batch) ?? (await findNo(desk, { id: request.batch }))
-  if (no === null) return batchNotFound(request.batch)
-  return (isPlain(request) && (await addAtOnce(desk, no, request))) || addInTurn(desk, no, request)
+  return (isPlain(request) && (await addAtOnce(desk, request))) || addInTurn(desk, request)
 }
 
-const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)'
+const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
 
 /** In one call; null: nothing was done, and why is found out in turn. */
-async function addAtOnce(desk: Desk, no: number, { at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
+async function addAtOnce(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
   const answer = await desk.lanes.withLanes(async () => {
-    await desk.lanes.open(jobs, no)
+    await desk.lanes.open(jobs, id)
+    if (!desk.lanes.knows(jobs, id)) return null // there is no such batch
     if (!areKeysKnown(desk.lanes, jobs)) return null
-    const columns = [...plainColumns(desk.lanes, jobs, no), desk.db.now, versionsOf(desk.lanes, jobs)]
-    const call = { text: insertItems, values: [no, at, ...columns] }
+    const columns = [...plainColumns(desk.lanes, jobs, id), desk.db.now, versionsOf(desk.lanes, jobs, id)]
+    const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
     return desk.db.land(call, ([row]) => read(row?.[0]), read)
   })
@@ -72,21 +69,21 @@ interface AddedAtOnce {
   readonly lists: readonly number[] | null
 }
 
-async function addInTurn(desk: Desk, no: number, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
+async function addInTurn(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
   let added: readonly NewJob[] = []
   let knocks: Knocks = {}
   const add = async (tx: Transaction): Promise<ItemsAnswer> => {
-    const [row] = await tx.query('select * from holdfast.begin_items($1)', [no])
+    const [row] = await tx.query('select * from holdfast.begin_items($1)', [id])
     if (!row) return batchNotFound(id)
-    const submitted = Number(row[0])
+    const [no, submitted] = [Number(row[0]), Number(row[1])]
     const first = at ?? submitted
     if (first > submitted) return itemsMissing(id, first, submitted)
     added = jobs.slice(submitted - first)
     if (added.length === 0) return { submitted, enqueued: [] }
-    if (row[1] === 't' || row[2] === 't') return cannotAddItems(id, row[2] === 't' ? 'cancelled' : 'queued')
+    if (row[2] === 't' || row[3] === 't') return cannotAddItems(id, row[3] === 't' ? 'cancelled' : 'queued')
     await tx.readClock()
     return tx.attempt(async () => {
-      const { enqueued, ...touched } = await addTo(tx, desk, no, added)
+      const { enqueued, ...touched } = await addTo(tx, desk, id, added)
       knocks = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
       const after = at === null ? submitted : submitted + added.length
@@ -95,7 +92,7 @@ async function addInTurn(desk: Desk, no: number, { batch: id, at, jobs }: ItemsR
     })
   }
   const answer = await desk.lanes.withLanes(async () => {
-    await desk.lanes.open(jobs, no)
+    await desk.lanes.open(jobs, id)
     return desk.db.transact(add)
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
@@ -110,9 +107,9 @@ interface Added extends Knocks {
   readonly enqueued: readonly Enqueued[]
 }
 
-async function addTo(tx: Transaction, { lanes }: Desk, no: number, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, no)
-  const lists = await addPlain(tx, lanes, jobs, no)
+async function addTo(tx: Transaction, { lanes }: Desk, id: string, jobs: readonly NewJob[]): Promise<Added> {
+  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, id)
+  const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }
 

@@ -10,14 +10,13 @@
 
 import { newToken } from '../../id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
-import type { BatchNames } from './batch-names.ts'
 import type { Row, Value } from './call.ts'
 import { list, parseList, texts } from './columns.ts'
 import type { Database } from './database.ts'
 import { patiently } from './failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import { heal } from './heal.ts'
-import type { Lane, Lanes } from './lanes.ts'
+import type { Lane, LaneName, Lanes } from './lanes.ts'
 import type { Wakes } from './wake.ts'
 
 interface OpenClaim {
@@ -29,10 +28,9 @@ interface OpenClaim {
 export class Claims {
   readonly #db: Database
   readonly #lanes: Lanes
-  readonly #batches: BatchNames
   readonly #wakes: Wakes
   /** Lanes of queues that have no other, by the queue's name, whose last claim brought one job. */
-  readonly #alone = new Map<string, number>()
+  readonly #alone = new Map<string, LaneName>()
   /** Until when a queue is not thought of so again, where it did not fit. */
   readonly #misfits = new Map<string, number>()
   readonly #inFlight = new Map<string, Promise<unknown>>()
@@ -40,10 +38,9 @@ export class Claims {
   readonly #open = new Map<string, OpenClaim>()
   #finished: string[] = []
 
-  constructor(db: Database, lanes: Lanes, batches: BatchNames, wakes: Wakes) {
+  constructor(db: Database, lanes: Lanes, wakes: Wakes) {
     this.#db = db
     this.#lanes = lanes
-    this.#batches = batches
     this.#wakes = wakes
   }
 
@@ -91,7 +88,9 @@ export class Claims {
     const queue = queues?.length === 1 ? (queues[0] as string) : null
     const lane = queue === null ? undefined : this.#alone.get(queue)
     if (queue === null || lane === undefined) return null
-    const rows = await this.#ask(selectOne, [token, worker, leaseMs, max, queue, lane, list(finished), this.#db.now])
+    const { no, epoch } = lane
+    const values = [token, worker, leaseMs, max, queue, no, epoch, list(finished), this.#db.now]
+    const rows = await this.#ask(selectOne, values)
     if (rows.length === 0) this.#finished.push(...finished) // it wrote nothing
     if (rows[0]?.[0] !== null) return rows
     this.#alone.delete(queue)
@@ -116,9 +115,9 @@ export class Claims {
 
   #learn([job, ...others]: readonly ClaimedJob[], [row]: readonly Row[]): void {
     if (!job) return
-    const isPlain = others.length === 0 && row?.[13] === 't' && (this.#misfits.get(job.queue) ?? 0) < performance.now()
+    const isPlain = others.length === 0 && row?.[14] === 't' && (this.#misfits.get(job.queue) ?? 0) < performance.now()
     if (!isPlain) this.#alone.delete(job.queue)
-    else if (this.#alone.size < aloneMax) this.#alone.set(job.queue, Number(row[0]) & ~1)
+    else if (this.#alone.size < aloneMax) this.#alone.set(job.queue, laneNameOf(row))
   }
 
   /** A cursor ahead of the cluster's own numbers was restored from another one; a session may have been set otherwise. */
@@ -158,12 +157,11 @@ export class Claims {
   }
 
   async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {
-    const no = Number(row[0])
-    const lane = this.#lanes.known(no) ?? (await this.#lanes.byNo(no))
-    const batch = lane.batch > 0 ? await this.#batches.idOf(lane.batch) : null
+    const lane = await this.#lanes.named(laneNameOf(row))
+    if (!lane) return [] // the server that answered is gone, and the claim with it
     const ids = column(row, 5)
     const texts = textsOf(row, ids.length) ?? (await this.#textsOneByOne(ids))
-    return toClaimed(row, { token, lane, batch, ids, texts })
+    return toClaimed(row, { token, lane, ids, texts })
   }
 
   async #textsOneByOne(ids: readonly string[]): Promise<Texts> {
@@ -191,12 +189,11 @@ function textsOf(row: Row, count: number): Texts | null {
 interface Known {
   readonly token: string
   readonly lane: Lane
-  readonly batch: string | null
   readonly ids: readonly string[]
   readonly texts: Texts
 }
 
-function toClaimed(row: Row, { token, lane, batch, ids, texts: { headers, payloads } }: Known): ClaimedJob[] {
+function toClaimed(row: Row, { token, lane, ids, texts: { headers, payloads } }: Known): ClaimedJob[] {
   const no = Number(row[0])
   const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
   const [xids, ords] = [column(row, 3), column(row, 4)]
@@ -217,8 +214,12 @@ function toClaimed(row: Row, { token, lane, batch, ids, texts: { headers, payloa
     expiresAt,
     headers: headers?.[i] || null,
     payload: payloads[i] as string,
-    batch,
+    batch: lane.batchId,
   }))
+}
+
+function laneNameOf(row: Row): LaneName {
+  return { no: Number(row[0]) & ~1, epoch: row[13] as string }
 }
 
 function column(row: Row, at: number): string[] {
@@ -235,7 +236,7 @@ function numbers(row: Row, at: number): (i: number) => number {
 const joint = '\x1e'
 const selectTexts = 'select id, headers, payload from holdfast.job where id = any ($1::uuid[])'
 const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7, $8)'
-const selectOne = 'select * from holdfast.claim_one($1, $2, $3, $4, $5, $6, $7, $8)'
+const selectOne = 'select * from holdfast.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9)'
 /** Fewer are not worth a claim's time: what is left of them goes when it expires. */
 const finishedMin = 8
 const finishedMax = 1_000

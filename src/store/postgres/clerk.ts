@@ -1,14 +1,15 @@
 // The clerk of one transaction: what each job becomes is decided by the same pure functions as on every store; what cannot fail
 // is gathered and written as sets, and what may is tried behind a savepoint of its own.
 
-import { isRefused } from '../../errors.ts'
+import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
-import { deathNotice, effectError } from '../../job/death.ts'
+import { deathNotice, effectError, isUntold, type UntoldDeath, untoldError } from '../../job/death.ts'
 import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } from '../../job/record.ts'
 import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
+import { type Care, together } from './alone.ts'
 import type { Transaction } from './database.ts'
 import { addCarefully, addPlain, areKeysKnown, bury, isPlain, type Knocks } from './enqueue.ts'
 import { isDiskFull } from './failures.ts'
@@ -29,24 +30,29 @@ interface Landing {
 /** Settles jobs of one transaction: gathers what cannot fail and writes it as sets. */
 export class Clerk {
   readonly becameReady = new Map<string, number>()
-  /** Notices that cannot run, to be told of once this has committed. */
-  readonly undeliverable: UndeliverableJob[] = []
   readonly #tx: Transaction
   readonly #lanes: Lanes
+  readonly #care: Care
   readonly #taken = new Set<string>()
   readonly #gates = new Set<string>()
   readonly #lists: number[] = []
   readonly #batches = new Set<number>()
+  /** By job: what is undone to a savepoint is written again, and counts as it is written last. */
+  readonly #untold = new Map<string, UntoldDeath>()
+  /** Notices that cannot run, by the jobs whose deaths they tell of. */
+  readonly #undeliverable = new Map<string, UndeliverableJob>()
   #gathered: Landing[] = []
 
-  constructor(tx: Transaction, lanes: Lanes) {
+  constructor(tx: Transaction, lanes: Lanes, care: Care = together) {
     this.#tx = tx
     this.#lanes = lanes
+    this.#care = care
   }
 
   /** What is to be attended to once this has committed. */
   get knocks(): Knocks {
-    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches] }
+    const [untold, undeliverable] = [[...this.#untold.values()], [...this.#undeliverable.values()]]
+    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
   }
 
   /** A job of this gate and batch has come, gone or moved. */
@@ -75,17 +81,22 @@ export class Clerk {
     if (!isRefused(answer)) return answer
     const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
     const costs = remarks?.costs ?? null
-    return { failed: answer, state: await this.#landAnyway(job, settled(core(job), failure, this.#tx.now), costs) }
+    const { state } = await this.#landAnyway(job, settled(core(job), failure, this.#tx.now), costs)
+    return { failed: answer, state }
   }
 
   /** A lease ran out: the sweep settles in the place of a worker that is gone. */
   async rescue(job: HeldJob): Promise<LapsedHold> {
     const verdict = expired(core(job), job.worker)
     const effects = requestedEffects(job, verdict)
-    if (effects.every((set) => this.#cannotFail(set))) await this.#gather({ job, verdict, result: null, effects })
-    else await this.#landAnyway(job, verdict, null)
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
-    return { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
+    const lapsed = { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
+    if (effects.every((set) => this.#cannotFail(set))) {
+      await this.#gather({ job, verdict, result: null, effects })
+      return lapsed
+    }
+    const { failed } = await this.#landAnyway(job, verdict, null)
+    return { ...lapsed, ...(failed && { failed }) }
   }
 
   async write(): Promise<void> {
@@ -103,25 +114,36 @@ export class Clerk {
   }
 
   /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-  async #landAnyway(job: HeldJob, verdict: Verdict, costs: Costs | null): Promise<JobState> {
+  async #landAnyway(
+    job: HeldJob,
+    verdict: Verdict,
+    costs: Costs | null,
+  ): Promise<{ readonly state: JobState; readonly failed?: Refused }> {
     await this.write()
     const effects = requestedEffects(job, verdict)
     const remarks = costs && onlyCosts(costs)
     const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects, remarks }))
-    if (!isRefused(answer)) return answer.state
+    if (!isRefused(answer)) return { state: answer.state }
     const without = { ...verdict, error: effectError(answer) }
-    return (await this.#land({ job, verdict: without, result: null, effects: [], remarks })).state
+    const { state } = await this.#land({ job, verdict: without, result: null, effects: [], remarks })
+    return { state, failed: answer }
   }
 
   async #land(landing: Landing): Promise<Landed> {
     await this.#write([{ ...landing, effects: [] }])
-    const enqueued: Enqueued[] = []
-    for (const effects of landing.effects) enqueued.push(...(await this.apply(effects)))
-    return answerOf(landing.verdict, enqueued)
+    return answerOf(landing.verdict, await this.apply(landing.effects))
   }
 
   /** Throws a Refusal when one cannot be applied. */
-  async apply(effects: EffectSet): Promise<readonly Enqueued[]> {
+  async apply(sets: readonly EffectSet[]): Promise<readonly Enqueued[]> {
+    const enqueued: Enqueued[] = []
+    for (const effects of sets) enqueued.push(...(await this.#apply(effects)))
+    const [first] = sets.flatMap(({ sql }) => sql)
+    if (first && this.#care.isAlone) await this.#blame(first, () => this.#tx.checkDeferred())
+    return enqueued
+  }
+
+  async #apply(effects: EffectSet): Promise<readonly Enqueued[]> {
     await this.#writeKv([effects])
     for (const sql of effects.sql) await this.#run(sql)
     const { enqueued, gates } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
@@ -136,7 +158,8 @@ export class Clerk {
     for (const { job } of landings) this.touch(job)
     this.#wakeForRoom(landings)
     const waiting = landings.filter(({ verdict }) => waits(verdict))
-    const ended = landings.filter(({ verdict }) => !waits(verdict))
+    const notices = new Map(landings.map((landing) => [landing, this.#noticeOf(landing)]))
+    const ended = landings.filter(({ verdict }) => !waits(verdict)).map((landing) => this.#withUntold(landing))
     if (waiting.length > 0) {
       const json = JSON.stringify(waiting.map((landing) => this.#waitingJson(landing)))
       await this.#tx.query('select holdfast.wait_again($1::jsonb, $2)', [json, now])
@@ -145,14 +168,15 @@ export class Clerk {
       await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
     }
     await this.#writeKv(landings.flatMap(({ effects }) => effects))
-    const notices = new Map(landings.map((landing) => [landing, this.#noticeOf(landing)]))
     const isKnown = (notice: NewJob) => areKeysKnown(this.#lanes, [notice])
     const follow = landings.flatMap((landing) => [
       ...(notices.get(landing)?.filter(isKnown) ?? []),
       ...landing.effects.flatMap((set) => set.enqueue),
     ])
-    const unknown = [...notices.values()].flat().filter((notice) => !isKnown(notice))
-    this.undeliverable.push(...(await bury(this.#tx, this.#lanes, unknown, 'onDead')))
+    const unknown = landings.filter((landing) => !notices.get(landing)?.every(isKnown))
+    const dead = unknown.flatMap((landing) => notices.get(landing) ?? [])
+    const buried = await bury(this.#tx, this.#lanes, dead, 'onDead')
+    for (const [i, job] of buried.entries()) this.#undeliverable.set((unknown[i] as Landing).job.id, job)
     this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
     this.#wakeFor(follow)
   }
@@ -180,11 +204,22 @@ export class Clerk {
   }
 
   #noticeOf({ job, verdict }: Landing): NewJob[] {
+    this.#untold.delete(job.id)
+    this.#undeliverable.delete(job.id)
     if (verdict.to !== 'dead' || job.onDead === null) return []
     const { id, queue, onDead: told, payload } = job
     const { attempts, error } = verdict
     const death = { id, queue, attempts, error, diedAt: this.#tx.now, told, payload: payload ?? 'null' }
-    return [deathNotice(death, newId())]
+    const notice = deathNotice(death, newId())
+    if (!isUntold(notice)) return [notice]
+    this.#untold.set(id, notice)
+    return []
+  }
+
+  #withUntold(landing: Landing): Landing {
+    const untold = this.#untold.get(landing.job.id)
+    if (untold === undefined) return landing
+    return { ...landing, verdict: { ...landing.verdict, error: untoldError(landing.verdict.error, untold) } }
   }
 
   async #writeKv(sets: readonly EffectSet[]): Promise<void> {
@@ -196,14 +231,21 @@ export class Clerk {
     await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
   }
 
+  async #run(statement: SqlEffect): Promise<void> {
+    const { text, values } = statement
+    const { refusal } = this.#care
+    if (refusal !== null) throw new Refusal(sqlRefused(text, refusal))
+    if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
+    await this.#blame(statement, () => this.#tx.foreign(text, values))
+  }
+
   /**
    * Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. A disk that is
    * full is nobody's failure: it all waits.
    */
-  async #run({ text, values }: SqlEffect): Promise<void> {
-    if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
+  async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {
-      await this.#tx.foreign(text, values)
+      await run()
     } catch (error) {
       if (isDiskFull(error)) throw error
       throw new Refusal(sqlRefused(text, (error as Error).message))

@@ -6,6 +6,7 @@ import type { Pool, PoolClient } from 'pg'
 import { Alarm } from '../../alarm.ts'
 import { systemTimers } from '../../clock.ts'
 import { beforeSending } from './failures.ts'
+import { ignoreErrorsOf } from './pool-errors.ts'
 import { Turnstile } from './turnstile.ts'
 
 export interface ConnectionsOptions {
@@ -24,6 +25,8 @@ export interface Use {
 }
 
 const keepMs = 5_000
+/** Connections that are gone. */
+const ended = new WeakSet<PoolClient>()
 
 export class Connections {
   readonly #pool: Pool
@@ -68,10 +71,12 @@ export class Connections {
   }
 
   #putBack(client: PoolClient, isFit: boolean): void {
-    if (!isFit || !this.#isOwn || this.#isClosed) {
-      client.release(!isFit)
-      return
-    }
+    if (!isFit) this.#end(client)
+    else if (!this.#isOwn || this.#isClosed) client.release()
+    else this.#keep(client)
+  }
+
+  #keep(client: PoolClient): void {
     letKeep(client, false)
     const since = systemTimers.now()
     this.#kept.push({ client, since })
@@ -101,7 +106,14 @@ export class Connections {
 
   #hear(client: PoolClient): void {
     client.on('error', ignore)
+    client.on('end', () => ended.add(client))
     if (this.#isOwn) client.on('end', () => this.#drop(client))
+  }
+
+  /** Until it is gone, the server's last message makes an `error` event of the pool (`pool-errors.ts`). */
+  #end(client: PoolClient): void {
+    if (!ended.has(client)) client.once('end', ignoreErrorsOf(this.#pool))
+    client.release(true)
   }
 
   #drop(client: PoolClient): void {

@@ -1,8 +1,7 @@
 // What people do to jobs and queues from outside: pause, cancel, requeue.
 //
-// Cancel must know whether a job waits or runs, and claims leave no mark on it. So it takes the job's lane lock, which keeps
-// claims out, and asks the lane's cursor. The lane is read before it is locked, and again after: a job that moved meanwhile
-// is looked for once more.
+// Cancel must know whether a job waits or runs, and claims leave no mark on it. Which locks that takes, and in which order, is in
+// `migrations/0007-alter.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -24,14 +23,17 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
+import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './call.ts'
 import { Clerk } from './clerk.ts'
 import { list } from './columns.ts'
-import type { Transaction } from './database.ts'
+import type { Database, Transaction } from './database.ts'
+import { awaitClaims } from './define.ts'
 import type { Desk, Knocks } from './enqueue.ts'
-import { liveOrEnded, readReady } from './read.ts'
+import { deadColumns } from './migrations/0005-obey.ts'
+import { liveOrEnded, readCounts, readReady } from './read.ts'
 
-/** Answers which queue has ready jobs now that may be claimed again. */
+/** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
   { db }: Desk,
   queue: string,
@@ -46,21 +48,26 @@ export async function pause(
             paused_by = case when q.paused and $2 then q.paused_by else excluded.paused_by end`,
     [queue, paused, defaults.retainDoneMs, defaults.retainDeadMs, by, db.now],
   )
+  if (paused) await awaitClaims(db, queue)
   const ready = paused ? undefined : (await readReady(db)).get(queue)
   return new Map(ready === undefined ? [] : [[queue, ready]])
 }
 
 export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
+  const answers = await eachAlone(requests, (some, care) => cancelTogether(desk, some, care))
+  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
+  return answers
+}
+
+async function cancelTogether(desk: Desk, requests: readonly CancelRequest[], care: Care): Promise<CancelAnswer[]> {
   const { db, lanes } = desk
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
   const cancelAll = async (tx: Transaction) => {
-    await lockJobs(
-      tx,
-      requests.map(({ id }) => id),
-    )
+    const ids = requests.map(({ id }) => id)
+    await lockJobs(tx, ids, { waits: true })
     await tx.readClock()
-    const clerk = new Clerk(tx, lanes)
+    const clerk = new Clerk(tx, lanes, care)
     const answered: CancelAnswer[] = []
     // Read one by one: the effects of the one before may have moved this one.
     for (const request of requests) {
@@ -79,7 +86,6 @@ export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Pr
     return db.transact(cancelAll)
   })
   desk.announce(ready)
-  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   await desk.attend(knocks)
   return answers
 }
@@ -106,28 +112,15 @@ export function leaving({ state, batch, gate }: LockedJob): Pick<LockedJob, 'bat
   return { batch, gate: state === 'ready' ? gate : null }
 }
 
-/** Live jobs of these ids, their lanes and rows locked, and what state they are in. */
-export async function lockJobs(tx: Transaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
-  const locked = new Set<string>()
-  for (;;) {
-    const places = await tx.query('select lane from holdfast.job where id = any ($1::uuid[])', [list(ids)])
-    const fresh = places.map(([lane]) => lane as string).filter((lane) => !locked.has(lane))
-    if (fresh.length > 0) await tx.query('select holdfast.lock_lanes($1)', [list(fresh)])
-    for (const lane of fresh) locked.add(lane)
-    const rows = await tx.query(
-      `select j.id, j.lane,
-              (select q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.no = j.lane & ~1),
-              (select l.priority from holdfast.lane l where l.no = j.lane & ~1), j.attempts, j.cancel, j.run_at, j.headers,
-              (select l.batch from holdfast.lane l where l.no = j.lane & ~1), j.gate,
-              case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
-                   when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
-                   else 'running' end
-         from holdfast.job j where j.id = any ($1::uuid[]) order by j.id for update`,
-      [list(ids)],
-    )
-    if (rows.some(([, lane]) => !locked.has(lane as string))) continue
-    return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
-  }
+/** Live jobs of these ids, their rows locked and, where they are ready, their lanes; and what state they are in. A transaction
+ * waits for rows with its first locks; later ones are there already, or it starts over. */
+export async function lockJobs(
+  tx: Transaction,
+  ids: readonly string[],
+  { waits = false } = {},
+): Promise<Map<string, LockedJob>> {
+  const rows = await tx.query('select * from holdfast.lock_jobs($1, $2)', [list(ids), waits])
+  return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
 }
 
 function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, gate, state]: Row): LockedJob {
@@ -161,7 +154,7 @@ async function cancelOne(
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
     clerk.touch(leaving(job))
-    return { status: 'cancelled', enqueued: effects ? await clerk.apply(effects) : [] } as const
+    return { status: 'cancelled', enqueued: effects ? await clerk.apply([effects]) : [] } as const
   })
 }
 
@@ -170,15 +163,18 @@ async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
 
-export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
+/** Without a lock: one that lives cannot be requeued, whatever becomes of it. */
+const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
+    when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready' else 'running' end
+  from holdfast.job j where j.id = $1`
 
-export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
-  e.dedup_scope, e.dedup_key, e.gate, e.remarks`
+export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
 export async function requeue(desk: Desk, ids: readonly string[]): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
   const gates = new Set<string>()
   const answers = await desk.db.transact(async (tx) => {
+    await tx.query(lockBatchesOf, [list(ids)])
     const answered: RequeueAnswer[] = []
     for (const id of ids) answered.push(await requeueOne(tx, id, { ready, gates }))
     return answered
@@ -188,14 +184,18 @@ export async function requeue(desk: Desk, ids: readonly string[]): Promise<Reque
   return answers
 }
 
+/** Before the rows of these jobs, here as everywhere; see REMOVAL in `migrations/0013-batches.ts`. */
+const lockBatchesOf =
+  'select holdfast.lock_batches(array(select e.batch from holdfast.ended e where e.id = any ($1::uuid[])))'
+
 interface Requeued {
   readonly ready: Map<string, number>
   readonly gates: Set<string>
 }
 
 async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeued): Promise<RequeueAnswer> {
-  const [dead] = await liveOrEnded<LockedJob | Row>(
-    async () => [...(await lockJobs(tx, [id])).values()],
+  const [dead] = await liveOrEnded<Pick<LockedJob, 'state'> | Row>(
+    async () => (await tx.query(selectLiveState, [id])).map(([state]) => ({ state: state as JobState })),
     () =>
       tx.query(
         `select ${deadColumns}, e.state, (select b.id from holdfast.batch b where b.no = e.batch and b.is_cancelled) from holdfast.ended e join holdfast.queue q on q.no = e.queue
@@ -255,32 +255,43 @@ function pastOf(row: Row): string | null {
 
 const chunkMax = 1_000
 
-/** A place among the dead: by queue, newest first. */
+/** A place among the dead of a queue, newest first. */
 interface Mark {
-  readonly queue: string
   readonly finishedAt: number
   readonly seq: string
 }
 
-const begin: Mark = { queue: '', finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
+const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
 
-/** In chunks, newest first. A dry run frees nothing, so it remembers which keys the chunks before would have taken. */
+/**
+ * Queue by queue, newest first, each chunk from where the last one ended: so of the jobs with one dedup key the newest comes
+ * back. A dry run frees nothing, so it remembers which keys the chunks before would have taken.
+ */
 export async function requeueAll(desk: Desk, { filter, dryRun }: RequeueAllRequest): Promise<RequeueAllAnswer> {
   const taken = new Map<string, string>()
   const skipped: { id: string; heldBy: string }[] = []
   let requeued = 0
-  let mark: Mark | null = begin
-  while (mark !== null) {
-    const chunk = await requeueChunk(desk, filter, dryRun, mark)
-    for (const { id, slot, heldBy } of chunk.jobs) {
-      const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
-      if (blocker != null) skipped.push({ id, heldBy: blocker })
-      else requeued += 1
-      if (slot !== null && blocker == null) taken.set(slot, id)
+  for (const queue of await queuesWithDead(desk.db, filter)) {
+    let mark: Mark | null = newest
+    while (mark !== null) {
+      const chunk: Chunk = await requeueChunk(desk, { queue, filter, dryRun, mark })
+      for (const { id, slot, heldBy } of chunk.jobs) {
+        const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
+        if (blocker != null) skipped.push({ id, heldBy: blocker })
+        else requeued += 1
+        if (slot !== null && blocker == null) taken.set(slot, id)
+      }
+      mark = chunk.next
     }
-    mark = chunk.next
   }
   return { requeued, skipped }
+}
+
+async function queuesWithDead(db: Database, { queue }: RequeueFilter): Promise<number[]> {
+  const counted = await readCounts(db)
+  return counted
+    .filter(({ name, counts }) => (queue === undefined || name === queue) && counts.dead > 0)
+    .map(({ no }) => no)
 }
 
 interface Chunk {
@@ -288,20 +299,22 @@ interface Chunk {
   readonly next: Mark | null
 }
 
-async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, mark: Mark): Promise<Chunk> {
-  const { queue = null, diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
+interface ChunkRequest extends RequeueAllRequest {
+  readonly queue: number
+  readonly mark: Mark
+}
+
+async function requeueChunk(desk: Desk, { queue, filter, dryRun, mark }: ChunkRequest): Promise<Chunk> {
+  const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const ready = new Map<string, number>()
   const gates = new Set<string>()
   const chunk = await desk.db.transact(async (tx): Promise<Chunk> => {
     await tx.readClock()
-    const dead = await tx.query(
-      `select ${deadColumns} from holdfast.ended e join holdfast.queue q on q.no = e.queue
-        where e.state = 'dead' and ($1::text is null or q.name = $1)
-          and (q.name > $2 or (q.name = $2 and (e.finished_at, e.seq) < ($3, $4)))
-          and e.finished_at >= $5 and e.finished_at < $6 and strpos(holdfast.error_text(e.error), $7) > 0
-        order by q.name, e.finished_at desc, e.seq desc limit ${chunkMax}${dryRun ? '' : ' for update of e'}`,
-      [queue, mark.queue, mark.finishedAt, mark.seq, diedSince, diedBefore, error],
-    )
+    const place = [queue, mark.finishedAt, mark.seq]
+    const dead = await tx.query('select * from holdfast.dead_jobs($1, $2, $3, $4, $5, $6, $7, $8)', [
+      ...place,
+      ...[diedSince, diedBefore, error, chunkMax, !dryRun],
+    ])
     const heldBy = await revive(tx, dead, dryRun)
     const jobs = dead.map((row, i) => ({
       id: row[0] as string,
@@ -311,9 +324,8 @@ async function requeueChunk(desk: Desk, filter: RequeueFilter, dryRun: boolean, 
     const revived = dead.filter((_, i) => !dryRun && heldBy[i] == null)
     for (const row of revived) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
     for (const gate of await gatesOf(tx, revived)) gates.add(gate)
-    const last = dead.length < chunkMax ? undefined : dead.at(-1)
-    const next = last && { queue: last[9] as string, finishedAt: Number(last[6]), seq: last[1] as string }
-    return { jobs, next: next ?? null }
+    const last = dead.at(-1) // a chunk may be short and not the last
+    return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })
   desk.announce(ready)
   await desk.attend({ gates: [...gates] })

@@ -9,6 +9,12 @@
 // Timeouts that a role or a database sets are meant for its statements, not for a queue's: a transaction of ours lifts them
 // for itself. A single statement cannot, so where one was cut short by them, all bring a transaction along from then on.
 // Statements of the application, in a settlement, run with the timeouts that the session came with.
+//
+// A COMMIT that the server refuses. Deferred constraints and deferred triggers of the application's tables are checked by the
+// COMMIT, behind every savepoint. Where the server answers COMMIT with an error and the session goes on, the transaction was
+// rolled back: nothing has landed, and that is certain. A server that goes away instead ends the session, and then the fate of
+// the transaction is unknown. So the session is asked to roll back: if it answers, the COMMIT was refused (`CommitRefused`).
+// This is thrown only where statements of the application ran: without them a refused COMMIT is a failure like any other.
 
 import { createHash, randomUUID } from 'node:crypto'
 import type { ClientBase, Pool, PoolClient } from 'pg'
@@ -17,7 +23,7 @@ import type { Refused } from '../../errors.ts'
 import { Refusal } from '../refusals.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
-import { hasLanded, isBroken, isCancelled, isUnprepared, patiently } from './failures.ts'
+import { CommitRefused, hasLanded, isBroken, isCancelled, isFromServer, isUnprepared, patiently } from './failures.ts'
 import type { Schema } from './schema.ts'
 import { Silence } from './silence.ts'
 
@@ -175,8 +181,8 @@ export class Database {
   }
 
   /** Several statements that need not wait for the disk, and may be made again. */
-  transactLightly<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return patiently(() => this.#transactOnce(work, { durable: false }))
+  transactLightly<T>(work: (tx: Transaction) => Promise<T>, { isHasty = false } = {}): Promise<T> {
+    return patiently(() => this.#transactOnce(work, { durable: false }), { isHasty })
   }
 
   #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
@@ -184,8 +190,9 @@ export class Database {
       const line = this.#lineOf(client)
       await line.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
       const { schema, now } = this
-      const answer = await work(new Transaction(line, { schema, now, hasTimeouts: this.#hasTimeouts }))
-      await line.tell('commit')
+      const tx = new Transaction(line, { schema, now, hasTimeouts: this.#hasTimeouts })
+      const answer = await work(tx)
+      await tx.commit()
       return answer
     }
     return this.lend(run, { rollsBack: true })
@@ -239,6 +246,8 @@ export class Transaction {
   readonly #line: Line
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
+  /** Statements of the application have run. */
+  #isForeign = false
   /** What goes for the time as long as nobody has read it: null is the clock of the database. */
   readonly clock: number | null
   #now: number | null
@@ -257,6 +266,7 @@ export class Transaction {
 
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
+    this.#isForeign = true
     if (this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
     await this.#line.tell({ text, values: [...values], queryMode: 'extended' })
     if (this.#hasTimeouts) await this.#line.tell(liftTimeouts)
@@ -276,6 +286,25 @@ export class Transaction {
   get now(): number {
     if (this.#now === null) throw new Error('readClock was not called.')
     return this.#now
+  }
+
+  /**
+   * Checks the deferred constraints now and runs the deferred triggers, with the timeouts of the session. From here on this
+   * transaction checks every constraint at once, so it must run no statement of another job after this.
+   */
+  checkDeferred(): Promise<void> {
+    return this.foreign('set constraints all immediate', [])
+  }
+
+  /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
+  async commit(): Promise<void> {
+    if (this.#isForeign && this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
+    try {
+      await this.#line.tell('commit')
+    } catch (error) {
+      if (this.#isForeign && isFromServer(error) && (await rolledBack(this.#line))) throw new CommitRefused(error)
+      throw error
+    }
   }
 
   /** Runs `work`; a Refusal undoes all of it and becomes the answer. */

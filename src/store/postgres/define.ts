@@ -1,5 +1,6 @@
 // A queue's definition and an operator's override of its limits; see `migrations/0015-definitions.ts`.
 
+import { toError } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
@@ -10,28 +11,57 @@ import {
   redefined,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
+import { onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
-import type { Row } from './call.ts'
+import type { Row, Value } from './call.ts'
 import { texts } from './columns.ts'
 import type { Database } from './database.ts'
 import type { Desk } from './enqueue.ts'
 
-export async function define({ db }: Desk, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+/** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
+export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
   const defined: DefinedQueue[] = []
   for (const settings of queues) {
-    const text = 'select * from holdfast.define_queue($1, $2::jsonb, $3)'
-    const values = [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]
-    const [row] = await db.query(text, values)
-    const [before, after] = [decodeDefinition(row?.[2] ?? null), decodeDefinition(row?.[3] ?? null)]
-    const [versionBefore, version] = [Number(row?.[0]), Number(row?.[1])]
-    defined.push({
-      queue: settings.name,
-      version,
-      versionBefore,
-      changes: before && after ? changesOf(before, after) : [],
-    })
+    const [row] = await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
+    if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
+    defined.push(toDefined(settings.name, row))
   }
+  const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
+  await lanes.openNow(names.map((queue) => ({ queue, priority: null })))
   return defined
+}
+
+function toDefined(queue: string, row: Row | undefined): DefinedQueue {
+  const [before, after] = [decodeDefinition(row?.[2] ?? null), decodeDefinition(row?.[3] ?? null)]
+  const [versionBefore, version] = [Number(row?.[0]), Number(row?.[1])]
+  return { queue, version, versionBefore, changes: before && after ? changesOf(before, after) : [] }
+}
+
+/** What was committed for this queue goes for every claim from now on: those that know nothing of it yet are waited for. */
+export async function awaitClaims(db: Database, queue: string): Promise<void> {
+  for (let after: number | null = 0; after !== null; ) {
+    const [row] = await db.query('select holdfast.await_claims($1, $2)', [queue, after])
+    after = row?.[0] == null ? null : Number(row[0])
+  }
+}
+
+/** Deaths would be told in a circle: says which. */
+export function throwRefused(error: unknown): never {
+  const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
+  throw code === 'HF008' ? toError(onDeadCycle(JSON.parse(String(detail)))) : error
+}
+
+/** For a caller's transaction: a queue that is defined already stays as it is. */
+export function defineIfNew(settings: QueueSettings): { readonly text: string; readonly values: readonly Value[] } {
+  const text =
+    'select version::text as defined from holdfast.define_queue($1::text, $2::text::jsonb, $3::boolean, true)'
+  return { text, values: definitionOf(settings) }
+}
+
+const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3)'
+
+function definitionOf(settings: QueueSettings): readonly Value[] {
+  return [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]
 }
 
 /** Where it was damaged, the defaults count. */
@@ -47,9 +77,11 @@ export async function readDefinitions(db: Database, queues: readonly string[] | 
   }))
 }
 
+/** Once it was answered, no claim goes by other limits. */
 export async function overrideLimit({ db }: Desk, queue: string, override: LimitOverride | null): Promise<void> {
   const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
   await db.query('select holdfast.override_limit($1, $2::jsonb, $3, $4)', values)
+  await awaitClaims(db, queue)
 }
 
 /** Three columns of a row: how many at once, how many starts, within which time. */

@@ -2,30 +2,43 @@
 // as JSON, one after the other on the server, so that they stay in order. Either way one call is one commit. A job that comes
 // alone, of a lane that is known, goes by the shortest way there is (`enqueue_one`).
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
-import { isRefused, type Refused } from '../../errors.ts'
+import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
 import { encodeError } from '../../job/stored.ts'
 import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
-import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest, FinishedBatch, UndeliverableJob } from '../store.ts'
-import type { BatchNames } from './batch-names.ts'
+import type {
+  EnqueueAnswer,
+  Enqueued,
+  EnqueuedFor,
+  EnqueueRequest,
+  FinishedBatch,
+  UndeliverableJob,
+  UnstoredDefinition,
+} from '../store.ts'
 import type { Row, Value } from './call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
 import type { Database, Transaction } from './database.ts'
+import { defineIfNew, throwRefused } from './define.ts'
 import { isCollision } from './failures.ts'
 import type { Gates } from './gates.ts'
-import type { Lane, Lanes } from './lanes.ts'
+import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { Turnstile } from './turnstile.ts'
 
 /** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
 export interface Knocks extends Gates {
   readonly batches?: readonly number[]
+  /** Deaths that no `onDead` queue was told of, to be reported. */
+  readonly untold?: readonly UntoldDeath[]
+  /** Jobs that were enqueued and cannot run, to be reported. */
+  readonly undeliverable?: readonly UndeliverableJob[]
 }
 
 export interface Desk {
   readonly db: Database
   readonly lanes: Lanes
-  readonly batches: BatchNames
   /** For calls that may have to wait for a stranger. */
   readonly patient: Turnstile
   /** Tells that jobs of a queue became ready. */
@@ -36,8 +49,6 @@ export interface Desk {
   attend(knocks: Knocks): Promise<void>
   /** Tells that a batch was found to be finished here. */
   finished(batch: FinishedBatch): void
-  /** Tells that a job was enqueued here that cannot run. */
-  undeliverable(job: UndeliverableJob): void
   /** Tells that somebody asked to cancel these jobs, which run. */
   announceCancels(ids: readonly string[]): void
 }
@@ -56,7 +67,19 @@ async function enqueueOpened(
   const alone = onlyJobOf(requests)
   const lane = alone && desk.lanes.knownOf(alone)
   if (alone && lane && desk.lanes.keyOf(alone) === null) return [[await enqueueOne(desk, alone, lane)]]
-  await desk.lanes.open(requests.flatMap(({ jobs }) => jobs))
+  // A lane that a stranger's open transaction is about to open delays only the requests that need it.
+  const areOpen = await desk.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
+  const placed = areOpen ? requests : requests.filter(({ jobs }) => desk.lanes.knows(jobs))
+  const answers = new Map(zip(placed, await enqueuePlaced(desk, placed)))
+  return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
+}
+
+/** Requests whose lanes are known. Answers undefined for those that must wait for a stranger's open transaction. */
+async function enqueuePlaced(
+  desk: Desk,
+  requests: readonly EnqueueRequest[],
+): Promise<readonly (EnqueueAnswer | undefined)[]> {
+  if (requests.length === 0) return []
   const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(desk.lanes, request.jobs)
   if (requests.every(goesPlainly)) return enqueuePlain(desk, requests)
   try {
@@ -64,10 +87,10 @@ async function enqueueOpened(
   } catch (error) {
     if (!isCollision(error)) throw error
   }
-  // Somebody would have to wait for a stranger's transaction over a key. Those that need no key go on at once.
+  // One of them would have to wait over a key. Requests that need no key go on at once.
   const plain = requests.filter(goesPlainly)
   const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(desk, plain)) : [])
-  return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
+  return requests.map((request) => answers.get(request))
 }
 
 function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
@@ -75,12 +98,11 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
 }
 
 function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswer> {
-  const alone = async () => {
-    await desk.lanes.open(request.jobs)
-    const [answer] = await enqueueTogether(desk, [request], { isHasty: false })
+  return desk.lanes.withLanes(async () => {
+    await desk.lanes.open(request.jobs) // while it waits it holds no connection, so it needs no turn
+    const [answer] = await desk.patient.pass(() => enqueueTogether(desk, [request], { isHasty: false }))
     return answer as EnqueueAnswer
-  }
-  return desk.patient.pass(() => desk.lanes.withLanes(alone))
+  })
 }
 
 /** Their queues' definitions, as they are known here, say which limit keys these jobs have. */
@@ -101,18 +123,19 @@ function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
   return isAlone && isPlain(request as EnqueueRequest) ? job : null
 }
 
-async function enqueueOne(desk: Desk, job: NewJob, { lane }: Lane): Promise<Enqueued> {
+async function enqueueOne(desk: Desk, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
   const news = desk.newsOf(ready)
   const { id, payload, headers, timeoutMs } = job
   const { version, attempts } = desk.lanes.queue(job.queue)
-  const values = [id, lane, job.maxAttempts ?? attempts, payload, headers, timeoutMs, desk.db.now, news, version]
+  const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
+  const values = [id, no, epoch, ...filled, desk.db.now, news, version]
   await desk.db.land({ text: insertOne, values }, toNothing, toNothing)
   desk.announce(ready, news !== null)
   return created(job)
 }
 
-const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
+const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
 
 function toNothing(): void {}
 
@@ -120,23 +143,21 @@ async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Pr
   const jobs = requests.flatMap((request) => request.jobs)
   const ready = countReady(jobs.filter((job) => comesReady(desk.lanes, job)))
   const news = desk.newsOf(ready)
-  const call = {
-    text: insertPlain,
-    values: [...plainColumns(desk.lanes, jobs), desk.db.now, news, versionsOf(desk.lanes, jobs)],
-  }
+  const columns = plainColumns(desk.lanes, jobs)
+  const call = { text: insertPlain, values: [...columns, desk.db.now, news, versionsOf(desk.lanes, jobs)] }
   const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
   desk.announce(ready, news !== null)
   await desk.attend({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)'
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)'
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
 }
 
-function gateOf(lanes: Lanes, job: NewJob, batch: number): string | null {
+function gateOf(lanes: Lanes, job: NewJob, batch: BatchId): string | null {
   const key = lanes.keyOf(job) ?? null
   return key === null ? null : gateName(lanes.of(job, batch).queue, key)
 }
@@ -149,11 +170,13 @@ export function keyOf(gate: string | null | undefined): string | null {
   return gate == null ? null : gate.slice(gate.indexOf(':') + 1) || null
 }
 
-export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): Value[] {
+export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): Value[] {
+  const places = jobs.map((job) => lanes.of(job, batch))
+  const known = knownPlaces(lanes, jobs, batch)
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
-    sharedList(jobs.map((job) => lanes.of(job, batch).lane)),
+    sharedList(places.map(({ no }) => no)),
     sharedList(jobs.map(({ queue, maxAttempts }) => maxAttempts ?? lanes.queue(queue).attempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
@@ -161,12 +184,18 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch = 0): 
     areDelayed ? list(jobs.map(({ delayMs }) => delayMs)) : null,
     optionalList(jobs.map(({ runAt }) => runAt)),
     optionalTexts(jobs.map((job) => gateOf(lanes, job, batch))),
+    list(known.map(({ no }) => no)),
+    list(known.map(({ epoch }) => epoch)),
   ]
 }
 
-/** Of the definitions that these jobs were filled in by. */
-export function versionsOf(lanes: Lanes, jobs: readonly NewJob[]): string {
-  return sharedList(jobs.map(({ queue }) => lanes.queue(queue).version))
+function knownPlaces(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId): readonly Lane[] {
+  return [...new Set(jobs.map((job) => lanes.of(job, batch)))]
+}
+
+/** Of the definitions that these jobs were filled in by, for each lane. */
+export function versionsOf(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): string {
+  return list(knownPlaces(lanes, jobs, batch).map(({ name }) => lanes.queue(name).version))
 }
 
 /** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
@@ -174,10 +203,10 @@ export async function addPlain(
   tx: Transaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
-  batch = 0,
+  batch: BatchId = null,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
-  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, versionsOf(lanes, jobs)]
+  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, versionsOf(lanes, jobs, batch)]
   return readLists(await tx.query(insertPlain, values))
 }
 
@@ -216,7 +245,7 @@ export async function addCarefully(
   tx: Transaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
-  batch = 0,
+  batch: BatchId = null,
 ): Promise<{ readonly enqueued: readonly Enqueued[]; readonly gates: readonly string[] }> {
   if (jobs.length === 0) return { enqueued: [], gates: [] }
   const values = [toJson(lanes, [{ jobs }], batch), tx.now]
@@ -242,43 +271,99 @@ export async function bury(
     const error = undeliverable(limitKeyRequired(job.queue, typeof key === 'object' ? (key?.path ?? null) : null))
     return { id: job.id, queue: job.queue, enqueuedFor, error }
   })
-  const rows = jobs.map((job, i) => ({ ...jobJson(lanes, job, 0), error: encodeError(buried[i]?.error ?? null) }))
+  const rows = jobs.map((job, i) => ({ ...placedJson(lanes, job, null), error: encodeError(buried[i]?.error ?? null) }))
   await tx.query('select holdfast.bury($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
   return buried
 }
 
 /** The same for jobs of which some may land as any other. */
 export async function addAnyway(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[], enqueuedFor: EnqueuedFor) {
+  lanes.require(jobs)
   const isKnown = (job: NewJob) => lanes.keyOf(job) !== undefined
   const unknown = jobs.filter((job) => !isKnown(job))
   const { enqueued, gates } = await addCarefully(tx, lanes, jobs.filter(isKnown))
   const buried = await bury(tx, lanes, unknown, enqueuedFor)
   const landed = enqueued.values()
-  const answers = jobs.map((job) => (isKnown(job) ? (landed.next().value as Enqueued) : created(job)))
-  return { enqueued: answers, gates, buried }
+  const answers = jobs.map((job) => (unknown.includes(job) ? created(job) : (landed.next().value as Enqueued)))
+  return { enqueued: answers, gates, undeliverable: buried }
+}
+
+export interface CallerContext {
+  readonly tx: CallerTransaction
+  /** Where wake-ups go; null: nowhere. */
+  readonly channel: string | null
+  readonly definition: UnstoredDefinition | null
+}
+
+/** How long an enqueue in a caller's transaction waits for another connection to do what is better not done in it. */
+const soonMs = 100
+
+async function isDoneSoon(action: Promise<unknown>): Promise<boolean> {
+  const done = action.then(
+    () => true,
+    (error) => {
+      if (isHoldfastError(error) && error.code !== 'STORE_UNAVAILABLE') throw error // a refusal; nothing was sent to the caller's
+      return false // the caller's own connection does it, or meets the same failure
+    },
+  )
+  done.catch(() => undefined) // it may be refused when nothing waits for it any more
+  const stop = new AbortController()
+  const late = sleep(soonMs, false, { signal: stop.signal }).catch(() => false)
+  try {
+    return await Promise.race([done, late])
+  } finally {
+    stop.abort()
+  }
+}
+
+const insertIn = 'select holdfast.enqueue_in($1::text::jsonb, $2::boolean, $3::bigint)::text as answer'
+
+function isMissing(answer: string): boolean {
+  return answer.startsWith('{')
+}
+
+/** What a transaction whose snapshot is older than the lane cannot see; where it can, what it sees counts. */
+function openedOf(lanes: Lanes, job: NewJob): { readonly opened?: object } {
+  const lane = lanes.knownOf(job)
+  if (!lane) return {}
+  const { attempts, key } = lanes.queue(job.queue)
+  const rule = key === 'code' ? { keyByCode: true } : key && { keyPath: key.path }
+  return { opened: { queue: lane.queue, lane: lane.no, priority: lane.priority, attempts, ...rule } }
 }
 
 /**
+ * Needs no connection but the caller's, whatever it meets for the first time. Queues and lanes are looked up by name. What is
+ * used for the first time is better made in a transaction of its own: in the caller's it would stay invisible until the caller
+ * commits, and block every other first use of that queue or priority. So another connection gets 100 ms to do it. If the callers
+ * have taken all connections, it is made in the caller's transaction. The same goes for a definition. In the caller's transaction
+ * it is stored only if its queue has none: a definition that differs from the stored one is left to `define`. What a job does not
+ * state is filled in on the server, by the definition that the caller's transaction sees.
+ *
  * Statements here are run by whatever driver the caller has. So every parameter is text or a number with its type said, as
  * some drivers would encode JSON once more, and every column is text, as some know no other types.
  */
 export async function enqueueIn(
   desk: Desk,
-  { tx, channel }: { readonly tx: CallerTransaction; readonly channel: string | null },
+  { tx, channel, definition }: CallerContext,
   request: EnqueueRequest,
 ): Promise<EnqueueAnswer> {
-  const json = await desk.lanes.withLanes(async () => {
-    await desk.lanes.open(request.jobs)
-    return toJson(desk.lanes, [request])
-  })
   const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
-  const text = 'select holdfast.enqueue($1::text::jsonb, null, $2::bigint, false)::text as answer'
-  const result = await run(text, [json, desk.db.now]).then(undefined, (error) => {
-    desk.lanes.forgetIfSetBack(error) // for the next try: this transaction is the caller's to start over
-    throw error
-  })
-  const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
-  const [answer = []] = toAnswers(row?.answer ?? '[]')
+  if (definition && !(await isDoneSoon(definition.stored))) {
+    const { text, values } = defineIfNew(definition.settings)
+    await run(text, [...values]).then(undefined, throwRefused)
+  }
+  const enqueueBy = async (opens: boolean) => {
+    const jobs = request.jobs.map((job) => ({ ...namedJson(job), ...openedOf(desk.lanes, job) }))
+    const result = await run(insertIn, [JSON.stringify(jobs), opens, desk.db.now]).then(undefined, throwKeyRequired)
+    const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
+    return row?.answer ?? '[]'
+  }
+  let json = await enqueueBy(false)
+  if (isMissing(json)) {
+    await isDoneSoon(desk.lanes.openAnew(request.jobs))
+    json = await enqueueBy(true)
+  }
+  const [answer = []] = toAnswers(json)
   if (isRefused(answer)) return answer
   const enqueued = answer.map(toEnqueued)
   if (channel === null) return enqueued
@@ -288,6 +373,14 @@ export async function enqueueIn(
     await run('select pg_notify($1::text, $2::text)::text as told', [channel, JSON.stringify({ ready: [[queue, 1]] })])
   }
   return enqueued
+}
+
+/** A definition that asks for a limit key was committed while the enqueue was under way. */
+function throwKeyRequired(error: unknown): never {
+  const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
+  if (code !== 'HF108') throw error
+  const { queue, path } = JSON.parse(String(detail)) as { readonly queue: string; readonly path: string | null }
+  throw toError(limitKeyRequired(queue, path))
 }
 
 export function created({ id }: NewJob): Enqueued {
@@ -310,31 +403,43 @@ export function countReady(jobs: readonly { readonly queue: string }[]): Map<str
   return counts
 }
 
-function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch = 0): string {
-  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => jobJson(lanes, job, batch))))
+function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch: BatchId = null): string {
+  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => placedJson(lanes, job, batch))))
+}
+
+/** With the lane as it is remembered, and filled in by the definition that is remembered beside it. */
+function placedJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, unknown> {
+  const { no, epoch } = lanes.of(job, batch)
+  const { version, attempts } = lanes.queue(job.queue)
+  const key = lanes.keyOf(job)
+  return {
+    ...jobJson(job),
+    ...{ lane: no, epoch, version, maxAttempts: job.maxAttempts ?? attempts },
+    ...(key === undefined ? { keyUnknown: true } : key !== null && { limitKey: key }),
+  }
+}
+
+/** By the name of the queue: the server finds the lane, and what the job does not state. */
+function namedJson(job: NewJob): Record<string, unknown> {
+  const { priority, maxAttempts, limitKey } = job
+  return {
+    ...jobJson(job),
+    ...(priority !== null && { priority }),
+    ...(maxAttempts !== null && { maxAttempts }),
+    ...(limitKey === undefined ? { defaultKey: true } : limitKey !== null && { limitKey }),
+  }
 }
 
 /** What is null or false is left out, and asked for with `?` on the other side. */
-function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unknown> {
-  const { lane, queue } = lanes.of(job, batch)
-  const { version, attempts } = lanes.queue(job.queue)
-  const key = lanes.keyOf(job)
+function jobJson(job: NewJob): Record<string, unknown> {
   const { dedup, idempotency } = job
   const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
   return {
     id: job.id,
     ...(job.idGiven && { given: true }),
     name: job.queue,
-    queue,
-    lane,
-    version,
     payload: job.payload,
     ...(job.headers !== null && { headers: job.headers }),
-    maxAttempts: job.maxAttempts ?? attempts,
-    ...(job.maxAttempts === null && { defaultAttempts: true }),
-    ...(job.priority === null && { defaultPriority: true }),
-    ...(job.limitKey === undefined && { defaultKey: true }),
-    ...(key === undefined && { keyUnknown: true }),
     ...(job.timeoutMs !== null && { timeoutMs: job.timeoutMs }),
     ...(job.delayMs > 0 && { delayMs: job.delayMs }),
     ...(job.runAt !== null && { runAt: job.runAt }),
@@ -343,7 +448,6 @@ function jobJson(lanes: Lanes, job: NewJob, batch: number): Record<string, unkno
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
-    ...(key != null && { gate: gateName(queue, key) }),
   }
 }
 

@@ -36,7 +36,7 @@ export async function patiently<T>(
     try {
       return await action()
     } catch (error) {
-      if (isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
+      if (error instanceof CommitRefused || isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
       mayHaveLanded ||= isBroken(error) && !unsent.has(error as object)
       if (isHasty && isCollision(error) && !mayHaveLanded) throw error
       if (isBroken(error)) brokenAt ??= performance.now()
@@ -46,6 +46,27 @@ export async function patiently<T>(
       await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
     }
   }
+}
+
+/** The server refused to commit a transaction in which statements of the application ran. Nothing of it has landed. */
+export class CommitRefused extends Error {
+  constructor(cause: unknown) {
+    super('The server refused to commit.', { cause })
+  }
+
+  /** What the server said. */
+  get why(): string {
+    return (this.cause as Error).message
+  }
+
+  get isDiskFull(): boolean {
+    return isDiskFull(this.cause)
+  }
+}
+
+/** As opposed to the driver and the network. */
+export function isFromServer(error: unknown): boolean {
+  return /^[0-9A-Z]{5}$/.test(codeOf(error)) && (error as { severity?: unknown }).severity !== undefined
 }
 
 function codeOf(error: unknown): string {
@@ -108,6 +129,11 @@ function tableOf(error: unknown): unknown {
 /** The same where another part of the call has landed. */
 export function afterAnotherPart(error: unknown): unknown {
   return isHoldfastError(error) && error.code === 'STORE_UNAVAILABLE' ? unavailable(error.cause, true) : error
+}
+
+/** Nothing has landed. */
+export function storeUnavailable(cause: unknown): HoldfastError {
+  return unavailable(cause, false)
 }
 
 function unavailable(cause: unknown, mayHaveLanded: boolean): HoldfastError {

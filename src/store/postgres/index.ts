@@ -38,12 +38,12 @@ import type {
   Store,
   Subscriber,
   SweepRequest,
+  UnstoredDefinition,
 } from '../store.ts'
 import { accept } from './accept.ts'
 import { connectMs, silentMs } from './address.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
-import { BatchNames } from './batch-names.ts'
 import { attendBatches, steerBatch } from './batch-steering.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batches.ts'
 import { Claims } from './claim.ts'
@@ -58,6 +58,7 @@ import { heal } from './heal.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { migrate, requireSchema } from './migrate.ts'
+import { ignoreErrorsOf } from './pool-errors.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
@@ -71,7 +72,10 @@ import { Wakes } from './wake.ts'
 import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
-  /** Your own pool, which stays yours to end; or a URL for one of the store's own. */
+  /**
+   * Your own pool, which stays yours to end; or a URL for one of the store's own. While the store is open it listens to the
+   * pool's `error` events, so that a server that restarts does not end the process.
+   */
   readonly pool?: Pool
   readonly url?: string
   /** The schema that everything lives in; `holdfast` unless given. */
@@ -115,9 +119,6 @@ export function postgres(options: PostgresOptions) {
         keepAliveInitialDelayMillis: silentMs,
         allowExitOnIdle: true, // a program that never closes its store ends all the same
       })
-    // A connection that breaks while nobody uses it must not end the process; whoever needs one next gets another.
-    const ignore = () => undefined
-    if (!options.pool) pool.on('error', ignore)
     const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
     try {
       await (readOnly ? store.look() : store.start())
@@ -182,15 +183,16 @@ class PostgresStore implements Store {
   readonly #claims: Claims
   readonly #sweeps: Sweeps
   readonly #desk: Desk
+  readonly #letGoOfPool: () => void
   #closing: Promise<void> | null = null
 
   constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections, answerMs }: StoreOptions) {
     this.#pool = pool
+    this.#letGoOfPool = ignoreErrorsOf(pool)
     this.#ownsPool = given === undefined
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
     const lanes = new Lanes(this.#db)
-    const batches = new BatchNames(this.#db)
     const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
     this.#wakes = new Wakes(
       this.#db,
@@ -199,16 +201,14 @@ class PostgresStore implements Store {
     this.#desk = {
       db: this.#db,
       lanes,
-      batches,
       patient,
       attend: (knocks) => this.#attend(knocks),
       finished: (batch) => this.#wakes.finished(batch),
-      undeliverable: (job) => this.#wakes.undeliverable(job),
       announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
       newsOf: (ready) => this.#wakes.newsOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
-    this.#claims = new Claims(this.#db, lanes, batches, this.#wakes)
+    this.#claims = new Claims(this.#db, lanes, this.#wakes)
     this.#sweeps = new Sweeps(this.#desk)
   }
 
@@ -216,7 +216,9 @@ class PostgresStore implements Store {
    * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
    * whoever knocked has been answered.
    */
-  async #attend({ gates, lists, batches = [] }: Knocks): Promise<void> {
+  async #attend({ gates, lists, batches = [], untold = [], undeliverable = [] }: Knocks): Promise<void> {
+    for (const death of untold) this.#wakes.untold(death)
+    for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {
       this.#desk.announce(await attendGates(this.#db, { gates, lists }))
       if (batches.length > 0) await attendBatches(this.#desk, batches)
@@ -258,9 +260,9 @@ class PostgresStore implements Store {
     return enqueue(this.#desk, requests)
   }
 
-  enqueueIn(tx: unknown, request: EnqueueRequest): Promise<EnqueueAnswer> {
+  enqueueIn(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer> {
     const channel = this.#listen === false ? null : this.#wakes.channel
-    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel }, request)
+    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel, definition }, request)
   }
 
   claim(request: ClaimRequest) {
@@ -415,5 +417,6 @@ class PostgresStore implements Store {
     await this.#wakes.close()
     this.#db.close()
     if (this.#ownsPool) await this.#pool.end()
+    else this.#letGoOfPool()
   }
 }

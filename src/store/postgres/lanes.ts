@@ -1,29 +1,52 @@
-// Numbers of queues and lanes, remembered. They are made outside of every other transaction, so that a caller's long one
-// does not keep others from using the same queue.
+// The numbers of queues and lanes, remembered by this process.
+//
+// A number alone says nothing about whose it is. After a failover that lost the newest commits, after a restore, or in a schema
+// that was dropped and made again, the server gives the same number to another queue. So each lane has an epoch: 128 random
+// bits, drawn when the lane is opened, that no other server repeats. A statement that names a lane by its number names its epoch
+// too, and the server compares both in the statement that makes the change. Where they differ the statement is undone (HF006),
+// this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane, so a job
+// is never handed to the handler of another queue.
 //
 // Beside each lane is remembered what the queue's definition says of jobs, with its version. Whatever is filled in from here is
-// sent along with that version, and the statement checks it; see `migrations/0015-definitions.ts`.
+// sent along with that version, and the statement checks it in the same way; see `migrations/0015-definitions.ts`.
+//
+// Lanes are opened in a short transaction of the store's own. A stranger's transaction may open one, too: by the SQL function, or
+// where an application's pool has no other connection left (`enqueueIn`). Until it commits, a first use of the same queue and
+// priority elsewhere has to wait. Such a wait holds no connection: the store asks, gives up after 20 ms, and asks again a little
+// later. Jobs of other lanes are not delayed.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import { defaults } from '../../job/bounds.ts'
 import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
 import type { NewJob } from '../../job/record.ts'
 import type { Row } from './call.ts'
 import { list, texts } from './columns.ts'
 import type { Database } from './database.ts'
+import { isCollision, patiently } from './failures.ts'
 
 /** Lanes of batches that are remembered; more than any transaction uses. */
 const batchLanesMax = 10_000
+/** The longest pause before a lane that another transaction is about to open is asked for again. */
+const pauseMaxMs = 250
 
-/** 0: of no batch. */
-type BatchNo = number
+/** Null: of no batch. */
+export type BatchId = string | null
 
-export interface Lane {
+/** Which lane: its number, and the epoch that tells it from another lane with that number. */
+export interface LaneName {
+  /** Of jobs in their turn; those that came back have the next number. */
+  readonly no: number
+  readonly epoch: string
+}
+
+export interface Lane extends LaneName {
+  /** The number of its queue. */
   readonly queue: number
   readonly name: string
   readonly priority: number
-  /** Of jobs in their turn; those that came back have the next number. */
-  readonly lane: number
-  readonly batch: BatchNo
+  /** The number of its batch; 0: of none. */
+  readonly batch: number
+  readonly batchId: BatchId
 }
 
 /** Without a priority: of the one that the queue's definition says. */
@@ -40,15 +63,18 @@ export interface KnownQueue {
   readonly key: KeyRule
 }
 
-/** How often work is started over because definitions change meanwhile. */
+/** How often work is started over, because lanes are missing or definitions change meanwhile. */
 const startsMax = 10
 
-/** Thrown before a statement is sent, inside a transaction or not, that needs lanes which are not known here: it is undone, they are opened, and it starts over. */
+/**
+ * Thrown before a statement is sent, inside a transaction or not, that needs lanes which are not known here: it is undone, they
+ * are opened, and it starts over.
+ */
 export class LanesMissing extends Error {
   readonly wanted: readonly Wanted[]
-  readonly batch: BatchNo
+  readonly batch: BatchId
 
-  constructor(wanted: readonly Wanted[], batch: BatchNo) {
+  constructor(wanted: readonly Wanted[], batch: BatchId) {
     super('Some lanes are not open yet.')
     this.wanted = wanted
     this.batch = batch
@@ -64,51 +90,104 @@ export class Lanes {
   readonly #keys = new WeakMap<NewJob, { readonly of: KnownQueue; readonly key: string | null | undefined }>()
   /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
   readonly #ofBatches = new Set<Lane>()
-  readonly #places = new WeakMap<Lane, string>()
+
+  /** Lanes that another transaction is about to open, by their places. */
+  readonly #awaited = new Map<string, Promise<void>>()
+  /** Calls of `openAnew` under way. Callers that need the same lanes share one: each takes a connection. */
+  readonly #opening = new Map<string, Promise<boolean>>()
 
   constructor(db: Database) {
     this.#db = db
   }
 
-  /** Makes sure that the lanes of these jobs exist and are known. */
-  async open(jobs: readonly Wanted[], batch: BatchNo = 0): Promise<void> {
+  /** Makes sure that the lanes of these jobs exist and are known, however long another transaction keeps one of them. */
+  async open(jobs: readonly Wanted[], batch: BatchId = null): Promise<void> {
+    if (await this.openNow(jobs, batch)) return
+    await Promise.all(this.#missing(jobs, batch).map((wanted) => this.#openLater(wanted, batch)))
+  }
+
+  /** The same without a wait; false: another open transaction is about to open one of them. */
+  async openNow(jobs: readonly Wanted[], batch: BatchId = null): Promise<boolean> {
     const wanted = this.#missing(jobs, batch)
-    if (wanted.length === 0) return
-    const rows = await this.#db.query('select * from holdfast.open_lanes($1, $2, $3, $4, $5)', [
+    const fresh = wanted.filter((each) => !this.#awaited.has(wantedPlace(each, batch)))
+    if (fresh.length > 0 && !(await this.#openAll(fresh, batch))) return false
+    return fresh.length === wanted.length
+  }
+
+  /** Asks again and again, once for all calls that need the lane. */
+  #openLater(wanted: Wanted, batch: BatchId): Promise<void> {
+    const place = wantedPlace(wanted, batch)
+    const known = this.#awaited.get(place)
+    if (known) return known
+    const asking = async () => {
+      for (let pauseMs = 10; !(await this.#openAll([wanted], batch)); pauseMs = Math.min(pauseMs * 2, pauseMaxMs)) {
+        await sleep(Math.random() * pauseMs)
+      }
+    }
+    const awaited = asking().finally(() => this.#awaited.delete(place))
+    this.#awaited.set(place, awaited)
+    return awaited
+  }
+
+  /** The same for lanes that a caller's transaction did not find: what was known of them may be out of date. */
+  openAnew(jobs: readonly Wanted[]): Promise<boolean> {
+    const known = jobs.flatMap((job) => this.knownOf(job) ?? [])
+    for (const lane of known) this.#forget(placeOfLane(lane), lane)
+    const wanted = this.#missing(jobs, null)
+    const key = wanted.map((each) => wantedPlace(each, null)).join(' ')
+    const opening = this.#opening.get(key) ?? this.#openAll(wanted, null).finally(() => this.#opening.delete(key))
+    this.#opening.set(key, opening)
+    return opening
+  }
+
+  async #openAll(wanted: readonly Wanted[], batch: BatchId): Promise<boolean> {
+    const values = [
       texts(wanted.map(({ queue }) => queue)),
       list(wanted.map(({ priority }) => priority ?? 'NULL')),
       defaults.retainDoneMs,
       defaults.retainDeadMs,
       batch,
-    ])
-    for (const row of rows) this.#remember(row, batch)
+    ]
+    const text = 'select * from holdfast.open_lanes($1, $2, $3, $4, $5, true)'
+    try {
+      const rows = await patiently(() => this.#db.once(text, values), { isHasty: true })
+      for (const row of rows) {
+        this.#learn(row)
+        this.#remember([...row.slice(0, 6), batch])
+      }
+      return true
+    } catch (error) {
+      if (!isCollision(error)) throw error
+      return false
+    }
+  }
+
+  knows(jobs: readonly Wanted[], batch: BatchId = null): boolean {
+    return this.#missing(jobs, batch).length === 0
   }
 
   /** Throws LanesMissing unless all of them are known. */
-  require(jobs: readonly Wanted[], batch: BatchNo = 0): void {
+  require(jobs: readonly Wanted[], batch: BatchId = null): void {
     const wanted = this.#missing(jobs, batch)
     if (wanted.length > 0) throw new LanesMissing(wanted, batch)
   }
 
-  /** Starts over where lanes are missing: those that nobody has opened yet, or that were known and are gone. */
+  /** Starts over where lanes are missing: those that are not open yet, or that were known and are gone. */
   async withLanes<T>(work: () => Promise<T>): Promise<T> {
     for (let starts = 1; ; starts++) {
       try {
         return await work()
       } catch (error) {
-        if (error instanceof LanesMissing) await this.open(error.wanted, error.batch)
-        else if (!this.forgetIfSetBack(error) || starts >= startsMax) throw error
+        const isMissing = error instanceof LanesMissing
+        if ((!isMissing && !this.#forgetIfOutdated(error)) || starts >= startsMax) throw error
+        if (isMissing) await this.open(error.wanted, error.batch)
       }
     }
   }
 
-  /**
-   * The database was set back behind a lane that was known here (`migrations/0003-enqueue.ts`), or a queue was defined anew: then
-   * a job may also be refused (HF108) that nobody expected to be.
-   */
-  forgetIfSetBack(error: unknown): boolean {
-    const code = (error as { code?: unknown } | null)?.code
-    if (code !== 'HF006' && code !== 'HF108') return false
+  /** The database was set back behind a lane that was known here, or a queue was defined anew; see `migrations/0003-enqueue.ts`. */
+  #forgetIfOutdated(error: unknown): boolean {
+    if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
     this.#queues.clear()
     this.#byPlace.clear()
     this.#byNo.clear()
@@ -116,15 +195,20 @@ export class Lanes {
     return true
   }
 
-  #missing(jobs: readonly Wanted[], batch: BatchNo): Wanted[] {
+  #missing(jobs: readonly Wanted[], batch: BatchId): Wanted[] {
     const missing = new Map<string, Wanted>()
     for (const job of jobs) {
-      const place = placeOf(job.queue, job.priority, batch)
-      const known = this.#byPlace.get(place)
-      if (known === undefined) missing.set(place, job)
-      else if (batch !== 0) this.#use(known)
+      const known = this.#find(job, batch)
+      if (known === undefined) missing.set(wantedPlace(job, batch), job)
+      else if (batch !== null) this.#use(known)
     }
     return [...missing.values()]
+  }
+
+  /** Only where it is also known what the queue's definition says. */
+  #find({ queue, priority }: Wanted, batch: BatchId): Lane | undefined {
+    const known = this.#queues.get(queue)
+    return known && this.#byPlace.get(placeOf(queue, priority ?? known.priority, batch))
   }
 
   #use(lane: Lane): void {
@@ -134,19 +218,20 @@ export class Lanes {
 
   /** Of no batch. */
   knownOf(job: Wanted): Lane | undefined {
-    return this.#byPlace.get(placeOf(job.queue, job.priority, 0))
+    return this.#find(job, null)
   }
 
-  of(job: Wanted, batch: BatchNo = 0): Lane {
-    const lane = this.#byPlace.get(placeOf(job.queue, job.priority, batch))
+  /** Another call may have found that what is known here is out of date: then the work starts over (LanesMissing). */
+  of(job: Wanted, batch: BatchId = null): Lane {
+    const lane = this.#find(job, batch)
     if (!lane) throw new LanesMissing([job], batch)
     return lane
   }
 
-  /** Another call may have met a definition that is new, and all is forgotten: then the work starts over (LanesMissing). */
+  /** The same. */
   queue(name: string): KnownQueue {
     const known = this.#queues.get(name)
-    if (!known) throw new LanesMissing([{ queue: name, priority: null }], 0)
+    if (!known) throw new LanesMissing([{ queue: name, priority: null }], null)
     return known
   }
 
@@ -162,24 +247,28 @@ export class Lanes {
     return key
   }
 
-  known(no: number): Lane | undefined {
-    return this.#byNo.get(no & ~1)
+  /** The lane that a claim names; null where no such lane is there (any more). */
+  async named({ no, epoch }: LaneName): Promise<Lane | null> {
+    const known = () => {
+      const lane = this.#byNo.get(no)
+      return lane?.epoch === epoch ? lane : null
+    }
+    if (!known()) await this.#read(no)
+    return known()
   }
 
-  /** The lane of a number, whichever of its two, from the database. */
-  async byNo(no: number): Promise<Lane> {
+  async #read(no: number): Promise<void> {
     const rows = await this.#db.query(
-      `select q.name, l.priority, q.no, l.no, false, q.version, q.attempts, q.priority, q.key_path, q.key_by_code, l.batch
-         from holdfast.lane l join holdfast.queue q on q.no = l.queue
+      `select q.name, l.priority, q.no, l.no, l.batch, l.epoch, b.id
+         from holdfast.lane l join holdfast.queue q on q.no = l.queue left join holdfast.batch b on b.no = l.batch
         where l.batch = 0 or l.no = $1`,
-      [no & ~1],
+      [no],
     )
-    for (const row of rows) this.#remember(row, Number(row[10]))
-    return this.#byNo.get(no & ~1) as Lane
+    for (const row of rows) this.#remember(row)
   }
 
   /** The lanes of a batch are not needed any more. */
-  forgetBatch(batch: BatchNo): void {
+  forgetBatch(batch: number): void {
     for (const [place, lane] of this.#byPlace) {
       if (lane.batch === batch) this.#forget(place, lane)
     }
@@ -187,38 +276,50 @@ export class Lanes {
 
   #forget(place: string, lane: Lane): void {
     this.#byPlace.delete(place)
-    this.#byNo.delete(lane.lane)
+    if (this.#byNo.get(lane.no) === lane) this.#byNo.delete(lane.no)
     this.#ofBatches.delete(lane)
   }
 
-  #remember(row: Row, batch: BatchNo): void {
-    const [name, priority, queue, no, isDefault] = row
-    this.#learn(name as string, row)
-    const lane = { name: name as string, priority: Number(priority), queue: Number(queue), lane: Number(no), batch }
-    const place = placeOf(lane.name, isDefault === 't' ? null : lane.priority, batch)
-    const before = this.#byPlace.get(place)
-    if (before) this.#forget(place, before)
-    this.#byPlace.set(place, lane)
-    this.#byNo.set(lane.lane, lane)
-    if (batch === 0) return
-    this.#places.set(lane, place)
-    this.#use(lane)
-    const [oldest] = this.#ofBatches.size > batchLanesMax ? this.#ofBatches : []
-    if (oldest) this.#forget(this.#places.get(oldest) as string, oldest)
+  #learn([name, , , , , , version, attempts, priority, keyPath, keyByCode]: Row): void {
+    const key = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
+    const known = { version: Number(version), attempts: Number(attempts), priority: Number(priority), key } as const
+    this.#queues.set(name as string, known)
   }
 
-  /** Where another version is met, lanes of the default priority may be others. */
-  #learn(name: string, [, , , , , version, attempts, priority, keyPath, keyByCode]: Row): void {
-    const known = this.#queues.get(name)
-    if (known?.version === Number(version)) return
-    if (known)
-      for (const [place, lane] of this.#byPlace)
-        if (place === placeOf(name, null, lane.batch)) this.#forget(place, lane)
-    const key = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
-    this.#queues.set(name, { version: Number(version), attempts: Number(attempts), priority: Number(priority), key })
+  #remember([name, priority, queue, no, batch, epoch, batchId]: readonly (string | null | undefined)[]): void {
+    const lane: Lane = {
+      name: name as string,
+      priority: Number(priority),
+      queue: Number(queue),
+      no: Number(no),
+      batch: Number(batch),
+      epoch: epoch as string,
+      batchId: batchId ?? null,
+    }
+    const place = placeOfLane(lane)
+    const before = this.#byPlace.get(place)
+    if (before) this.#forget(place, before)
+    const namesake = this.#byNo.get(lane.no)
+    if (namesake) this.#forget(placeOfLane(namesake), namesake)
+    this.#byPlace.set(place, lane)
+    this.#byNo.set(lane.no, lane)
+    if (lane.batch === 0) return
+    this.#use(lane)
+    const [oldest] = this.#ofBatches.size > batchLanesMax ? this.#ofBatches : []
+    if (oldest) this.#forget(placeOfLane(oldest), oldest)
   }
 }
 
-function placeOf(queue: string, priority: number | null, batch: BatchNo): string {
-  return `${priority ?? 'default'} ${queue} ${batch}`
+/** A lane may outlive the row of its batch for a moment. */
+function placeOfLane({ name, priority, batch, batchId }: Lane): string {
+  return placeOf(name, priority, batch > 0 ? (batchId ?? `#${batch}`) : null)
+}
+
+function placeOf(queue: string, priority: number, batch: BatchId): string {
+  return `${priority} ${queue} ${batch ?? ''}`
+}
+
+/** The same for a lane that is not known: of the default priority, it is not known which one that is. */
+function wantedPlace({ queue, priority }: Wanted, batch: BatchId): string {
+  return `${priority ?? 'default'} ${queue} ${batch ?? ''}`
 }

@@ -1,7 +1,15 @@
-// What other processes are to be told: gathered, and said in one message that fits a notification. One that would be too
-// long says only that there is something, and whoever hears it looks at everything.
+// What processes tell each other by NOTIFY: gathered, and sent as one message that fits a notification. A message that would
+// be too long says only that there is something, and every process that hears it looks at everything.
+//
+// Every login of the database may send a notification on this channel, whatever its rights. So a message is read strictly:
+// anything that this file does not write itself reads as null. What remains is a hint. A forged one makes a process look, and
+// the store's tables alone say what is there: which jobs are ready, and which are to be cancelled.
 
-const messageMaxBytes = 7_000
+import { isJobId, isQueueName } from '../../job/names.ts'
+
+export const messageMaxBytes = 7_000
+/** Jobs of a queue that one message tells of: each wakes one waiter, and no process has as many. */
+export const countMax = 1_000_000
 
 export interface Message {
   /** Who says it; a transaction of the caller says none. */
@@ -44,18 +52,57 @@ export class News {
 
 /** As a notification takes it. */
 export function textOf(message: Message & { readonly from: string }): string {
-  const text = JSON.stringify(message)
+  const { from, ready, cancel } = message
+  const counted = ready && { ready: ready.map(([queue, count]) => [queue, Math.min(count, countMax)]) }
+  const text = JSON.stringify({ from, ...counted, ...(cancel && { cancel }) })
   if (text.length * 3 <= messageMaxBytes || Buffer.byteLength(text) <= messageMaxBytes) return text
-  return JSON.stringify({ from: message.from } satisfies Message)
+  return JSON.stringify({ from } satisfies Message)
 }
 
-/** Null where it is somebody else's. */
+export function probeOf(from: string): string {
+  return JSON.stringify({ from, probe: true } satisfies Message)
+}
+
+/** Null: no process of this store sent it. */
 export function readMessage(text: string): Message | null {
+  if (text.length > messageMaxBytes || !text.startsWith('{')) return null
+  const fields = fieldsOf(text)
+  if (fields === null) return null
+  const { from, probe, ready, cancel, ...unknown } = fields
+  if (Object.keys(unknown).length > 0) return null
+  if (from !== undefined && !isJobId(from)) return null // a UUID, as the ids of jobs are
+  if (ready !== undefined && !isReady(ready)) return null
+  if (cancel !== undefined && !isCancel(cancel)) return null
+  const says = { ...(ready && { ready }), ...(cancel && { cancel }) }
+  if (probe !== undefined) return probe === true && from && !ready && !cancel ? { from, probe } : null
+  if (from === undefined) return ready || cancel ? says : null
+  return { from, ...says }
+}
+
+function fieldsOf(text: string): { readonly [Name in keyof Message]: unknown } | null {
   try {
-    const message: Message | null = JSON.parse(text)
-    const lists = [message?.ready ?? [], message?.cancel ?? []]
-    return typeof message === 'object' && lists.every(Array.isArray) ? message : null
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : null
   } catch {
     return null
   }
+}
+
+function isReady(value: unknown): value is [string, number][] {
+  if (!isFilled(value) || !value.every(isCounted)) return false
+  return new Set(value.map(([queue]) => queue)).size === value.length
+}
+
+function isCounted(value: unknown): value is [string, number] {
+  if (!Array.isArray(value) || value.length !== 2) return false
+  const [queue, count] = value
+  return isQueueName(queue) && Number.isInteger(count) && count >= 1 && count <= countMax
+}
+
+function isCancel(value: unknown): value is string[] {
+  return isFilled(value) && value.every(isJobId) && new Set(value).size === value.length
+}
+
+function isFilled(value: unknown): value is unknown[] {
+  return Array.isArray(value) && value.length > 0
 }

@@ -398,7 +398,7 @@ const selectCounts = `
     left join holdfast.tally t on t.queue = q.no and t.xid >= holdfast.low_tally()
    group by q.no having q.is_named or count(t.xid) > 0 order by q.name`
 
-async function readCounts(db: Database): Promise<Counted[]> {
+export async function readCounts(db: Database): Promise<Counted[]> {
   return (await db.query(selectCounts, [])).map(toCounted)
 }
 

@@ -13,7 +13,7 @@
 // included, to look for the holder of a key.)
 //
 // A function that runs with the owner's rights takes every name from the search path that is pinned on it, never from the
-// caller's; nobody may call it who was not granted it. Those that are called beside it are pinned as well: a statement
+// caller's. No function of the schema may be called without a grant, whatever rights it runs with. Those that are called beside it are pinned as well: a statement
 // that is kept planned is planned anew whenever the path has changed.
 
 import { show } from '../../duration.ts'
@@ -25,16 +25,23 @@ export type RoleUse = 'producer' | 'worker' | 'reader'
 /** Names of roles by what they use the store for; `none` takes back what was granted. */
 export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly string[]>>>
 
-/** One name may stand for several functions; then it comes with its parameters. */
-const producerFunctions = [
-  ...['open_lanes', 'define_queue', 'enqueue_plain', 'enqueue_one', 'answer_of', 'outcomes', 'attend'],
-  ...['open_batch', 'begin_items', 'add_items', 'end_items', 'read_batches'],
+/**
+ * With the owner's rights. One name may stand for several functions; then it comes with its parameters. Each checks every
+ * argument (`migrations/0003-checks.ts`), and `test/postgres/producer-role.test.ts` tries each with hostile ones.
+ */
+const enqueueFunctions = [
+  ...['open_lanes', 'define_queue', 'await_claims', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
+  ...['answer_of', 'outcomes', 'attend'],
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
+const producerFunctions = [...enqueueFunctions, 'now_ms']
 const upkeepFunctions = ['make_partitions', 'drop_partition']
-const readerFunctions = ['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width']
+const readerFunctions = [
+  ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width'],
+  ...['read_batches', 'batch_counts', 'low_batch', 'low_note'],
+]
 
-const ownersFunctions = [...producerFunctions, ...upkeepFunctions]
+const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]
 
 /** The names alone: what runs with the owner's rights, and what producers and readers call. */
 export const ownersNames = namesOf(ownersFunctions)
@@ -48,7 +55,7 @@ function namesOf(functions: readonly string[]): readonly string[] {
 export function armour(schema: Schema): string {
   const named = (name: string) => `${schema.quoted}.${name}`
   return `${ownersFunctions.map((name) => `alter function ${named(name)} security definer;`).join('\n')}
-revoke execute on function ${ownersFunctions.map(named).join(', ')} from public;
+revoke execute on all functions in schema ${schema.quoted} from public;
 do $holdfast$
 declare
   v_function regprocedure;

@@ -3,14 +3,16 @@
 // one after the other, each undone to a savepoint where it fails, so that the settlements beside it never notice.
 
 import { createHash } from 'node:crypto'
+import { isHoldfastError, refuse } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
-import type { SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
+import type { SettleAnswer, SettleRequest } from '../store.ts'
+import { afterOthers, alone, type Care, together } from './alone.ts'
 import { Clerk, remarksOf, resultOf } from './clerk.ts'
-import { optionalTexts } from './columns.ts'
+import { list, optionalTexts } from './columns.ts'
 import type { Desk, Knocks } from './enqueue.ts'
-import { afterAnotherPart } from './failures.ts'
+import { afterAnotherPart, CommitRefused, isDiskFull } from './failures.ts'
 import { type Holds, holdColumns } from './fence.ts'
 import { requireLanes, toHeld } from './held.ts'
 
@@ -46,7 +48,7 @@ export async function settle(
   return requests.map((request) => answers.get(request) as SettleAnswer)
 }
 
-type Part = 'done' | 'first half' | 'second half' | 'in turn'
+type Part = 'done' | 'first half' | 'second half' | 'in turn' | `alone ${string}`
 
 /** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
 function flushOf(token: string | undefined, part: Part): string | undefined {
@@ -133,36 +135,91 @@ interface DoneAnswer extends Knocks {
 
 const nothingTold: DoneAnswer = {}
 
+/**
+ * Together, and each alone where the server refuses to commit that (`alone.ts`). Each lands under a number of its own then. If
+ * the way to the server is lost in between and the caller asks again, those that landed alone are lost to the flush as a
+ * whole: what was answered to them is looked up.
+ */
 async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+  try {
+    const answers = await landInTurn(desk, requests, flushOf(token, 'in turn'), together)
+    if (token === undefined || !answers.includes('lost')) return answers
+    return await withLandedAlone(desk, answers, aloneFlushes(requests, token))
+  } catch (error) {
+    if (!(error instanceof CommitRefused)) throw error
+  }
+  const flushes = aloneFlushes(requests, token)
+  const answers: SettleAnswer[] = []
+  for (const [i, request] of requests.entries())
+    answers.push(await afterOthers(answers, settleAlone(desk, request, flushes[i])))
+  return answers
+}
+
+/** A full disk fails no job and no neighbour: only this request is told that nothing was carried out. */
+async function settleAlone(desk: Desk, request: SettleRequest, flush: string | undefined): Promise<SettleAnswer> {
+  try {
+    const [answer] = await alone((care) => landInTurn(desk, [request], flush, care))
+    return answer as SettleAnswer
+  } catch (error) {
+    if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
+    return refuse(error.code, error.message, error.facts)
+  }
+}
+
+/** A hold that is given twice lands once, and the second is lost: so they have two numbers. */
+function aloneFlushes(requests: readonly SettleRequest[], token: string | undefined): (string | undefined)[] {
+  const times = new Map<string, number>()
+  return requests.map(({ id, fence }) => {
+    const hold = `${id} ${fence}`
+    const time = (times.get(hold) ?? 0) + 1
+    times.set(hold, time)
+    return flushOf(token, `alone ${time} ${hold}`)
+  })
+}
+
+async function withLandedAlone(
+  { db }: Desk,
+  answers: readonly SettleAnswer[],
+  flushes: readonly (string | undefined)[],
+): Promise<SettleAnswer[]> {
+  const lost = flushes.flatMap((flush, i) => (flush !== undefined && answers[i] === 'lost' ? [flush] : []))
+  const rows = await db.query(
+    `select replace(f.id::text, '-', ''), f.answer from holdfast.flush f where f.id = any ($1::uuid[])`,
+    [list(lost)],
+  )
+  const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string)[0] as SettleAnswer]))
+  return answers.map((answer, i) => kept.get(flushes[i] ?? null) ?? answer)
+}
+
+async function landInTurn(
+  desk: Desk,
+  requests: readonly SettleRequest[],
+  flush: string | undefined,
+  care: Care,
+): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
   let knocks: Knocks = {}
-  let buried: readonly UndeliverableJob[] = []
   const { columns, order } = holdColumns(requests)
   const answers = await desk.lanes.withLanes(async () => {
     await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
-    return desk.db.transact(
-      async (tx) => {
-        const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
-        const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
-        requireLanes(desk.lanes, [...held.values()])
-        await tx.readClock()
-        const clerk = new Clerk(tx, desk.lanes)
-        const answered: SettleAnswer[] = []
-        for (const [i, request] of requests.entries()) {
-          const job = held.get(i)
-          answered.push(job && job.id === request.id && clerk.takes(job) ? await clerk.settle(job, request) : 'lost')
-        }
-        await clerk.write()
-        ready = clerk.becameReady
-        knocks = clerk.knocks
-        buried = clerk.undeliverable
-        return answered
-      },
-      flushOf(token, 'in turn'),
-    )
+    return desk.db.transact(async (tx) => {
+      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
+      const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
+      requireLanes(desk.lanes, [...held.values()])
+      await tx.readClock()
+      const clerk = new Clerk(tx, desk.lanes, care)
+      const answered: SettleAnswer[] = []
+      for (const [i, request] of requests.entries()) {
+        const job = held.get(i)
+        answered.push(job && job.id === request.id && clerk.takes(job) ? await clerk.settle(job, request) : 'lost')
+      }
+      await clerk.write()
+      ready = clerk.becameReady
+      knocks = clerk.knocks
+      return answered
+    }, flush)
   })
   desk.announce(ready)
-  for (const job of buried) desk.undeliverable(job)
   await desk.attend(knocks)
   return answers
 }

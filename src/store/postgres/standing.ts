@@ -73,12 +73,17 @@ const countAhead = `
          )}) a))
     from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 where j.id = $1`
 
+/** Of the jobs of no batch, or of the items: each has an index of its own. */
+function heldBefore(which: string): string {
+  return `select from holdfast.job k
+           where k.is_held and ${which} and ${numberOf('k.gate')} = ${numberOf('j.gate')} and k.gate = j.gate
+             and j.is_held and k.ord < j.ord`
+}
+
 /** What was knocked and not heard yet is counted in. */
 const selectGate = `
   select q.key_max_running, q.key_max_starts, q.key_window_ms, r.admitted,
-         (select count(*) from (select from holdfast.job k
-                                 where k.is_held and ${numberOf('k.gate')} = ${numberOf('j.gate')} and k.gate = j.gate
-                                   and j.is_held and k.ord < j.ord
+         (select count(*) from (${heldBefore('not k.is_item')} union all ${heldBefore('k.is_item')}
                                  limit ${bounds.aheadMax}) a),
          ${nextStart({ gate: 'j.gate', count: 'q.key_max_starts', reserved: 'r.reserved' })},
          (select jsonb_agg(h.id)::text

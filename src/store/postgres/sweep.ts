@@ -1,25 +1,36 @@
-// Sweep: what nobody holds, in one transaction that does not wait for the disk; one that is lost in a crash is simply done
-// again. Each part is bounded by `max`. Jobs that missed their start come first because they need lane locks, which are
-// taken before the locks of rows here as everywhere.
+// Sweep: what nobody holds, in transactions that do not wait for the disk; one that is lost in a crash is simply done again.
+// Each part is bounded by `max`.
+//
+// Jobs that missed their start are cancelled in a transaction of their own, because that one needs lane locks: no claim of those
+// lanes waits while a rescue waits for a row, or runs the effects that came with a cancel. Where a lane is not to be had soon,
+// its jobs are left to the next sweep.
+//
+// Effects that came with a cancel may hold statements that the server refuses to commit (`alone.ts`). Then each rescue is a
+// transaction of its own, so that one bad statement keeps no other job from coming back, and the rest follows without rescues.
 
+import type { UntoldDeath } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
+import { alone, type Care, together } from './alone.ts'
 import { sweepBatches } from './batch-steering.ts'
 import { Clerk } from './clerk.ts'
 import type { Database, Transaction } from './database.ts'
 import type { Desk } from './enqueue.ts'
-import { patiently } from './failures.ts'
+import { CommitRefused, isCollision, patiently } from './failures.ts'
 import { attendKnocked, type KnockList } from './gates.ts'
 import { heal } from './heal.ts'
 import { requireLanes, toHeld } from './held.ts'
 import type { Lanes } from './lanes.ts'
+import { keepPartitions } from './partitions.ts'
 import { pruneProgress } from './progress.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
 const fullEveryMs = 60_000
 const batchesEveryMs = 5_000
+/** How long a sweep waits for a lane; claims have it for a few milliseconds. */
+const laneMaxMs = 200
 /** Whoever waits sweeps more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -49,17 +60,13 @@ export class Sweeps {
   }
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
-    const { lanes, db } = this.#desk
-    const {
-      report,
-      ready,
-      batches: ended,
-      buried,
-    } = await lanes.withLanes(() => db.transactLightly((tx) => sweepOnce(tx, lanes, max, (now) => this.#from(now))))
+    const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
+    const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
+    const { report, ready, batches: ended, untold, undeliverable } = swept
+    if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
-    for (const job of buried) this.#desk.undeliverable(job)
-    await this.#desk.attend({ batches: ended })
+    await this.#desk.attend({ batches: ended, untold, undeliverable })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
@@ -71,6 +78,79 @@ export class Sweeps {
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !heardAll || batches.more,
     }
+  }
+
+  async #sweepJobs(max: number, from: From): Promise<Swept> {
+    const first = await this.#rescueFirst(max, from)
+    const { rescued } = first
+    const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
+    const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
+    const { promoted, pruned, starts, now } = rest
+    const counts = { rescued: rescued.lapsed.length, promoted, overdue, pruned }
+    const more = [...Object.values(counts), starts].some((count) => count >= max)
+    // Where a lane or a row was locked, its jobs are still due: the next sweep gives whatever has the lock some time.
+    const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
+    const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
+    return {
+      report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
+      ready: sumOf([rescued.ready, rest.ready]),
+      batches: rescued.batches,
+      untold: rescued.untold,
+      undeliverable: rescued.undeliverable,
+    }
+  }
+
+  /** All in one transaction, unless jobs have missed their start (`rest` is null) or the server refuses to commit it. */
+  async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
+    try {
+      return await this.#inOne(async (tx) => {
+        const rescued = await rescueExpired(tx, this.#desk.lanes, { max, from }, together)
+        const [row] = await tx.query(selectOverdue, [tx.now])
+        return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
+      })
+    } catch (error) {
+      if (!(error instanceof CommitRefused)) throw error
+      return { rescued: await this.#rescueAlone(max, from), rest: null }
+    }
+  }
+
+  async #rescueAlone(max: number, from: From): Promise<Rescued> {
+    const rescues: Rescued[] = []
+    while (rescues.length < max) {
+      const rescued = await alone((care) =>
+        this.#inOne((tx) => rescueExpired(tx, this.#desk.lanes, { max: 1, from }, care)),
+      )
+      if (rescued.lapsed.length === 0) break
+      rescues.push(rescued)
+    }
+    return {
+      lapsed: rescues.flatMap(({ lapsed }) => lapsed),
+      ready: sumOf(rescues.map(({ ready }) => ready)),
+      batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
+      untold: rescues.flatMap(({ untold }) => untold),
+      undeliverable: rescues.flatMap(({ undeliverable }) => undeliverable),
+    }
+  }
+
+  /** Answers how many were cancelled: none, where some lane was not to be had. */
+  async #cancelOverdue(max: number): Promise<number> {
+    try {
+      return await this.#db.transactLightly(
+        async (tx) => {
+          await tx.query(`select set_config('lock_timeout', $1, true)`, [`${laneMaxMs}ms`])
+          await tx.readClock()
+          return await cancelOverdue(tx, max)
+        },
+        { isHasty: true },
+      )
+    } catch (error) {
+      if (!isCollision(error)) throw error
+      return 0
+    }
+  }
+
+  #inOne<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.#desk.lanes.withLanes(() => this.#db.transactLightly(work))
   }
 
   /** One whose last item was settled by somebody who died before he had looked is found so: all in turn, some in each sweep. */
@@ -97,10 +177,8 @@ export class Sweeps {
   }
 
   /** What was due before this has been swept; see `migrations/0006-sweep.ts`. */
-  #from(now: number): number {
-    const isFull = this.#db.now !== null || now < this.#sweptUntil || performance.now() >= this.#fullAt
-    if (isFull) this.#fullAt = performance.now() + fullEveryMs
-    return isFull ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
+  #from(now: number, isFull: boolean): number {
+    return isFull || now < this.#sweptUntil ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
   }
 
   get #db(): Database {
@@ -117,15 +195,7 @@ export class Sweeps {
     this.#upkeepAt = performance.now() + upkeepEveryMs
     await heal(this.#db)
     await pruneProgress(this.#db)
-    await this.#db.transactLightly((tx) => tx.query('select holdfast.make_partitions(holdfast.now_ms(null))', []))
-    let dropped = 0
-    for (;;) {
-      const [row] = await this.#db.transactLightly((tx) =>
-        tx.query('select holdfast.drop_partition(holdfast.now_ms(null))', []),
-      )
-      if (row?.[0] == null) return dropped
-      dropped += Number(row[0])
-    }
+    return keepPartitions(this.#db)
   }
 }
 
@@ -134,58 +204,98 @@ interface Swept {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
-  readonly buried: readonly UndeliverableJob[]
+  readonly untold: readonly UntoldDeath[]
+  readonly undeliverable: readonly UndeliverableJob[]
 }
 
-async function sweepOnce(tx: Transaction, lanes: Lanes, max: number, fromOf: (now: number) => number): Promise<Swept> {
-  const now = await tx.readClock()
-  const from = fromOf(now)
-  const clerk = new Clerk(tx, lanes)
-  let overdue = await cancelOverdue(tx, max)
-  const lapsed = await rescueExpired(tx, lanes, clerk, { max, from })
-  // What a rescue enqueued (the effects of a requested cancel) may be too late already.
-  if (lapsed.length > 0 && overdue < max) overdue += await cancelOverdue(tx, max - overdue)
-  const promoted = await promoteDue(tx, clerk, { max, from })
-  const starts = await endWindows(tx, clerk, { max, from })
-  const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
-  const [due] = await tx.query('select holdfast.next_due($1, $2)', [from, from === 0 ? farOff : now + horizonMs])
-  const counts = { rescued: lapsed.length, promoted, overdue, pruned: Number(pruned?.[0]) }
-  const more = [...Object.values(counts), starts].some((count) => count >= max)
-  const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  const { batches = [] } = clerk.knocks
-  const report = { ...counts, admitted: 0, lapsed, more, nextDueAt, now }
-  return { report, ready: clerk.becameReady, batches, buried: clerk.undeliverable }
-}
+/** Where to begin, at this time. */
+type From = (now: number) => number
 
 interface Range {
+  readonly max: number
+  readonly from: From
+}
+
+interface Rescued {
+  readonly lapsed: readonly LapsedHold[]
+  readonly ready: ReadonlyMap<string, number>
+  /** Of which items have ended. */
+  readonly batches: readonly number[]
+  readonly untold: readonly UntoldDeath[]
+  readonly undeliverable: readonly UndeliverableJob[]
+}
+
+async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
+  const now = await tx.readClock()
+  const found = await tx.query('select * from holdfast.expired($1, $2, $3, $4)', [max, now, from(now), tx.clock])
+  const held = found.map(toHeld)
+  requireLanes(lanes, held)
+  const clerk = new Clerk(tx, lanes, care)
+  const lapsed: LapsedHold[] = []
+  for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
+  await clerk.write()
+  const { batches = [], untold = [], undeliverable = [] } = clerk.knocks
+  return { lapsed, ready: clerk.becameReady, batches, untold, undeliverable }
+}
+
+interface SweptRest {
+  readonly promoted: number
+  readonly starts: number
+  readonly pruned: number
+  readonly ready: ReadonlyMap<string, number>
+  readonly nextDueAt: number | null
+  /** Some job has missed its start. */
+  readonly isOverdue: boolean
+  readonly now: number
+}
+
+async function sweepRest(tx: Transaction, { max, from: fromOf }: Range): Promise<SweptRest> {
+  const now = tx.knowsTime ? tx.now : await tx.readClock()
+  const from = fromOf(now)
+  const ready = new Map<string, number>()
+  const promoted = await promoteDue(tx, ready, { max, from })
+  const starts = await endWindows(tx, ready, { max, from })
+  const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
+  const [due] = await tx.query(`select holdfast.next_due($1, $2), (${selectOverdue.replace('$1', '$3')})`, [
+    from,
+    from === 0 ? farOff : now + horizonMs,
+    now,
+  ])
+  const nextDueAt = due?.[0] == null ? null : Number(due[0])
+  return { promoted, starts, pruned: Number(pruned?.[0]), ready, nextDueAt, isOverdue: due?.[1] === 't', now }
+}
+
+const selectOverdue = 'select exists (select from holdfast.overdue where start_before <= $1)'
+
+interface Stretch {
   readonly max: number
   readonly from: number
 }
 
-async function rescueExpired(tx: Transaction, lanes: Lanes, clerk: Clerk, { max, from }: Range): Promise<LapsedHold[]> {
-  const found = await tx.query('select * from holdfast.expired($1, $2, $3, $4)', [max, tx.now, from, tx.clock])
-  const held = found.map(toHeld)
-  requireLanes(lanes, held)
-  const lapsed: LapsedHold[] = []
-  for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
-  await clerk.write()
-  return lapsed
-}
-
-async function promoteDue(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
+async function promoteDue(tx: Transaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   let promoted = 0
   for (const [name, jobs, ready] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
-    if (Number(ready) > 0) clerk.wake(name as string, Number(ready))
+    if (Number(ready) > 0) add(woken, name as string, Number(ready))
     promoted += Number(jobs)
   }
   return promoted
 }
 
 /** Starts that count no more leave room for others: of a key, who knocks for them is heard below; of a queue, at once. */
-async function endWindows(tx: Transaction, clerk: Clerk, { max, from }: Range): Promise<number> {
+async function endWindows(tx: Transaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
-  for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) clerk.wake(queue, 1)
+  for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)
   return Number(row?.[0])
+}
+
+function add(counts: Map<string, number>, queue: string, count: number): void {
+  counts.set(queue, (counts.get(queue) ?? 0) + count)
+}
+
+function sumOf(parts: readonly ReadonlyMap<string, number>[]): Map<string, number> {
+  const sum = new Map<string, number>()
+  for (const part of parts) for (const [queue, count] of part) add(sum, queue, count)
+  return sum
 }
 
 async function cancelOverdue(tx: Transaction, max: number): Promise<number> {

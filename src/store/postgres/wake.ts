@@ -19,11 +19,12 @@
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientBase } from 'pg'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
 import { isBroken } from './failures.ts'
-import { type Message, News, readMessage, textOf } from './news.ts'
+import { News, probeOf, readMessage, textOf } from './news.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
@@ -32,6 +33,7 @@ const silenceMs = 50
 const pollMinMs = 25
 const pollMaxMs = 800
 const askEveryMs = 400
+const lookGapMs = 25
 const probeMs = 2_000
 const deafMs = 60_000
 /** A connection that only listens would never notice that its server is gone. */
@@ -64,6 +66,8 @@ export class Wakes {
   /** News do not go out with a commit before this. */
   #silentUntil = 0
   #sending: Promise<void> | null = null
+  #isLookWanted = false
+  #lookingAtAll: Promise<void> | null = null
 
   constructor(db: Database, where: boolean | string) {
     this.#db = db
@@ -141,6 +145,7 @@ export class Wakes {
     await this.#sending
     this.#ended.abort()
     await this.#running
+    await this.#lookingAtAll
   }
 
   #tell(ready: Iterable<readonly [string, number]>): void {
@@ -155,6 +160,11 @@ export class Wakes {
   /** A job was enqueued in this process that cannot run. */
   undeliverable(job: UndeliverableJob): void {
     for (const subscriber of this.#subscribers) subscriber.onUndeliverable?.(job)
+  }
+
+  /** A job died in this process, and no notice was made for its `onDead` queue. */
+  untold(death: UntoldDeath): void {
+    for (const subscriber of this.#subscribers) subscriber.onUntold?.(death)
   }
 
   #tellCancels(ids: readonly string[] | null): void {
@@ -289,7 +299,7 @@ export class Wakes {
     const heard = new Promise<true>((resolve) => {
       this.#heardProbe = () => resolve(true)
     })
-    await this.#notify(JSON.stringify({ from: this.#self, probe: true } satisfies Message))
+    await this.#notify(probeOf(this.#self))
     return Promise.race([heard, this.#pause(probeMs).then(() => false)])
   }
 
@@ -305,9 +315,24 @@ export class Wakes {
     if (!message.ready && !message.cancel && !message.probe) this.#lookAtAll()
   }
 
+  /**
+   * A message that names nothing asks for a look at everything. Every login may send such messages, as fast as it likes, so
+   * they are gathered: one look at a time, and `lookGapMs` between two.
+   */
   #lookAtAll(): void {
-    this.#tellToAsk()
-    this.#look().catch(() => undefined)
+    this.#isLookWanted = true
+    this.#lookingAtAll ??= this.#lookWhileWanted().finally(() => {
+      this.#lookingAtAll = null
+    })
+  }
+
+  async #lookWhileWanted(): Promise<void> {
+    while (this.#isLookWanted && !this.#ended.signal.aborted) {
+      this.#isLookWanted = false
+      this.#tellToAsk()
+      await this.#look().catch(() => undefined)
+      await this.#pause(lookGapMs)
+    }
   }
 
   async #look(): Promise<boolean> {

@@ -89,6 +89,12 @@ function uncountRemarks(tx: Transaction, { seq, batch }: EndedRow): void {
   if (remarks) tx.batches.remark(batch, remarks, -1)
 }
 
+/** Jobs of a queue in one of its lists, and finished jobs on a shelf, the oldest first. What was deleted is not met again. */
+export const selectListed = (list: string) =>
+  `select ${idleColumns} from holdfast_${list} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`
+export const selectShelved = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key
+  from holdfast_ended e cross join holdfast_job j on j.seq = e.seq where e.shelf = ? order by e.finished_at limit +?`
+
 /** One bounded step; says how many it deleted. */
 export function purgeChunk(
   tx: Transaction,
@@ -101,29 +107,28 @@ export function purgeChunk(
     const left = max - deleted
     if (left <= 0) break
     if (!isEnded(state)) {
-      const jobs = tx.db.all<IdleRow>(
-        `select ${idleColumns} from holdfast_${state} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`,
-        queue.no,
-        left,
-      )
+      const jobs = tx.db.all<IdleRow>(selectListed(state), queue.no, left)
       for (const job of jobs) {
         deleteWaiting(tx, queue, job)
         tx.tell(queue, 'deleted', job.id)
       }
       deleted += jobs.length
-    } else {
-      const rows = tx.db.all<EndedRow>(
-        `${selectEnded} where s.queue = ? and s.state = ? limit +?`,
-        queue.no,
-        state,
-        left,
-      )
-      for (const row of rows) {
-        deleteEnded(tx, row)
-        tx.tell(queue, 'deleted', row.id)
-      }
-      deleted += rows.length
+    } else deleted += purgeEnded(tx, queue, state, left)
+  }
+  return deleted
+}
+
+/** Shelf by shelf: one statement for all of them would walk over the finished jobs of other queues. */
+function purgeEnded(tx: Transaction, queue: QueueRow, state: EndState, max: number): number {
+  let deleted = 0
+  for (const { no } of tx.shelves(queue, state)) {
+    if (deleted >= max) break
+    const rows = tx.db.all<Omit<EndedRow, 'state'>>(selectShelved, no, max - deleted)
+    for (const row of rows) {
+      deleteEnded(tx, { ...row, state })
+      tx.tell(queue, 'deleted', row.id)
     }
+    deleted += rows.length
   }
   return deleted
 }

@@ -40,6 +40,8 @@ function finish(tx: Transaction, row: BatchRow): void {
   row.prune_at = row.retain_ms === null ? null : tx.now + row.retain_ms
   tx.batches.touch(row)
   tx.db.run('delete from holdfast_lane where batch = ?', row.no)
+  tx.db.run('delete from holdfast_batch_wait where batch = ?', row.no)
+  row.has_wait = 0
   tx.batches.forgetLanes()
   const completion = { batchId: row.id, state: row.is_cancelled ? 'cancelled' : 'done', round: row.round } as const
   tx.finished.push({ ...completion, name: row.name })

@@ -98,6 +98,7 @@ function pause(tx: Transaction, row: BatchRow, by: string | null): void {
   if (row.paused_at !== null) return
   row.paused_at = tx.now
   row.paused_by = by
+  row.chore ??= 'return' // or once that chore is done
 }
 
 /** From the beginning, also where one is half done: what it has brought back may have died again. */

@@ -2,6 +2,14 @@
 // each range there is a lane, which tells claims that there may be something in it. A lane is closed while its batch is
 // paused, cancelled or has no room: so a claim never looks at items that it may not take, and pausing touches no item.
 //
+// Items with a limit key. An item is admitted to its key only when its batch can start it, or it would keep others of that key
+// waiting while it waits itself. So a batch admits as many as its concurrency leaves beside those that run and those that are
+// ready, keyed or not; without a concurrency, any number; while it is paused, cancelled or deleted, none. Two events let an item
+// in: its key gets room (`keys.ts`), or its batch does. For the second, each line of items that waits for the batch alone
+// has a row in `holdfast_batch_wait`. What changes a batch's row looks at them before the transaction ends, and a sweep goes on
+// where there are many. Everything happens in the transaction that makes room, so a crash leaves nothing half done.
+// A pause returns the slots of items that are ready: they go back to their places in the lines, in steps.
+//
 // Rows are read once in a transaction and written at its end.
 
 import {
@@ -17,7 +25,7 @@ import type { Costs, JobState, Remarks } from '../../job/record.ts'
 import { decodeAmounts, encodeAmounts } from '../../job/stored.ts'
 import type { Transaction } from './transaction.ts'
 
-export type Chore = 'cancel' | 'retry' | 'delete'
+export type Chore = 'cancel' | 'retry' | 'delete' | 'return'
 
 type Mutable<T> = { -readonly [Name in keyof T]: T[Name] }
 
@@ -36,6 +44,9 @@ export interface BatchRow extends Mutable<ItemCounts> {
   is_deleted: number
   /** Its lanes, as they were written. */
   is_open: number
+  /** Whether lines of its items may wait for it. */
+  has_wait: number
+  ready: number
   round: number
   submitted: number
   outcomes: string | null
@@ -64,6 +75,8 @@ export class Batches {
   readonly #unjudged = new Set<BatchRow>()
   readonly #lanes = new Set<string>()
   readonly #amounts = new Map<string, Map<string, number>>()
+  /** Lines may wait for them, and they may have room. */
+  readonly #gaining = new Set<BatchRow>()
 
   constructor(tx: Transaction) {
     this.#tx = tx
@@ -95,12 +108,14 @@ export class Batches {
   touch(row: BatchRow): void {
     this.#touched.add(row)
     this.#unjudged.add(row)
+    if (row.has_wait !== 0) this.#gaining.add(row)
   }
 
   count(no: number, state: JobState, change: number): void {
     const row = this.get(no)
     if (!row) return
     row[countOf(state)] += change
+    if (state === 'ready') row.ready += change
     this.touch(row)
   }
 
@@ -117,6 +132,7 @@ export class Batches {
     if (started_at !== null) row.paused_ms += Math.max(0, this.#tx.now - Math.max(paused_at, started_at))
     row.paused_at = null
     row.paused_by = null
+    if (row.chore === 'return') row.chore = null
   }
 
   /** Items of it that have ended wait again. The time since it was finished counts as paused. */
@@ -185,6 +201,69 @@ export class Batches {
     return row.concurrency === null ? Number.POSITIVE_INFINITY : Math.max(0, row.concurrency - row.running)
   }
 
+  /** How many more items may be admitted to their keys: the batch could start them now. */
+  admissionRoom(no: number): number {
+    const row = this.get(no)
+    if (!row) return Number.POSITIVE_INFINITY
+    if (row.is_deleted !== 0) return 0
+    return this.room(no) - (row.concurrency === null ? 0 : row.ready)
+  }
+
+  /** Items of this line wait for their batch alone; the first has this place. */
+  wait(no: number, queue: number, key: string, { priority, ord }: { priority: number; ord: number }): void {
+    const row = this.get(no)
+    if (!row) return
+    const insert = 'insert or ignore into holdfast_batch_wait (batch, priority, ord, queue, key) values (?, ?, ?, ?, ?)'
+    this.#tx.bare.run(insert, no, priority, ord, queue, key)
+    if (row.has_wait !== 0) return
+    row.has_wait = 1
+    this.touch(row)
+  }
+
+  /** Batches that have room let in items that wait for them alone. Answers whether there may be more. */
+  admitWaiting(): boolean {
+    if (this.#gaining.size === 0) return false
+    const rows = [...this.#gaining]
+    this.#gaining.clear()
+    return rows.map((row) => this.#admitItems(row)).includes(true)
+  }
+
+  /** Each line is looked at once, however the choice among its jobs turns out. */
+  #admitItems(row: BatchRow): boolean {
+    for (let left = linesMax; left > 0; ) {
+      const room = Math.min(this.admissionRoom(row.no), left)
+      if (room <= 0) return false
+      const lines = this.#tx.bare.all<WaitingLine>(selectWaiting, row.no, room)
+      if (lines.length === 0) {
+        row.has_wait = 0
+        this.touch(row)
+        return false
+      }
+      for (const line of lines) {
+        this.#tx.bare.run(
+          'delete from holdfast_batch_wait where batch = ? and queue = ? and key = ?',
+          row.no,
+          line.queue,
+          line.key,
+        )
+      }
+      for (const { queue, key } of lines) this.#tx.keys.admitAgain(this.#tx.queueByNo(queue), key)
+      left -= lines.length
+    }
+    return true
+  }
+
+  /** Lines that were left waiting for batches that have room, because there were so many. */
+  resumeWaiting(): boolean {
+    this.flush()
+    const rows = this.#tx.db.all<{ no: number }>('select no from holdfast_batch where has_wait = 1 and is_open = 1')
+    for (const { no } of rows) {
+      const row = this.get(no)
+      if (row) this.touch(row)
+    }
+    return this.admitWaiting()
+  }
+
   /** Those that changed since this was asked. */
   takeUnjudged(): number[] {
     if (this.#unjudged.size === 0) return []
@@ -196,8 +275,16 @@ export class Batches {
   /** It is gone from the database. */
   drop(row: BatchRow): void {
     this.#rows.set(row.no, null)
+    this.#gaining.delete(row)
+    this.#tx.db.run('delete from holdfast_batch_wait where batch = ?', row.no)
     this.#touched.delete(row)
     this.#unjudged.delete(row)
+  }
+
+  /** The same, by its number. */
+  dropNo(no: number): void {
+    const row = this.get(no)
+    if (row) this.drop(row)
   }
 
   flush(): void {
@@ -211,7 +298,7 @@ export class Batches {
     this.writeAmounts(row)
     this.#tx.bare.run(
       `update holdfast_batch
-          set key = ?, is_closed = ?, is_cancelled = ?, is_deleted = ?, is_open = ?, round = ?, submitted = ?, waiting = ?,
+          set key = ?, is_closed = ?, is_cancelled = ?, is_deleted = ?, is_open = ?, has_wait = ?, ready = ?, round = ?, submitted = ?, waiting = ?,
               running = ?, done = ?, dead = ?, cancelled = ?, outcomes = ?, warnings = ?, costs = ?, started_at = ?,
               finished_at = ?, prune_at = ?, paused_at = ?, paused_by = ?, paused_ms = ?, reason = ?, chore = ?,
               chore_after = ?
@@ -221,6 +308,8 @@ export class Batches {
       row.is_cancelled,
       row.is_deleted,
       row.is_open,
+      row.has_wait,
+      row.ready,
       row.round,
       row.submitted,
       row.waiting,
@@ -270,8 +359,19 @@ export class Batches {
     this.#unjudged.clear()
     this.#lanes.clear()
     this.#amounts.clear()
+    this.#gaining.clear()
   }
 }
+
+/** Lines of one batch that are looked at in one go; a sweep goes on. */
+const linesMax = 1_000
+
+interface WaitingLine {
+  readonly queue: number
+  readonly key: string
+}
+
+const selectWaiting = 'select queue, key from holdfast_batch_wait where batch = ? order by priority, ord limit +?'
 
 export function flagsOf(row: BatchRow): BatchFlags {
   return {

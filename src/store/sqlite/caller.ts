@@ -5,7 +5,7 @@
 
 import { statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
-import { HoldfastError } from '../../errors.ts'
+import { HoldfastError, isRefused, type Refused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type { EnqueueAnswer, EnqueueRequest } from '../store.ts'
 import { Connection } from './connection.ts'
@@ -35,6 +35,7 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: 
     connection.run('update holdfast_meta set next = next')
     const tx = new Transaction(connection, now)
     const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
+    if (isRefused(defined)) return { answer: defined, definedAs }
     const answer = enqueue(tx, { jobs })
     tx.finish()
     return { answer, definedAs: defined }
@@ -45,9 +46,11 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: 
  * A process defines a queue once. Where it did so in a caller's transaction, nobody says whether that was committed; the
  * version tells: one that is lower than the one it was defined as was rolled back.
  */
-function defineOnce(tx: Transaction, settings: QueueSettings, definedAs: number): number {
+function defineOnce(tx: Transaction, settings: QueueSettings, definedAs: number): number | Refused {
   const version = tx.findQueue(settings.name)?.version ?? 0
-  return definedAs > 0 && version >= definedAs ? definedAs : define(tx, settings).version
+  if (definedAs > 0 && version >= definedAs) return definedAs
+  const defined = define(tx, settings)
+  return isRefused(defined) ? defined : defined.version
 }
 
 /** Prepared once for each connection: 33 against 120 µs for an enqueue. */

@@ -198,7 +198,11 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   }
   const last = dead.at(-1)
   const isLast = dead.length < max || last === undefined
-  return { requeued, skipped, after: isLast ? null : { queue: last.name, finishedAt: last.finished_at, seq: last.seq } }
+  return {
+    requeued,
+    skipped,
+    after: isLast ? null : { queue: tx.queueByNo(last.queue).name, finishedAt: last.finished_at, seq: last.seq },
+  }
 }
 
 /** Its items stay as they are. */
@@ -208,33 +212,49 @@ function cancelledBatchOf(tx: Transaction, { batch }: IdleRow): string | undefin
 }
 
 interface DeadRow extends IdleRow {
-  readonly name: string
   readonly finished_at: number
 }
 
-const selectDead = `select ${idleColumns}, q.name, e.finished_at
-    from holdfast_ended e
-    join holdfast_job j on j.seq = e.seq
-    join holdfast_queue q on q.no = j.queue
-   where e.shelf = ? and (e.finished_at, e.seq) < (?, ?)
-     and e.finished_at >= ? and e.finished_at < ? and instr(iif(json_valid(e.error), e.error ->> 'message', coalesce(e.error, '')), ?) > 0
+/**
+ * Newest first, from a place on. Two statements, because SQLite looks into the index for one upper bound alone: those that ended
+ * at the same moment as the place and before it, then those that ended earlier.
+ */
+const selectDead = (before: string) => `select ${idleColumns}, e.finished_at
+    from holdfast_ended e cross join holdfast_job j on j.seq = e.seq
+   where e.shelf = ? and ${before}
+     and instr(iif(json_valid(e.error), e.error ->> 'message', coalesce(e.error, '')), ?) > 0
    order by e.finished_at desc, e.seq desc limit +?`
 
+export const selectDeadTied = selectDead('e.finished_at = ? and e.seq < ?')
+export const selectDeadEarlier = selectDead('e.finished_at >= ? and e.finished_at < ?')
+
 function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
-  const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const found: DeadRow[] = []
   for (const queue of filteredQueues(tx, filter)) {
     if (queue.dead === 0 || found.length >= max || (after && queue.name < after.queue)) continue
     const from = after?.queue === queue.name ? after : newest
     const dead = tx
       .shelves(queue, 'dead')
-      .flatMap(({ no }) =>
-        tx.db.all<DeadRow>(selectDead, no, from.finishedAt, from.seq, diedSince, diedBefore, error, max),
-      )
+      .flatMap(({ no }) => deadOnShelf(tx, no, { filter, from, max }))
       .sort(newestFirst)
     found.push(...dead.slice(0, max - found.length))
   }
   return found
+}
+
+interface ShelfRange {
+  readonly filter: RequeueFilter
+  readonly from: EndedPlace
+  readonly max: number
+}
+
+function deadOnShelf(tx: Transaction, shelf: number, { filter, from, max }: ShelfRange): DeadRow[] {
+  const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
+  const isWithin = from.finishedAt >= diedSince && from.finishedAt < diedBefore
+  const tied = isWithin ? tx.db.all<DeadRow>(selectDeadTied, shelf, from.finishedAt, from.seq, error, max) : []
+  const before = Math.min(from.finishedAt, diedBefore)
+  const earlier = tx.db.all<DeadRow>(selectDeadEarlier, shelf, diedSince, before, error, max - tied.length)
+  return [...tied, ...earlier]
 }
 
 function filteredQueues(tx: Transaction, { queue }: RequeueFilter): QueueRow[] {

@@ -1,6 +1,7 @@
 // A queue's definition and an operator's override of its limits. The queue's row has what is asked for all the time: defaults of
 // jobs, how their limit key is found, and the limits as they count now, which are the override's where there is one.
 
+import type { Refused } from '../../errors.ts'
 import { type LimitOverride, overridden } from '../../job/limit-key.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
 import {
@@ -12,11 +13,14 @@ import {
   type StoredDefinition,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
+import { onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import type { QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 
-export function define(tx: Transaction, settings: QueueSettings): DefinedQueue {
+export function define(tx: Transaction, settings: QueueSettings): DefinedQueue | Refused {
+  const cycle = cycleOf(tx, settings)
+  if (cycle !== null) return onDeadCycle(cycle)
   const queue = tx.queue(settings.name)
   const { definition: before, override } = readStored(tx, queue)
   const after = redefined(before, settings)
@@ -31,6 +35,17 @@ export function define(tx: Transaction, settings: QueueSettings): DefinedQueue {
     on conflict (queue) do update set definition = excluded.definition`
   tx.db.run(keep, queue.no, encodeDefinition(after))
   return { queue: queue.name, version: queue.version, versionBefore, changes }
+}
+
+/** From this queue along those that are told of deaths back to it, were it defined so; null: the way ends. */
+function cycleOf(tx: Transaction, { name, onDead }: QueueSettings): string[] | null {
+  const path = [name]
+  for (let told = onDead; told !== null; told = tx.findQueue(told)?.on_dead ?? null) {
+    path.push(told)
+    if (told === name) return path
+    if (path.indexOf(told) < path.length - 1) return null // a cycle that this queue only leads to
+  }
+  return null
 }
 
 export interface Override {

@@ -15,6 +15,7 @@
 
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { FinishedBatch, HoldName, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
@@ -100,10 +101,11 @@ export interface News {
   /** Running jobs that are asked to be cancelled; null: some. */
   readonly cancels: readonly string[] | null
   readonly finished: readonly FinishedBatch[]
+  readonly untold: readonly UntoldDeath[]
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-export const noNews: News = { ready: [], cancels: [], finished: [], undeliverable: [] }
+export const noNews: News = { ready: [], cancels: [], finished: [], untold: [], undeliverable: [] }
 
 /** Answers to a group that has committed, and its news. */
 export type Deliver = (replies: readonly Reply[], news: News) => void
@@ -185,6 +187,7 @@ export class Engine {
     const ready: (readonly [string, number])[] = []
     const cancels: string[] = []
     const finished: FinishedBatch[] = []
+    const untold: UntoldDeath[] = []
     const undeliverable: UndeliverableJob[] = []
     const answers = items.map((item) => {
       try {
@@ -192,13 +195,14 @@ export class Engine {
         ready.push(...alone.news.ready)
         cancels.push(...(alone.news.cancels ?? []))
         finished.push(...alone.news.finished)
+        untold.push(...alone.news.untold)
         undeliverable.push(...alone.news.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], { ready, cancels, finished, undeliverable })
+    deliver([{ no, verb, answers }], { ready, cancels, finished, untold, undeliverable })
   }
 
   /**
@@ -273,8 +277,8 @@ function settledUp<T>(tx: Transaction, verb: VerbName, answer: T): T {
   return answer
 }
 
-function newsOf({ becameReady, cancelsRequested, finished, undeliverable }: Transaction): News {
-  return { ready: [...becameReady], cancels: cancelsRequested, finished, undeliverable }
+function newsOf({ becameReady, cancelsRequested, finished, untold, undeliverable }: Transaction): News {
+  return { ready: [...becameReady], cancels: cancelsRequested, finished, untold, undeliverable }
 }
 
 function sqlFaultOf(error: unknown): SqlFault | null {

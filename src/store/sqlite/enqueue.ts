@@ -219,14 +219,14 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, { batch, limitKey
   const runAt = dueAt(tx, job)
   const isReady = runAt <= tx.now
   const key = limitKey === null ? null : tx.keys.row(queue, limitKey)
-  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key)
+  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key, batch)
   const { dedup, idempotency } = job
   tx.bare.run(insertJob, ...toRow(tx, queue, job, { seq, batch, limitKey, isReady, isHeld, runAt }))
   if (!isReady) {
     listScheduled(tx, queue, runAt, seq, batch)
     tx.tell(queue, 'scheduled', job.id)
   } else if (isHeld) {
-    tx.keys.standNew(queue, key, { seq, batch })
+    tx.keys.standNew(queue, key, { seq, batch, priority: job.priority ?? queue.priority })
     tx.tell(queue, 'held', job.id)
     tx.keys.admit(queue, key)
   } else {

@@ -87,11 +87,12 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const subscribers = new Set<Subscriber>()
-    const onNews: OnNews = ({ ready, cancels, finished, undeliverable }) => {
+    const onNews: OnNews = ({ ready, cancels, finished, untold, undeliverable }) => {
       for (const subscriber of subscribers) {
         for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
         if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
         for (const batch of finished) subscriber.onFinished?.(batch)
+        for (const death of untold) subscriber.onUntold?.(death)
         for (const job of undeliverable) subscriber.onUndeliverable?.(job)
       }
     }

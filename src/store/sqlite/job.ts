@@ -98,7 +98,7 @@ type Named = Listed & Pick<JobRow, 'id'>
 /** Its row says that it is ready in this place; if its key has no room, it is held. */
 export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: number): 'ready' | 'held' {
   const key = job.limit_key === null ? null : tx.keys.row(queue, job.limit_key)
-  if (key !== null && !tx.keys.hasRoom(queue, key)) {
+  if (key !== null && !tx.keys.hasRoom(queue, key, job.batch)) {
     tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
     return hold(tx, queue, key, job, ord)
   }
@@ -112,6 +112,15 @@ function hold(tx: Transaction, queue: QueueRow, key: KeyRow, job: Named, ord: nu
   tx.keys.standInLine(queue, key, job, ord)
   tx.tell(queue, 'held', job.id)
   return tx.keys.admit(queue, key).includes(job.seq) ? 'ready' : 'held'
+}
+
+/** An item that is ready, and that its batch will not start for now, goes back to the place that it had in its line. */
+export function returnToLine(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+  const key = tx.keys.row(queue, job.limit_key as string)
+  unlist(tx, queue, job)
+  tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
+  tx.keys.standInLine(queue, key, job, job.ord as number)
+  tx.tell(queue, 'held', job.id)
 }
 
 export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {

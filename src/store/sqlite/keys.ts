@@ -13,6 +13,12 @@
 //   of a line is let in like any other. So where it is false there is nobody, and whoever comes and has room makes sure
 //   before he goes to stand behind nobody. Where there is a rate, time alone makes room, so there it is looked for each time.
 //
+// Items of batches. A line is the line of jobs of no batch and one line for the items of each batch. Who is let in next is the
+// first of those that can start: items of a batch that has no room, or is paused, are passed over as one line, however many
+// they are. Such a line waits for its batch alone, and the batch is told so (`batches.ts`). Where all who are held wait for
+// their batches, nobody waits for the key: a job that comes finds it free.
+// An item keeps its place when it is let in, so that a pause can return it there.
+//
 // All this is kept for every job that has a key, whether or not there is a limit: one may be set later.
 
 import { type LimitUse, roomIn } from '../../job/limits.ts'
@@ -34,7 +40,10 @@ export interface KeyRow {
   readonly key: string
   admitted: number
   running: number
+  /** Somebody may wait for the key; of those who wait for their batches, see `hasBlocked`. */
   hasLine: boolean
+  /** Items are held that wait for their batches alone. */
+  hasBlocked: boolean
   /** Somebody was seen in it since somebody was let in. */
   isLineSure: boolean
   stored: KeyCounts | null
@@ -52,8 +61,20 @@ type FirstInLine = readonly [...NextInLine, line: number]
 /** Of many lines at once: 0.9 µs each, and 1.9 when asked for one by one. */
 const selectFirst = `select j.seq, j.priority, j.ord, j.id, j.batch, v.key
   from json_each(?1) v
-  cross join holdfast_job j on j.seq = (select h.seq from holdfast_held h where h.queue = ?2 and h.key = v.value
-                                         order by h.priority, h.ord limit 1)`
+  cross join holdfast_job j on j.seq = (select h.seq from holdfast_held h where h.queue = ?2 and h.key = v.value and h.batch = 0
+                                         order by h.priority, h.ord limit 1)
+ where not exists (select 1 from holdfast_held i where i.queue = ?2 and i.key = v.value and i.batch > 0)`
+
+const selectNext = `select h.seq, h.priority, h.ord, j.id, j.batch
+  from holdfast_held h join holdfast_job j on j.seq = h.seq
+ where h.queue = ? and h.key = ? and h.batch = ? order by h.priority, h.ord limit +?`
+
+/** The batches whose items stand there: one seek each. */
+const selectBatches = `with recursive b (batch) as (
+    select (select min(batch) from holdfast_held where queue = ?1 and key = ?2 and batch > 0)
+    union all
+    select (select min(batch) from holdfast_held where queue = ?1 and key = ?2 and batch > b.batch) from b where b.batch is not null)
+  select batch from b where batch is not null`
 
 /** The most that are let in at one go; a sweep goes on. */
 const admitMax = 1_000
@@ -65,6 +86,8 @@ export class Keys {
   readonly #touched = new Set<KeyRow>()
   /** Somebody left. */
   readonly #left = new Set<KeyRow>()
+  /** Whether there is any item of a batch; null: nobody has looked yet. */
+  #mayBeItems: boolean | null = null
   /** How many were let in. */
   admitted = 0
 
@@ -127,7 +150,8 @@ export class Keys {
   }
 
   /** Whether a job that comes now need not stand in line. */
-  hasRoom(queue: QueueRow, row: KeyRow): boolean {
+  hasRoom(queue: QueueRow, row: KeyRow, batch: number): boolean {
+    if (batch > 0 && this.#tx.batches.admissionRoom(batch) <= 0) return false
     if (row.hasLine && !row.isLineSure && this.room(queue, row) > 0) this.#lookForLine(row)
     return !row.hasLine && this.room(queue, row) > 0
   }
@@ -140,20 +164,26 @@ export class Keys {
   }
 
   /** The job was inserted as held just now: its place is its own number. */
-  standNew(queue: QueueRow, row: KeyRow, { seq, batch }: { seq: number; batch: number }): void {
-    this.#tx.listNewHeld(seq)
-    this.#stand(queue, row, batch)
+  standNew(queue: QueueRow, row: KeyRow, job: { priority: number; seq: number; batch: number }): void {
+    this.#tx.listNewHeld(job.seq)
+    this.#stand(queue, row, job, job.seq)
   }
 
   standInLine(queue: QueueRow, row: KeyRow, job: { priority: number; seq: number; batch: number }, ord: number): void {
-    const insert = 'insert into holdfast_held (queue, key, priority, ord, seq) values (?, ?, ?, ?, ?)'
-    this.#tx.bare.run(insert, queue.no, row.key, job.priority, ord, job.seq)
-    this.#stand(queue, row, job.batch)
+    const insert = 'insert into holdfast_held (queue, key, batch, priority, ord, seq) values (?, ?, ?, ?, ?, ?)'
+    this.#tx.bare.run(insert, queue.no, row.key, job.batch, job.priority, ord, job.seq)
+    this.#stand(queue, row, job, ord)
   }
 
-  #stand(queue: QueueRow, row: KeyRow, batch: number): void {
-    row.hasLine = true
-    row.isLineSure = true
+  #stand(queue: QueueRow, row: KeyRow, { batch, priority }: { batch: number; priority: number }, ord: number): void {
+    if (batch > 0) this.#mayBeItems = true
+    if (batch > 0 && this.#tx.batches.admissionRoom(batch) <= 0) {
+      row.hasBlocked = true
+      this.#tx.batches.wait(batch, queue.no, row.key, { priority, ord })
+    } else {
+      row.hasLine = true
+      row.isLineSure = true
+    }
     this.#touched.add(row)
     this.#tx.count(queue, 'held', 1, batch)
   }
@@ -165,15 +195,60 @@ export class Keys {
     this.#lookForLine(row)
   }
 
-  #removeFromLine({ queue, key }: KeyRow, { priority, ord }: { priority: number; ord: number }): void {
-    const remove = 'delete from holdfast_held where queue = ? and key = ? and priority = ? and ord = ?'
-    this.#tx.lines.run(remove, queue, key, priority, ord)
+  #removeFromLine({ queue, key }: KeyRow, job: { priority: number; ord: number; batch: number }): void {
+    const remove = 'delete from holdfast_held where queue = ? and key = ? and batch = ? and priority = ? and ord = ?'
+    this.#tx.lines.run(remove, queue, key, job.batch, job.priority, job.ord)
   }
 
   #lookForLine(row: KeyRow): void {
-    const first = 'select 1 from holdfast_held where queue = ? and key = ? limit 1'
+    const first = 'select 1 from holdfast_held where queue = ? and key = ? and batch = 0 limit 1'
     row.hasLine = this.#tx.lines.get(first, row.queue, row.key) !== undefined
+    row.hasBlocked = false
+    for (const batch of this.#batchesOf(row)) {
+      if (this.#tx.batches.admissionRoom(batch) > 0) row.hasLine = true
+      else this.#block(row, batch)
+    }
     row.isLineSure = true
+    this.#touched.add(row)
+  }
+
+  #batchesOf({ queue, key }: KeyRow): number[] {
+    this.#mayBeItems ??= this.#tx.bare.get('select 1 from holdfast_job where batch > 0 limit 1') !== undefined
+    if (!this.#mayBeItems) return []
+    return this.#tx.lines.allTuples<[batch: number]>(selectBatches, queue, key).map(([batch]) => batch)
+  }
+
+  /** Its items wait for the batch alone. */
+  #block(row: KeyRow, batch: number): void {
+    const [first] = this.#nextOf(row, batch, 1)
+    if (!first) return
+    row.hasBlocked = true
+    this.#tx.batches.wait(batch, row.queue, row.key, { priority: first[1], ord: first[2] })
+  }
+
+  #nextOf({ queue, key }: KeyRow, batch: number, max: number): readonly NextInLine[] {
+    return this.#tx.lines.allTuples<NextInLine>(selectNext, queue, key, batch, max)
+  }
+
+  /** The first that can start, up to so many. */
+  #nextInLine(row: KeyRow, max: number): readonly NextInLine[] {
+    const plain = this.#nextOf(row, 0, max)
+    const batches = this.#batchesOf(row)
+    if (batches.length === 0) return plain
+    const items = batches.flatMap((batch) => {
+      const room = Math.min(max, this.#tx.batches.admissionRoom(batch))
+      return room > 0 ? this.#nextOf(row, batch, room) : []
+    })
+    return [...plain, ...items].sort((a, b) => a[1] - b[1] || a[2] - b[2]).slice(0, max)
+  }
+
+  /** A batch has room, and items of it stand there. */
+  admitAgain(queue: QueueRow, key: string): void {
+    const row = this.row(queue, key)
+    row.hasLine = true
+    row.isLineSure = false
+    this.admit(queue, row)
+    if (row.hasLine && !row.isLineSure) this.#lookForLine(row) // those whose batch has no room are told of again
     this.#touched.add(row)
   }
 
@@ -195,10 +270,10 @@ export class Keys {
     for (const next of first) {
       const row = rows[next[5]] as KeyRow
       notFound.delete(row)
+      this.#left.delete(row)
       this.#letIn(queue, row, next)
     }
-    for (const row of rows) this.#left.delete(row)
-    for (const row of isRated(queue) ? rows : notFound) this.#lookForLine(row)
+    if (isRated(queue)) for (const row of rows) if (!notFound.has(row)) this.#lookForLine(row)
     this.admitted += first.length
   }
 
@@ -207,14 +282,7 @@ export class Keys {
     this.#left.delete(row)
     const room = row.hasLine ? Math.min(max, this.room(queue, row)) : 0
     if (room <= 0) return []
-    const next = this.#tx.lines.allTuples<NextInLine>(
-      `select h.seq, h.priority, h.ord, j.id, j.batch
-         from holdfast_held h join holdfast_job j on j.seq = h.seq
-        where h.queue = ? and h.key = ? order by h.priority, h.ord limit +?`,
-      row.queue,
-      row.key,
-      room,
-    )
+    const next = this.#nextInLine(row, room)
     for (const each of next) this.#letIn(queue, row, each)
     if (next.length < room || isRated(queue)) this.#lookForLine(row)
     this.admitted += next.length
@@ -222,10 +290,10 @@ export class Keys {
   }
 
   #letIn(queue: QueueRow, row: KeyRow, [seq, priority, from, id, batch]: NextInLine | FirstInLine): void {
-    this.#removeFromLine(row, { priority, ord: from })
+    this.#removeFromLine(row, { priority, ord: from, batch })
     row.isLineSure = false
     this.#tx.count(queue, 'held', -1, batch)
-    const ord = place(this.#tx, from < 0)
+    const ord = batch > 0 ? from : place(this.#tx, from < 0)
     this.#tx.bare.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, this.#tx.now, seq)
     if (batch > 0) this.#tx.batches.openLane(batch, queue.no, priority)
     this.enter(row)
@@ -297,13 +365,14 @@ export class Keys {
   #write(row: KeyRow): void {
     const { queue, key, admitted, running, stored } = row
     const db = this.#tx.bare
-    if (row.hasLine && admitted <= 0) this.#lookForLine(row) // a rate keeps them out, or there is nobody
-    if (!row.hasLine && admitted <= 0) {
+    const isHeldThere = row.hasLine || row.hasBlocked
+    if (isHeldThere && admitted <= 0) this.#lookForLine(row) // a rate or a batch keeps them out, or there is nobody
+    if (!row.hasLine && !row.hasBlocked && admitted <= 0) {
       if (stored) db.run('delete from holdfast_key where queue = ? and key = ?', queue, key)
       row.stored = null
       return
     }
-    const counts = { admitted, running, has_line: row.hasLine ? 1 : 0, due_at: row.hasLine ? this.#dueAt(row) : null }
+    const counts = { admitted, running, has_line: lineOf(row), due_at: row.hasLine ? this.#dueAt(row) : null }
     if (stored && isSame(stored, counts)) return
     const { has_line, due_at } = counts
     if (stored && stored.due_at === due_at) {
@@ -328,15 +397,22 @@ export class Keys {
     this.#rows.clear()
     this.#touched.clear()
     this.#left.clear()
+    this.#mayBeItems = null
   }
 }
 
 function keep(rows: Map<string, KeyRow>, { no: queue }: QueueRow, tuple: KeyTuple | undefined, key: string): KeyRow {
   const [, admitted, running, has_line, due_at] = tuple ?? [key, 0, 0, 0, null]
   const stored = tuple ? { admitted, running, has_line, due_at } : null
-  const row = { queue, key, admitted, running, hasLine: has_line !== 0, isLineSure: has_line === 0, stored }
+  const line = { hasLine: has_line === 1, hasBlocked: has_line === 2, isLineSure: has_line !== 1 }
+  const row = { queue, key, admitted, running, ...line, stored }
   rows.set(key, row)
   return row
+}
+
+function lineOf({ hasLine, hasBlocked }: KeyRow): number {
+  if (hasLine) return 1
+  return hasBlocked ? 2 : 0
 }
 
 function isRated({ key_max_starts }: QueueRow): boolean {

@@ -117,21 +117,32 @@ export const steps: readonly Step[] = [
   ) strict, without rowid;
   create index holdfast_lane_turn on holdfast_lane (queue, priority, turn) where open = 1;
 
-  create table holdfast_held ( -- the lines of keys
+  create table holdfast_held ( -- the lines of keys: one for jobs of no batch, and one for the items of each batch
     queue integer not null,
     key text not null,
+    batch integer not null default 0,
     priority integer not null,
     ord integer not null,
     seq integer not null,
-    primary key (queue, key, priority, ord)
+    primary key (queue, key, batch, priority, ord)
   ) strict, without rowid;
+
+  create table holdfast_batch_wait ( -- lines of items that wait for their batch alone, by the place of the first
+    batch integer not null,
+    priority integer not null,
+    ord integer not null,
+    queue integer not null,
+    key text not null,
+    primary key (batch, priority, ord)
+  ) strict, without rowid;
+  create unique index holdfast_batch_wait_line on holdfast_batch_wait (batch, queue, key);
 
   create table holdfast_key ( -- keys that jobs have which are held, ready or running
     queue integer not null,
     key text not null,
     admitted integer not null, -- ready or running
     running integer not null, -- of these; counted while the queue's keys have a rate, and 0 otherwise
-    has_line integer not null, -- whether some may be held
+    has_line integer not null, -- 1: some may be held who wait for the key; 2: all who are held wait for their batches; 0: neither
     due_at integer, -- when there is room by time alone
     primary key (queue, key)
   ) strict, without rowid;
@@ -160,9 +171,11 @@ export const steps: readonly Step[] = [
     is_cancelled integer not null default 0,
     is_deleted integer not null default 0,
     is_open integer not null default 1, -- its lanes are
+    has_wait integer not null default 0, -- whether there may be rows of it in holdfast_batch_wait
     round integer not null default 1,
     submitted integer not null default 0,
     waiting integer not null default 0,
+    ready integer not null default 0, -- of these
     running integer not null default 0,
     done integer not null default 0,
     dead integer not null default 0,
@@ -178,11 +191,12 @@ export const steps: readonly Step[] = [
     paused_by text,
     paused_ms integer not null default 0,
     reason text,
-    chore text, -- what its items have yet to go through: cancel, retry or delete
+    chore text, -- what its items have yet to go through: cancel, retry, delete or return
     chore_after integer not null default 0 -- the last of them that has
   ) strict;
   create unique index holdfast_batch_key on holdfast_batch (key) where key is not null;
   create index holdfast_batch_chore on holdfast_batch (no) where chore is not null;
+  create index holdfast_batch_waiting on holdfast_batch (no) where has_wait = 1 and is_open = 1;
   create index holdfast_batch_over on holdfast_batch (prune_at) where prune_at is not null;
 
   create table holdfast_scheduled (

@@ -180,8 +180,9 @@ function list(tx: Transaction, queue: QueueRow, state: JobState, from: Place, ma
       )
     case 'held':
       return rows(
-        `select seq, key as x, priority as y, ord as z from holdfast_held
-          where queue = ? and (key, priority, ord) > (?, ?, ?) order by key, priority, ord limit +?`,
+        `select seq, key as x, (batch << 4) + priority as y, ord as z from holdfast_held
+          where queue = ?1 and (key, batch, priority, ord) > (?2, ?3 >> 4, ?3 & 15, ?4)
+          order by key, batch, priority, ord limit +?5`,
       )
     case 'scheduled':
       return rows(

@@ -1,9 +1,9 @@
 // Settle. Everything a settlement does is one transaction; what cannot be applied is undone to a savepoint and the job
 // fails instead, so that the settlements beside it never notice.
 
-import { isRefused } from '../../errors.ts'
+import { isRefused, type Refused } from '../../errors.ts'
 import { newId } from '../../id.ts'
-import { deathNotice, effectError } from '../../job/death.ts'
+import { deathNotice, effectError, isUntold, untoldError } from '../../job/death.ts'
 import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
@@ -37,19 +37,26 @@ export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
 export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
-  const { state } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
+  const { state, failed } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
-  return { id, queue: tx.queueByNo(held.queue).name, attempt, maxAttempts, worker, startedAt, state }
+  const queue = tx.queueByNo(held.queue).name
+  return { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
 }
 
 /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-function landAnyway(tx: Transaction, held: HeldRow, verdict: Verdict, costs: Costs | null): Landed {
+function landAnyway(
+  tx: Transaction,
+  held: HeldRow,
+  verdict: Verdict,
+  costs: Costs | null,
+): Landed & { readonly failed?: Refused } {
   const effects = requestedEffects(held, verdict)
   const matter = { result: null, remarks: costs && onlyCosts(costs), effects }
   if (effects.length > 0) {
     const answer = tx.attempt(() => obey(tx, held, verdict, matter))
     if (!isRefused(answer)) return answer
-    return obey(tx, held, { ...verdict, error: effectError(answer) }, { ...matter, effects: [] })
+    const without = { ...verdict, error: effectError(answer) }
+    return { ...obey(tx, held, without, { ...matter, effects: [] }), failed: answer }
   }
   return obey(tx, held, verdict, matter)
 }
@@ -106,8 +113,8 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, remark
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
   dropLease(tx, queue, held)
-  const { to: state, attempts, ending, error } = verdict
-  if (state === 'dead') tellOfDeath(tx, queue, held, attempts, error)
+  const { to: state, attempts, ending } = verdict
+  const error = state === 'dead' ? tellOfDeath(tx, queue, held, attempts, verdict.error) : verdict.error
   end(tx, queue, held, {
     state,
     attempts,
@@ -158,10 +165,23 @@ export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
   return effects.enqueue.map((job) => enqueueJob(tx, job))
 }
 
-function tellOfDeath(tx: Transaction, queue: QueueRow, job: JobRow, attempts: number, error: JobError | null): void {
-  if (queue.on_dead === null) return
+/** Answers the error to record. Where there is no notice, it says why. */
+function tellOfDeath(
+  tx: Transaction,
+  queue: QueueRow,
+  job: JobRow,
+  attempts: number,
+  error: JobError | null,
+): JobError | null {
+  if (queue.on_dead === null) return error
   const payload =
     tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
   const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, told: queue.on_dead, payload }
-  enqueueAnyway(tx, deathNotice(death, newId()), 'onDead')
+  const notice = deathNotice(death, newId())
+  if (isUntold(notice)) {
+    tx.untold.push(notice)
+    return untoldError(error, notice)
+  }
+  enqueueAnyway(tx, notice, 'onDead')
+  return error
 }

@@ -23,11 +23,13 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
   const hasMoreHeld = admitDue(tx, max)
+  const hasWaiting = tx.batches.resumeWaiting()
   const hasChores = goOnWithChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
   wakeRated(tx)
-  const more = hasMoreHeld || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
+  const more =
+    hasMoreHeld || hasWaiting || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
   tx.settleUp()
   const admitted = tx.keys.admitted - before
   tx.keys.flush()
@@ -192,11 +194,7 @@ function prune(tx: Transaction, max: number): number {
     tx.now,
     Math.max(0, max - pruned),
   )
-  pruned += tx.db.run(
-    'delete from holdfast_batch where no in (select no from holdfast_batch where prune_at <= ? limit +?)',
-    tx.now,
-    Math.max(0, max - pruned),
-  )
+  pruned += pruneBatches(tx, Math.max(0, max - pruned))
   tx.db.run(
     `delete from holdfast_start
       where (queue, key, until) in (select queue, key, until from holdfast_start where until <= ? limit +?)`,
@@ -204,6 +202,24 @@ function prune(tx: Transaction, max: number): number {
     max,
   )
   return pruned
+}
+
+/**
+ * There is one writer, so what is picked here stays as it is. But this transaction may have changed a batch and not written it
+ * yet: it is written first. One whose items have yet to be retried or deleted stays until that is done.
+ */
+function pruneBatches(tx: Transaction, max: number): number {
+  tx.batches.flush()
+  const over = tx.db.all<{ no: number }>(
+    'select no from holdfast_batch where prune_at <= ? and chore is null order by prune_at limit +?',
+    tx.now,
+    max,
+  )
+  for (const { no } of over) {
+    tx.db.run('delete from holdfast_batch where no = ?', no)
+    tx.batches.dropNo(no)
+  }
+  return over.length
 }
 
 function pruneEnded(tx: Transaction, queue: QueueRow, state: EndState, max: number): number {

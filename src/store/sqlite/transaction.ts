@@ -12,6 +12,7 @@
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
+import type { UntoldDeath } from '../../job/death.ts'
 import type { EndState, JobState, Remarks } from '../../job/record.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
@@ -61,6 +62,8 @@ export class Transaction {
   readonly batches: Batches
   /** Batches that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
+  /** Deaths that this transaction tells no `onDead` queue of. */
+  readonly untold: UntoldDeath[] = []
   /** Jobs that this transaction had to enqueue and that cannot run. */
   readonly undeliverable: UndeliverableJob[] = []
   #byName = new Map<string, QueueRow>()
@@ -236,6 +239,7 @@ export class Transaction {
     const becameReady = [...this.becameReady]
     const told = this.#told.length
     const finished = this.finished.length
+    const untold = this.untold.length
     const undeliverable = this.undeliverable.length
     const cancels = this.cancelsRequested.length
     const { admitted } = this.keys
@@ -255,6 +259,7 @@ export class Transaction {
       this.becameReady.clear()
       this.#told.length = told
       this.finished.length = finished
+      this.untold.length = untold
       this.undeliverable.length = undeliverable
       this.cancelsRequested.length = cancels
       this.keys.forget(admitted)
@@ -266,13 +271,20 @@ export class Transaction {
 
   /** Does what follows from the requests so far: lets in who has room now, and ends batches that nothing is left of. */
   settleUp(): void {
-    this.keys.admitAll()
+    this.#admit()
     conclude(this)
+    this.#admit()
+  }
+
+  /** Where a key has room, then where a batch has. */
+  #admit(): void {
+    this.keys.admitAll()
+    this.batches.admitWaiting()
   }
 
   #flush(): void {
+    this.keys.flush() // which may tell batches of lines that wait for them
     this.batches.flush()
-    this.keys.flush()
   }
 
   /** Writes what is owed; the last thing before commit. */
@@ -313,8 +325,8 @@ export class Transaction {
   #writeNewHeld({ from, to }: Range): void {
     this.#newHeld = null
     this.bare.run(
-      `insert into holdfast_held (queue, key, priority, ord, seq)
-       select queue, limit_key, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 1`,
+      `insert into holdfast_held (queue, key, batch, priority, ord, seq)
+       select queue, limit_key, batch, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 1`,
       from,
       to,
     )

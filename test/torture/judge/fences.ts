@@ -38,7 +38,7 @@ function honouredTwice(evidence: Evidence): Ruling {
 
 /** Also where an effect failed: then the job failed. */
 export function isHonoured({ answer, refused }: Note<'settle'>): boolean {
-  return answer !== null || refused === 'DUPLICATE_JOB_ID'
+  return answer !== null || refused === 'DUPLICATE_JOB_ID' || refused === 'INVALID_OPTION'
 }
 
 function endingOf({ asked }: Note<'settle'>): AttemptInfo['ending'] {

@@ -91,7 +91,12 @@ function pauses(evidence: Evidence): Ruling {
 /** Promise: a paused queue hands out nothing. Each has one who pauses and resumes it, and one who drains it. */
 export function judgePauses(evidence: Evidence): Ruling {
   const turns = Map.groupBy(evidence.of('pause'), ({ asked }) => asked.queue)
-  return check(evidence.of('claim'), ({ asked, at, answer, answeredAt }) => {
+  const quiet = check(evidence.of('quiet'), ({ asked, answer }) =>
+    answer && answer.after > answer.before
+      ? [`${answer.after - answer.before} jobs of ${asked.queue} started after its pause was answered`]
+      : [],
+  )
+  const claims = check(evidence.of('claim'), ({ asked, at, answer, answeredAt }) => {
     if (!answer?.length || asked.queues === '*' || answeredAt === null) return []
     const [queue = '', another] = asked.queues
     if (another !== undefined) return []
@@ -101,4 +106,5 @@ export function judgePauses(evidence: Evidence): Ruling {
       ? [`${asked.worker} got ${answer.length} jobs of ${queue} in its pause`]
       : []
   })
+  return together(quiet, claims)
 }

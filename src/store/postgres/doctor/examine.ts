@@ -6,6 +6,7 @@ import type { ExamineRequest, Finding, SweepReport } from '../../store.ts'
 import type { Database } from '../database.ts'
 import { schemaDrift } from './drift.ts'
 import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
+import { jobsWithoutLane } from './laneless.ts'
 import { notifications } from './notifications.ts'
 import { grants, ownersFunctions } from './rights.ts'
 import { connections, durability, loggedPayloads, serverClock, serverVersion } from './server.ts'
@@ -37,6 +38,7 @@ const checks: Readonly<Record<string, Check<Patient>>> = {
   partitions,
   'leases-expired': unsweptJobs,
   'jobs-astray': astrayJobs,
+  'jobs-without-lane': jobsWithoutLane,
   counts,
   notifications,
 }

@@ -4,8 +4,9 @@ import { span } from '../../../duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { list } from '../columns.ts'
-import type { Transaction } from '../database.ts'
+import type { Database, Transaction } from '../database.ts'
 import type { Patient } from './examine.ts'
+import { countJobsWithoutLane } from './laneless.ts'
 
 const selectExpired = `
   select count(*), max(holdfast.now_ms($1) - l.expires_at), array_to_string(array_agg(distinct l.worker), ', ')
@@ -65,6 +66,8 @@ export async function unsweptJobs({ db, request, sweep }: Patient): Promise<Find
 }
 
 const astrayMax = 1_000
+/** Lanes that are locked in one transaction, which has room for only so many locks. */
+const lanesMax = 64
 
 /**
  * Behind the cursor of their lane, in no gap, not passed over for being late, and in no lease: no claim comes by there
@@ -95,8 +98,13 @@ export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
         facts,
       ),
     ]
+  let moved = 0
   const lanes = [...new Set(rows.map(([, lane]) => lane as string))]
-  const moved = await db.transact((tx) => putBack(tx, ids, lanes))
+  for (let from = 0; from < lanes.length; from += lanesMax) {
+    const some = lanes.slice(from, from + lanesMax)
+    const there = rows.filter(([, lane]) => some.includes(lane as string)).map(([id]) => id as string)
+    moved += await db.transact((tx) => putBack(tx, there, some))
+  }
   return [
     repaired(
       'jobs-astray',
@@ -174,12 +182,10 @@ export async function counts({ db, request }: Patient): Promise<Finding[]> {
   if (rows.length === 0) return [fine('counts', 'Counts equal a recount.')]
   const queues = rows.map(([, name]) => name as string)
   const off = rows.map(([, queue, ...differences]) => ({ queue, ...differencesOf(differences) }))
+  const lost = await countJobsWithoutLane(db)
+  if (lost > 0) return [countsOfLost(queues, { lost, off })]
   if (request.fix) {
-    // A difference that is inserted is exact whatever is counted meanwhile: all of it is of one snapshot.
-    await db.transact(async (tx) => {
-      await tx.readClock()
-      await tx.query(correct, [])
-    })
+    await correctCounts(db)
     return [repaired('counts', `The counts of ${few(queues)} are right again.`, { off })]
   }
   return [
@@ -187,6 +193,35 @@ export async function counts({ db, request }: Patient): Promise<Finding[]> {
       off,
     }),
   ]
+}
+
+/** A recount does not find these jobs, and correcting the counts would leave no trace of them. */
+function countsOfLost(queues: readonly string[], facts: { readonly lost: number; readonly off: unknown }): Finding {
+  return wrong(
+    'counts',
+    `The counts of ${few(queues)} differ from a recount, which misses ${counted(facts.lost, 'job')} whose lane does not exist.`,
+    'See to jobs-without-lane first: the counts are the trace of these jobs, and are corrected once they are back.',
+    facts,
+  )
+}
+
+/** A difference that is inserted is exact whatever is counted meanwhile: all of it is of one snapshot. */
+export async function correctCounts(db: Database): Promise<void> {
+  await db.transact(async (tx) => {
+    await tx.readClock()
+    await tx.query(correct, [])
+  })
+}
+
+/** How many more live jobs each queue is told to have than there are, where it is told to have more. */
+export async function surplusOf(db: Database): Promise<readonly (readonly [queue: string, jobs: number])[]> {
+  const rows = await db.query(selectMiscounted, [])
+  return rows
+    .map(([, queue, held, scheduled, ready, running]) => {
+      const live = [held, scheduled, ready, running].reduce((sum, difference) => sum - Number(difference), 0)
+      return [queue as string, live] as const
+    })
+    .filter(([, jobs]) => jobs > 0)
 }
 
 /** What would have to be added to the count of each state. */

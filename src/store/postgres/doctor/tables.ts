@@ -3,7 +3,7 @@
 import { span } from '../../../duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Database } from '../database.ts'
+import { keepPartitions } from '../partitions.ts'
 import type { Patient } from './examine.ts'
 
 export async function autovacuum({ db }: Patient): Promise<Finding[]> {
@@ -104,7 +104,7 @@ const upkeepMs = 120_000
 /** Under a clock of its own nothing has a partition. */
 export async function partitions({ db, request }: Patient): Promise<Finding[]> {
   if (db.now !== null) return []
-  if (request.fix) await keepUp(db)
+  if (request.fix) await keepPartitions(db)
   const [missing] = await db.query(countMissing, [])
   const [over] = await db.query(countOver, [Math.max(request.patienceMs, request.fix ? 0 : upkeepMs)])
   const [rest] = await db.query(countRest, [request.patienceMs])
@@ -115,16 +115,6 @@ export async function partitions({ db, request }: Patient): Promise<Finding[]> {
   ]
   const isFine = findings.length === 0
   return isFine ? [fine('partitions', 'Finished jobs lie in partitions that are made and dropped in time.')] : findings
-}
-
-async function keepUp(db: Database): Promise<void> {
-  await db.transactLightly((tx) => tx.query('select holdfast.make_partitions(holdfast.now_ms(null))', []))
-  for (let dropped: string | null = ''; dropped !== null; ) {
-    const [row] = await db.transactLightly((tx) =>
-      tx.query('select holdfast.drop_partition(holdfast.now_ms(null))', []),
-    )
-    dropped = row?.[0] ?? null
-  }
 }
 
 function missingPartitions(missing: number): Finding[] {

@@ -68,6 +68,7 @@ create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the
   priority smallint not null,
   batch int not null default 0, -- 0: of no batch
   is_open boolean not null default true, -- else claims pass over it
+  epoch uuid not null default gen_random_uuid(), -- no other server repeats it
   constraint lane_once unique (queue, priority, batch)
 );
 create index lane_batch on holdfast.lane (batch) where batch > 0;
@@ -103,7 +104,9 @@ create table holdfast.job (
   past text, -- JSON: attempts that have ended
   woken boolean not null default false, -- while it ran
   is_held boolean not null default false,
+  is_item boolean not null default false, -- of a batch; only said of those with a gate
   gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
+  line_ord bigint, -- of an item that was let in: its place in the line, should it go back there
   headers text,
   payload text not null
 );
@@ -111,7 +114,8 @@ create unique index job_id on holdfast.job (id) with (fillfactor = 50);
 create index job_place on holdfast.job (lane, ready_xid, ord) with (deduplicate_items = off);
 create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
 create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
-create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held;
+create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held and not is_item;
+create index job_item_line on holdfast.job (${numberOf('gate')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
@@ -222,7 +226,8 @@ create index kv_expiry on holdfast.kv (expires_at) where expires_at is not null;
 create table holdfast.flush ( -- what has landed, so that a call whose answer was lost can be asked again
   id uuid primary key,
   at bigint not null,
-  answer text
+  answer text,
+  role text -- of the session that was answered; null: there is no answer
 );
 create index flush_at on holdfast.flush (at);
 
@@ -291,6 +296,14 @@ create table holdfast.batch (
 create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
 create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
 
+create table holdfast.batch_wait ( -- gates where items of a batch wait for nothing but their batch
+  batch int not null,
+  gate text collate "C" not null,
+  ord bigint not null, -- the place of the first of them, as it was seen
+  primary key (batch, gate)
+);
+create index batch_wait_ord on holdfast.batch_wait (batch, ord);
+
 create table holdfast.batch_tally (
   batch int not null,
   xid xid8 not null,
@@ -335,6 +348,8 @@ alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_v
 alter table holdfast.knock_list set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_wait set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.batch_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);

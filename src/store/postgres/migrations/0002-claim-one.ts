@@ -2,7 +2,7 @@
 // soon it is picked up is how long a claim takes on a server that has to fetch all it needs again: its code, its plans, its
 // tables. So this one does what `claim` would do, by a look and four writes, where all of this holds:
 //
-//   the queue has one lane that is open, the one that the caller knows, of no batch, and no limit;
+//   the queue has one lane that is open, the one that the caller knows by number and epoch, of no batch, and no limit;
 //   nobody who came back waits, or may yet, and nobody was passed over for being late;
 //   no job of a transaction that was open before waits behind the bound, and no gap is to be tidied but beside a job;
 //   after the bound lies one job at most (or one is wanted), which no time and no key of scope `waiting` hangs on.
@@ -23,7 +23,7 @@
 /** What was claimed, jobs as columns. */
 export const claimed = `lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
   attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
-  have_gates boolean`
+  have_gates boolean, epoch uuid`
 
 /** Whatever the tables looked like when a session made its plans. */
 export const pinned = `set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -31,7 +31,7 @@ set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off`
 
 export const claimOne = `
 create function holdfast.claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queue text, p_lane int,
-  p_finished uuid[], p_now bigint)
+  p_epoch uuid, p_finished uuid[], p_now bigint)
 returns table (${claimed}, is_plain boolean)
 language plpgsql
 ${pinned}
@@ -61,12 +61,12 @@ begin
          c.gap_xids = '{}' and pg_snapshot_xmin(s.snapshot) = pg_snapshot_xmax(s.snapshot),
          p_lane, s.began, s.now, s.now, s.now + p_lease_ms, array[j.ready_xid], array[j.ord], array[j.id], array[j.attempts],
          array[j.max_attempts], array[j.created_at], case when j.timeout_ms is not null then array[j.timeout_ms] end, j.headers,
-         j.payload, j.gate is not null,
+         j.payload, j.gate is not null, p_epoch,
          q.max_running is null and q.max_starts is null and q.key_max_starts is null
            and c.xid <= pg_snapshot_xmax(s.snapshot) and f.xid <= pg_snapshot_xmax(s.snapshot)
            and j.start_before is null and j.dedup_scope is distinct from 'waiting' and f.gap_xids = '{}'
-           and array(select case when l.batch = 0 then l.no end from holdfast.lane l
-                      where l.queue = q.no and l.is_open limit 2) = array[p_lane]
+           and array(select case when l.batch = 0 and l.no = p_lane then l.epoch end from holdfast.lane l
+                      where l.queue = q.no and l.is_open limit 2) = array[p_epoch]
            and not exists (select from holdfast.job k where k.lane = p_lane + 1 and (k.ready_xid, k.ord) > (f.xid, f.ord))
            and not exists (select from holdfast.overdue o where o.lane in (p_lane, p_lane + 1) and o.passed)
            and (p_max = 1 or j.id is null
@@ -75,7 +75,7 @@ begin
                                   and k.ready_xid < pg_snapshot_xmax(s.snapshot)))
            and current_setting('transaction_isolation') = 'read committed' and pg_current_xact_id_if_assigned() is null
     into v_queue, v_paused, v_spot, v_xid, v_gap_xids, v_gap_ords, v_snapshot, v_next_xid, v_next_ord, v_quiet, lane, v_began,
-         v_now, started_at, expires_at, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, have_gates,
+         v_now, started_at, expires_at, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, have_gates, epoch,
          is_plain
     from (select * from holdfast.queue where name = p_queue offset 0) q
    cross join lateral (select pg_current_snapshot() as snapshot, clock_timestamp() as began, holdfast.now_ms(p_now) as now

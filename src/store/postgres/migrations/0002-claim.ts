@@ -22,7 +22,9 @@
 // A claim's own number is never in its own list. So a claim is a transaction of its own (it refuses to run where a number
 // has been assigned), and it never makes a job ready.
 //
-// Which lanes it looks at, in which order, and what limits leave of them, is in `0002-lanes.ts`.
+// Which lanes it looks at, in which order, and what limits leave of them, is in `0002-lanes.ts`. That is read before the lanes
+// are locked, and the wait may be long. So the statement that looks for jobs reads once more whether a queue is paused, or has a
+// limit that was not there before: then nothing is taken from its lanes. See `await_claims`.
 //
 // Locks: the token's, then those of limited queues and batches, then the lanes' in the order of their numbers. A claim that was sent again because its answer was
 // lost waits for the first by the token, finds the lease, and answers with the same jobs.
@@ -103,6 +105,7 @@ declare
   v_lanes int[];
   v_lane int;
   v_queues int[]; -- of each lane, as what follows
+  v_epochs uuid[];
   v_queue int;
   v_batches int[];
   v_batch int;
@@ -152,6 +155,7 @@ begin
   v_choice := holdfast.lanes_to_claim(p_queues, p_max, p_now);
   v_lanes := v_choice.lanes;
   v_queues := v_choice.queues;
+  v_epochs := v_choice.epochs;
   if v_choice.are_limited then
     perform holdfast.lock_limits(v_lanes);
   end if;
@@ -159,8 +163,8 @@ begin
   v_now := holdfast.now_ms(p_now);
   if v_choice.are_limited then
     select array_agg(l.lane), array_agg(l.queue), array_agg(l.batch), array_agg(l.queue_room), array_agg(l.batch_room),
-           array_agg(l.window_ms), array_agg(l.key_window_ms)
-      into v_lanes, v_queues, v_batches, v_queue_rooms, v_batch_rooms, v_windows, v_key_windows
+           array_agg(l.window_ms), array_agg(l.key_window_ms), array_agg(l.epoch)
+      into v_lanes, v_queues, v_batches, v_queue_rooms, v_batch_rooms, v_windows, v_key_windows, v_epochs
       from holdfast.limits_of(v_lanes, v_now) l;
   end if;
   for v_cursor in -- one look for all of them: of two lanes one is mostly empty
@@ -172,6 +176,8 @@ begin
            clock_timestamp() as counted,
            exists (select from holdfast.overdue o where o.lane = u.lane and o.passed) as has_passed
       from unnest(v_lanes) with ordinality u(lane, turn)
+     cross join lateral (select from holdfast.queue where no = v_queues[u.turn] and not paused and (v_choice.are_limited
+                          or coalesce(max_running, max_starts, key_max_starts) is null) offset 0) q
      cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
   loop
     exit when v_left <= 0;
@@ -310,6 +316,7 @@ begin
       started_at := v_now;
       expires_at := v_now + p_lease_ms;
       have_gates := v_gates is not null;
+      epoch := v_epochs[v_turn];
       is_plain := v_choice.is_only and not v_choice.are_limited;
       return next;
       v_total := v_total + v_taken;
@@ -396,7 +403,8 @@ begin
            array_agg(t.attempts order by t.no, t.turn), array_agg(t.max_attempts order by t.no, t.turn),
            array_agg(t.created_at order by t.no, t.turn), array_agg(t.timeout_ms order by t.no, t.turn),
            string_agg(coalesce(t.headers, ''), e'\\x1e' order by t.no, t.turn),
-           string_agg(t.payload, e'\\x1e' order by t.no, t.turn), count(t.gate) > 0
+           string_agg(t.payload, e'\\x1e' order by t.no, t.turn), count(t.gate) > 0,
+           (select l.epoch from holdfast.lane l where l.no = t.lane & ~1)
       from (select l.no, u.turn, l.started_at, j.*
               from holdfast.lease l
              cross join lateral unnest(l.xids, l.ords) with ordinality u(xid, ord, turn)

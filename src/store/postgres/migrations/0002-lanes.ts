@@ -14,12 +14,12 @@ export const lanes = `
 -- What bounds a claim from each of these lanes that are open; null: nothing does.
 create function holdfast.limits_of(p_lanes int[], p_now bigint)
 returns table (turn bigint, lane int, queue int, batch int, queue_room bigint, batch_room bigint, window_ms bigint,
-  key_window_ms bigint) language plpgsql as $holdfast$
+  key_window_ms bigint, epoch uuid) language plpgsql as $holdfast$
 #variable_conflict use_column
 begin
   return query
     with lanes as materialized (
-      select u.turn, u.lane, l.queue, l.batch
+      select u.turn, u.lane, l.queue, l.batch, l.epoch
         from unnest(p_lanes) with ordinality u(lane, turn)
        cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and is_open offset 0) l
     ),
@@ -37,7 +37,7 @@ begin
         from (select distinct batch as no from lanes where batch > 0) d
        cross join lateral (select * from holdfast.batch where no = d.no and concurrency is not null offset 0) b
     )
-    select l.turn, l.lane, l.queue, l.batch, q.room::bigint, b.room, q.window_ms, q.key_window_ms
+    select l.turn, l.lane, l.queue, l.batch, q.room::bigint, b.room, q.window_ms, q.key_window_ms, l.epoch
       from lanes l join queues q on q.no = l.queue left join batches b on b.no = l.batch
      order by l.turn;
 end $holdfast$;
@@ -66,8 +66,23 @@ begin
   end loop;
 end $holdfast$;
 
-create function holdfast.queues_of(p_lanes int[]) returns int[] language sql stable as $holdfast$
-  select array_agg(l.queue order by u.turn)
+-- Waits for the claims that are at work in some lanes of a queue, those behind p_after. Answers the last of them; null: there are
+-- no more. It is called after a pause or a limit was committed. A claim that has a lane's lock by then is waited for here. One
+-- that gets the lock later reads the queue once more, and sees the change. A lane that is opened later is chosen only by claims
+-- whose first look sees the change, too. So once all lanes were waited for, no claim goes by what was before.
+create function holdfast.await_claims(p_queue text, p_after int) returns int language plpgsql
+set enable_seqscan = off as $holdfast$
+declare
+  v_lanes int[] := array(
+    select l.no from holdfast.queue q join holdfast.lane l on l.queue = q.no
+     where q.name = p_queue and l.no > p_after order by l.no limit 32); -- a transaction has room for only so many locks
+begin
+  perform holdfast.lock_lanes(array(select l.no + f.front from unnest(v_lanes) l(no), (values (0), (1)) f(front)));
+  return v_lanes[cardinality(v_lanes)];
+end $holdfast$;
+
+create function holdfast.queues_of(p_lanes int[], out queues int[], out epochs uuid[]) language sql stable as $holdfast$
+  select array_agg(l.queue order by u.turn), array_agg(l.epoch order by u.turn)
     from unnest(p_lanes) with ordinality u(lane, turn)
    cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
 $holdfast$;
@@ -79,9 +94,9 @@ $holdfast$;
 -- none, for they may give one between them. (All in one look: 25 ms a claim where 1,000 batches are open.) Where only gaps
 -- have ended, a claim has something to tidy and nothing to take: such lanes come last, for they must not take the places of
 -- lanes that have jobs.
--- Says, too, the queue of each, whether any limit applies to one of them, and whether one queue was asked for that has no other.
+-- Says, too, the queue and the epoch of each, whether any limit applies to one of them, and whether one queue was asked for that has no other.
 create function holdfast.lanes_to_claim(p_queues text[], p_max int, p_now bigint,
-  out lanes int[], out queues int[], out are_limited boolean, out is_only boolean)
+  out lanes int[], out queues int[], out epochs uuid[], out are_limited boolean, out is_only boolean)
 language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
@@ -105,15 +120,16 @@ declare
   v_queue int;
 begin
   if cardinality(p_queues) = 1 then -- of which most have one lane: 25 µs against 80 by what follows
-    select array_agg(l.no), min(q.no), ${limited} into v_lanes, v_queue, are_limited
+    select array_agg(l.no), min(q.no), array_agg(l.epoch), ${limited} into v_lanes, v_queue, epochs, are_limited
       from holdfast.queue q
-     cross join lateral (select no, batch from holdfast.lane where queue = q.no and is_open limit 2) l
+     cross join lateral (select no, batch, epoch from holdfast.lane where queue = q.no and is_open limit 2) l
      where q.name = p_queues[1] and not q.paused;
     if v_lanes is null then
       return;
     elsif cardinality(v_lanes) = 1 then
       lanes := array[v_lanes[1] + 1, v_lanes[1]];
       queues := array[v_queue, v_queue];
+      epochs := epochs || epochs;
       is_only := true;
       return;
     end if;
@@ -134,7 +150,7 @@ begin
   end if;
   if coalesce(cardinality(v_lanes), 0) <= 8 then
     lanes := v_lanes;
-    queues := holdfast.queues_of(lanes);
+    select o.queues, o.epochs into queues, epochs from holdfast.queues_of(lanes) o;
     return;
   end if;
   for v_from in 0 .. (cardinality(v_lanes) - 1) / v_most loop
@@ -194,6 +210,6 @@ begin
     end if;
   end loop;
   lanes := (v_busy || v_untidy)[1:v_most];
-  queues := holdfast.queues_of(lanes);
+  select o.queues, o.epochs into queues, epochs from holdfast.queues_of(lanes) o;
 end $holdfast$;
 `

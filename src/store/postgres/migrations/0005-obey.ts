@@ -1,6 +1,23 @@
 // What decides a job's fate is pure code (`src/job/transition.ts`): it is handed the rows of `held` or `expired`, which stay
 // locked, and its verdicts come back as sets to `wait_again` and `finish`.
 
+/** Of a dead job, what must be known to bring it back; `e` is its row, `q` its queue. */
+export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
+  e.dedup_scope, e.dedup_key, e.gate, e.remarks`
+
+/** Batches whose items one step brings back: each costs a lock, and a transaction has room for only so many. */
+const batchesInAStep = 64
+
+const inRange = `e.queue = p_queue and e.state = 'dead' and (e.finished_at, e.seq) < (p_at, p_seq)
+         and e.finished_at >= p_since and e.finished_at < p_before
+         and (p_error = '' or strpos(holdfast.error_text(e.error), p_error) > 0)`
+
+/** Between two places, newest first. */
+const selectDead = `select ${deadColumns}
+        from holdfast.ended e cross join lateral (select * from holdfast.queue where no = e.queue offset 0) q
+       where ${inRange} and (e.finished_at, e.seq) >= (v_at, v_seq)
+       order by e.finished_at desc, e.seq desc`
+
 export const obey = `
 create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
   attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
@@ -223,10 +240,58 @@ exception when others then
   return p_error;
 end $holdfast$;
 
+create type holdfast.dead_job as (id uuid, seq bigint, past text, attempt smallint, worker text, started_at bigint,
+  finished_at bigint, ending text, error text, name text, dedup_scope text, dedup_key text, gate text, remarks text);
+
+-- A step through the dead jobs of a queue, newest first, from where the last one ended; see STEPS in 0007-alter.ts. To bring them
+-- back, the locks of their batches are taken in the order of their numbers, then their rows are locked. It ends early where its
+-- jobs are items of many batches. A batch that comes between the look and the lock is locked by \`rearm\`, out of order.
+create function holdfast.dead_jobs(p_queue int, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text,
+  p_max int, p_lock boolean)
+returns setof holdfast.dead_job language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_dead record;
+  v_at bigint;
+  v_seq bigint;
+  v_batches int[] := '{}';
+begin
+  for v_dead in
+    select e.finished_at, e.seq, e.batch from holdfast.ended e
+     where ${inRange}
+     order by e.finished_at desc, e.seq desc limit p_max
+  loop
+    if v_dead.batch <> all (v_batches) then
+      exit when cardinality(v_batches) = ${batchesInAStep};
+      v_batches := v_batches || v_dead.batch;
+    end if;
+    v_at := v_dead.finished_at;
+    v_seq := v_dead.seq;
+  end loop;
+  if p_lock then
+    perform holdfast.lock_batches(v_batches);
+    return query
+      ${selectDead} for update of e;
+  else
+    return query
+      ${selectDead};
+  end if;
+end $holdfast$;
+
+create function holdfast.lock_batches(p_nos int[]) returns void language plpgsql as $holdfast$
+declare
+  v_no int;
+begin
+  for v_no in select distinct u.no from unnest(p_nos) u(no) where u.no is not null order by 1 loop
+    perform pg_advisory_xact_lock(BATCH_LOCKS, v_no);
+  end loop;
+end $holdfast$;
+
 -- Dead jobs start again: [{ id, seq, past }]. Answers for each null, or the id of the job that keeps it from coming back, or
 -- LIMIT_KEY_REQUIRED.
 create function holdfast.revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb language plpgsql
-set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
   v_turn record;
@@ -253,9 +318,9 @@ begin
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
     end if;
     if v_held is null and v_ended.gate = v_ended.queue || ':' then -- buried, because its limit key could not be known
-      select f.gate, f.is_known into v_found
-        from holdfast.queue q cross join lateral holdfast.find_gate(q, v_ended.payload) f where q.no = v_ended.queue;
-      v_ended.gate := v_found.gate;
+      select f.key, f.is_known into v_found
+        from holdfast.queue q cross join lateral holdfast.find_key(q, v_ended.payload) f where q.no = v_ended.queue;
+      v_ended.gate := v_ended.queue || ':' || v_found.key;
       v_keyless := not v_found.is_known;
       v_held := case when v_keyless then v_turn.id end;
     end if;
@@ -283,16 +348,17 @@ begin
        where l.queue = v_ended.queue and l.priority = v_ended.priority and l.batch = coalesce(v_batch, 0);
       if not found then
         select o.lane into v_lane from holdfast.queue q
-         cross join lateral holdfast.open_lanes(array[q.name], array[v_ended.priority], 0, 0) o where q.no = v_ended.queue;
+         cross join lateral holdfast.open_lanes(array[q.name], array[v_ended.priority], 0, 0,
+                              (select b.id from holdfast.batch b where b.no = v_batch)) o where q.no = v_ended.queue;
       end if;
       v_ord := nextval('holdfast.number');
       if v_ended.gate is not null then
         v_ord := holdfast.line_place(v_ended.priority, false, v_ord);
       end if;
-      insert into holdfast.job (seq, ord, ready_xid, is_held, run_at, created_at, id, lane, max_attempts, timeout_ms,
+      insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
         dedup_key, dedup_scope, idempotency_key, past, gate, headers, payload)
       values (v_ended.seq, v_ord, case when v_ended.gate is null then pg_current_xact_id() end, v_ended.gate is not null,
-        p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
+        v_batch is not null, p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
         v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.gate, v_ended.headers, v_ended.payload)
       on conflict (id) do nothing;
       if found then

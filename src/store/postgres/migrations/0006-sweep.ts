@@ -8,9 +8,23 @@
 // there. So a sweep begins (p_from) seconds before the last one; what comes later with an older time, because its
 // transaction was open for long, is found by the sweep that once a minute begins at the beginning.
 //
+// LOCKS. A server has room for about 64 locks for each connection it allows, in one table that all transactions share. So no
+// transaction takes more of them the more lanes, batches or partitions there are:
+//
+// - a sweep cancels what missed its start in up to 64 lanes at a time;
+// - partitions are made a few in a transaction, and dropped one by one;
+// - a heal must keep claims out of every lane at once. It takes one lock instead of one for each lane: `lane_cursor`, in access
+//   exclusive mode. It is the same as all lane locks. A claim, and everybody else who decides by a cursor, reads that table
+//   after it has the lane's lock and before it decides, and holds the table until it commits. So the heal waits for all that
+//   have looked, and those that come later read what it leaves. It waits for reports and dumps of the table as well, which
+//   lane locks did not; a heal comes once after a restore.
+//
 // Finished jobs lie in partitions by the time their retention is over, and go with the partition. Making one takes a lock
 // on the partition that catches what has no other; dropping one takes a lock on all of them. Both wait a moment only, and
 // are tried again later: nobody's settlement waits behind somebody's long report.
+
+/** Partitions that are made in one transaction. */
+export const partitionsMax = 16
 
 export const sweep = `
 -- Answers how many of each queue are ready now, and at which gates others stand.
@@ -71,7 +85,8 @@ as $holdfast$
 declare
   v_locked int[] := array(
     select j.lane from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-     cross join lateral (select * from holdfast.job where id = o.id offset 0) j);
+     cross join lateral (select * from holdfast.job where id = o.id offset 0) j
+     group by j.lane order by min(o.start_before) limit 64);
 begin
   perform holdfast.lock_lanes(v_locked);
   delete from holdfast.overdue o
@@ -88,12 +103,14 @@ begin
     select j.id, o.start_before, j.attempts,
            case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end
       from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
-     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update) j
-     where j.lane = any (v_locked) -- others have come up meanwhile: somebody may claim from their lanes
+     cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update skip locked) j
+     where j.lane = any (v_locked) -- others wait for the next sweep: somebody may claim from their lanes
        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, o.start_before, j.seq));
 end $holdfast$;
 
--- What lies in no partition of its own, and small things whose time is over.
+-- What lies in no partition of its own, and small things whose time is over. Each is picked without a lock, and its time is
+-- looked at again when its row is deleted: somebody may have written it anew meanwhile. (Where a row is found by where it lies,
+-- the server does not always see for itself that it was picked as another version.)
 create function holdfast.prune(p_max int, p_now bigint, p_from bigint default 0) returns bigint language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -105,6 +122,7 @@ begin
   with gone as (
     delete from holdfast.ended_rest e
      where e.ctid = any (array(select ctid from holdfast.ended_rest where keep_until <= p_now limit p_max))
+       and e.keep_until <= p_now
     returning e.queue, e.state, e.seq, e.idempotency_key
   ),
   forgotten as (
@@ -122,7 +140,8 @@ begin
   )
   select coalesce(sum(s.n), 0) into v_jobs from sums s;
   delete from holdfast.kv k
-   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs));
+   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs))
+     and k.expires_at <= p_now;
   get diagnostics v_kv = row_count;
   delete from holdfast.dedup d
    where d.ctid = any (array(select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv)) and d.until <= p_now;
@@ -170,7 +189,8 @@ create function holdfast.quoted_schema() returns text language sql stable as $ho
    where c.oid = 'holdfast.ended'::regclass
 $holdfast$;
 
--- Makes the partitions that will be needed, some widths ahead.
+-- Makes some of the partitions that will be needed, some widths ahead; answers how many. Where these are as many as it makes at
+-- most (${partitionsMax}), there may be more to make.
 create function holdfast.make_partitions(p_now bigint) returns int language plpgsql as $holdfast$
 declare
   v_schema text := holdfast.quoted_schema();
@@ -192,6 +212,7 @@ begin
     select 5, null, 0
      order by 1, 3
   loop
+    exit when v_made = ${partitionsMax};
     continue when exists (
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
        where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
@@ -306,7 +327,7 @@ create function holdfast.raise_sequences() returns void language sql as $holdfas
     from (values
       ('holdfast.queue_no_seq', (select max(no) from holdfast.queue)::bigint),
       ('holdfast.lane_no', (select max(no) from holdfast.lane)::bigint),
-      ('holdfast.batch_no_seq', (select max(no) from holdfast.batch)::bigint),
+      ('holdfast.batch_no_seq', greatest((select max(no) from holdfast.batch), (select max(batch) from holdfast.ended))::bigint),
       ('holdfast.number', greatest((select max(greatest(seq, case when is_held then 0 else ord end)) from holdfast.job), (select max(seq) from holdfast.ended),
                                    (select max(version) from holdfast.kv)))
     ) s(name, used)
@@ -323,7 +344,7 @@ begin
     return;
   end if;
   perform holdfast.raise_sequences();
-  perform holdfast.lock_lanes(array(select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front)));
+  lock table holdfast.lane_cursor in access exclusive mode; -- see LOCKS
   perform from holdfast.job j order by j.id for update; -- whoever settles one of them waits, and finds its place gone
   insert into holdfast.tally (xid, queue, running, ready)
   select pg_current_xact_id(), l.queue, -count(*), count(*)

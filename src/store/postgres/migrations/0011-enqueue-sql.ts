@@ -209,42 +209,13 @@ begin
   end;
 end $holdfast$;
 
--- Of the limit key that is stated (null: knowingly none), or that the payload has.
-create function holdfast.gate_option(p_queue holdfast.queue, p_payload text, p_options jsonb) returns text language plpgsql
-as $holdfast$
-declare
-  v_key jsonb := p_options -> 'limit_key';
-  v_found record;
-begin
-  if jsonb_typeof(v_key) = 'null' then
-    return null;
-  elsif jsonb_typeof(v_key) = 'number' then
-    return p_queue.no || ':' || (p_options ->> 'limit_key');
-  elsif v_key is not null then
-    return p_queue.no || ':' || holdfast.key_option(p_options, 'limit_key');
-  end if;
-  select * into v_found from holdfast.find_gate(p_queue, p_payload);
-  if v_found.is_known then
-    return v_found.gate;
-  end if;
-  perform holdfast.refuse('HF108', case when p_queue.key_by_code
-    then format('LIMIT_KEY_REQUIRED: the limit key of queue %s is a function in the code of its definition. Pass the option '
-      'limit_key: a text, a number, or null for a job without a key.', p_queue.name)
-    else format('LIMIT_KEY_REQUIRED: the limit key of queue %s is %s in the payload, a text of 1 to 512 bytes or an integer, and '
-      'this payload has none there. Pass a payload that has it, or the option limit_key (null for a job without a key).',
-      p_queue.name, p_queue.key_path) end);
-end $holdfast$;
-
 create function holdfast.enqueue(queue text, payload jsonb, options jsonb default '{}', out id uuid, out status text)
 language plpgsql as $holdfast$
 #variable_conflict use_variable
 declare
   v_now constant bigint := holdfast.now_ms(null);
   v_options constant jsonb := jsonb_strip_nulls(coalesce(options, '{}'));
-  v_priority smallint;
   v_job jsonb;
-  v_place record;
-  v_queue holdfast.queue%rowtype;
   v_answer jsonb;
 begin
   perform holdfast.check_names(v_options, 'options', '{id,delay_ms,run_at,start_before,priority,attempts,timeout_ms,dedup,'
@@ -253,18 +224,12 @@ begin
   if jsonb_typeof(v_options -> 'notify') <> 'boolean' then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: notify is true or false.');
   end if;
-  v_priority := holdfast.number_option(v_options, 'priority', 0, 9);
-  select q.no as queue, l.no as lane into v_place
-    from holdfast.queue q join holdfast.lane l on l.queue = q.no
-   where q.name = $1 and l.priority = coalesce(v_priority, q.priority) and l.batch = 0;
-  if not found then
-    select o.queue, o.lane into v_place from holdfast.open_lanes(array[$1], array[v_priority], 86400000, 1209600000) o;
-  end if;
-  select * into v_queue from holdfast.queue q where q.no = v_place.queue;
-  v_job := v_job || to_jsonb(v_place) || jsonb_build_object('version', v_queue.version,
-    'maxAttempts', coalesce((v_job ->> 'maxAttempts')::smallint, v_queue.attempts),
-    'gate', holdfast.gate_option(v_queue, v_job ->> 'payload', coalesce(options, '{}')));
-  v_job := jsonb_strip_nulls(v_job);
+  v_job := jsonb_strip_nulls(v_job || jsonb_build_object(
+    'name', $1,
+    'priority', holdfast.number_option(v_options, 'priority', 0, 9),
+    'limitKey', holdfast.key_option(case when jsonb_typeof(v_options -> 'limit_key') = 'number'
+      then jsonb_build_object('limit_key', v_options ->> 'limit_key') else v_options end, 'limit_key'),
+    'defaultKey', case when not coalesce(options, '{}') ? 'limit_key' then true end)); -- null: knowingly no key
   if v_job ? 'given' or v_job ? 'idempotencyKey' then
     begin
       v_answer := holdfast.enqueue_job(v_job, v_now);

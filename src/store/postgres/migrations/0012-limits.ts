@@ -48,9 +48,28 @@
 // more. A claim that did not see the rate yet is missing there, and its starts stay reserved until as few have room. Who was
 // let in just then by somebody who did not see it has nothing reserved: so many more may start in the first window.
 //
+// ITEMS OF BATCHES. An item is let in only when its batch can start it; else it would keep jobs of its key waiting while it waits
+// itself. How many a batch may admit is its concurrency without those that run and those that are ready (`admission_room`);
+// without a concurrency, any number; where its lanes are closed, none.
+//
+// - Items stand in lines of their own, one for each gate and lane (`job_item_line`). So items of a batch that has no room are
+//   passed over as one, however many they are. Of all lines of a gate, the first in line who can start is let in (`pick`).
+// - Where a gate has room and a batch has none, the line waits for its batch alone: attending notes gate and batch in `batch_wait`.
+// - Where a batch gets room (an item has ended, or waits for a time; it was resumed), its gates in `batch_wait` are knocked at
+//   and attended to, the first in line first, until the batch has no room or no gate is left (`take_waits`). The store does so
+//   after the transaction that made room; where it died, a sweep does, which looks at all batches that are not finished.
+// - Who hands over leaves gates where items stand to who attends.
+// - A pause closes the lanes, and then moves items that are ready back to their places in line (`return_slots`).
+//
+// Nothing is missed, because who attends and who takes from `batch_wait` have the batch's admission lock (ADMIT_LOCKS), taken in a
+// statement of its own. Either attending comes first: then its note is seen. Or it comes second: then it sees the room. The
+// same lock keeps two who attend different gates from giving away the same room, and a pause from missing who is let in.
+// A crash loses a note together with what was let in, because both are one transaction; knocks are still there.
+//
 // Rooms are inserted and deleted rather than updated, for an old snapshot may be held open; see `0001-tables.ts`.
 //
-// Locks: gates come last, in the order of their hashes, and whoever holds one takes only locks of rows of jobs that are held.
+// Locks: gates come last, in the order of their hashes, then the admission locks of batches in the order of their numbers.
+// Whoever holds one takes only locks of rows of jobs that are held; a pause takes those of lanes, and no gates.
 
 import { numberOf } from './0001-tables.ts'
 
@@ -133,10 +152,11 @@ begin
                           order by no desc limit 1) r
      cross join lateral (
        select k.ctid as spot from holdfast.job k
-        where k.is_held and ${numberOf('k.gate')} = w.number and k.gate = w.gate and k.ord >= r.line_from
+        where k.is_held and not k.is_item and ${numberOf('k.gate')} = w.number and k.gate = w.gate and k.ord >= r.line_from
         order by k.ord limit w.jobs for update skip locked
      ) j
      where r.admitted <= w.most
+       and not exists (select from holdfast.job k where k.is_held and k.is_item and ${numberOf('k.gate')} = w.number and k.gate = w.gate)
   ),
   moved as ( -- they are locked: nobody has changed them
     update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = v_numbers[n.turn], run_at = p_now
@@ -179,6 +199,82 @@ begin
   return jsonb_build_object('lists', v_lists, 'ready', v_ready);
 end $holdfast$;
 
+-- The lanes of items that stand in line at this gate: one look each, however many items there are.
+create function holdfast.item_lanes(p_gate text) returns table (lane int) language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+declare
+  v_number bigint := ${numberOf('p_gate')};
+  v_lane int;
+begin
+  select k.lane into v_lane from holdfast.job k
+   where k.is_held and k.is_item and ${numberOf('k.gate')} = v_number and k.gate = p_gate order by k.lane limit 1;
+  while v_lane is not null loop
+    return query select v_lane;
+    select (select k.lane from holdfast.job k
+             where k.is_held and k.is_item and ${numberOf('k.gate')} = v_number and k.gate = p_gate and k.lane > v_lane
+             order by k.lane limit 1) into v_lane;
+  end loop;
+end $holdfast$;
+
+-- Who is let in at these gates, where there is room for so many: the first in line who can start. Items of a batch can as far as it
+-- may admit some, and only those of these batches, whose locks are held. Where there is room left at a gate and a batch has
+-- none, its line is told of with no spot: it waits for its batch alone.
+create function holdfast.pick(p_gates text[], p_places bigint[], p_froms bigint[], p_batches int[])
+returns table (gate text, batch int, spot tid, ord bigint, turn bigint) language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+declare
+  v_left bigint[] := p_places;
+  v_turns bigint[] := array_fill(0::bigint, array[cardinality(p_gates)]);
+  v_rooms jsonb := (
+    select coalesce(jsonb_object_agg(b.no::text, coalesce(holdfast.admission_room(b.no), 1000000000)), '{}')
+      from unnest(p_batches) b(no));
+  v_next record;
+begin
+  for v_next in
+    select c.* from (
+      select g.i, 0 as batch, k.spot, k.ord
+        from unnest(p_gates, p_places, p_froms) with ordinality g(gate, places, line_from, i)
+       cross join lateral (
+         select j.ctid as spot, j.ord from holdfast.job j
+          where j.is_held and not j.is_item and ${numberOf('j.gate')} = ${numberOf('g.gate')} and j.gate = g.gate and j.ord >= g.line_from
+          order by j.ord limit g.places) k
+       union all
+      select g.i, l.batch, k.spot, k.ord
+        from unnest(p_gates, p_places) with ordinality g(gate, places, i)
+       cross join lateral holdfast.item_lanes(g.gate) n
+       cross join lateral (select * from holdfast.lane where no = n.lane & ~1 and is_open offset 0) l
+       cross join lateral (
+         select j.ctid as spot, j.ord from holdfast.job j
+          where j.is_held and j.is_item and ${numberOf('j.gate')} = ${numberOf('g.gate')} and j.gate = g.gate and j.lane = n.lane
+          order by j.ord limit greatest(0, least(g.places, coalesce((v_rooms ->> l.batch::text)::bigint, 0)))) k
+    ) c
+    order by c.ord
+  loop
+    continue when v_left[v_next.i] <= 0;
+    if v_next.batch > 0 then
+      continue when (v_rooms ->> v_next.batch::text)::bigint <= 0;
+      v_rooms := jsonb_set(v_rooms, array[v_next.batch::text], to_jsonb((v_rooms ->> v_next.batch::text)::bigint - 1));
+    end if;
+    v_left[v_next.i] := v_left[v_next.i] - 1;
+    v_turns[v_next.i] := v_turns[v_next.i] + 1;
+    return query select p_gates[v_next.i], v_next.batch, v_next.spot, v_next.ord, v_turns[v_next.i];
+  end loop;
+  return query
+    select g.gate, l.batch, null::tid, k.ord, null::bigint
+      from unnest(p_gates, v_left) g(gate, places)
+     cross join lateral holdfast.item_lanes(g.gate) n
+     cross join lateral (select * from holdfast.lane where no = n.lane & ~1 offset 0) l
+     cross join lateral (
+       select j.ord from holdfast.job j
+        where j.is_held and j.is_item and ${numberOf('j.gate')} = ${numberOf('g.gate')} and j.gate = g.gate and j.lane = n.lane
+        order by j.ord limit 1) k
+     where g.places > 0 and (not l.is_open or coalesce((v_rooms ->> l.batch::text)::bigint, 0) <= 0);
+end $holdfast$;
+
 -- Lets in as many as there is room for, at these gates and those of these lists; answers how many of which queues.
 create function holdfast.attend(p_gates text[], p_lists bigint[], p_now bigint) returns table (name text, jobs bigint) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -190,6 +286,10 @@ declare
      union select u.gate from holdfast.knock_list l cross join lateral unnest(l.gates) u(gate) where l.no = any (p_lists));
   v_now bigint;
   v_most constant int := 1000;
+  v_item_gates text[]; -- where items of batches stand in line
+  v_batches int[]; -- theirs that may admit some
+  v_batch int;
+  v_locks constant int := 200; -- a server has room for only so many
   v_lined bigint;
   v_queues int[];
   v_jobs bigint[];
@@ -197,7 +297,24 @@ begin
   perform set_config('synchronous_commit', 'off', true);
   perform pg_advisory_xact_lock(GATE_LOCKS, o.lock)
      from (select distinct hashtext(u.gate) as lock from unnest(v_gates) u(gate) order by 1 offset 0) o;
-  v_now := holdfast.now_ms(p_now);
+  if not holdfast.is_trusted() then
+    perform holdfast.check_gates(v_gates);
+  end if;
+  v_item_gates := array(
+    select u.gate from unnest(v_gates) u(gate)
+     where exists (select from holdfast.job k where k.is_held and k.is_item and ${numberOf('k.gate')} = ${numberOf('u.gate')} and k.gate = u.gate));
+  if cardinality(v_item_gates) > 0 then
+    v_batches := array(
+      select distinct l.batch from unnest(v_item_gates) u(gate) cross join lateral holdfast.item_lanes(u.gate) i
+       cross join lateral (select * from holdfast.lane where no = i.lane & ~1 and is_open offset 0) l order by 1);
+    if cardinality(v_batches) > v_locks then -- of the others it is noted that they have no room, and a sweep looks again
+      v_batches := array(select u.no from unnest(v_batches) u(no) where coalesce(holdfast.admission_room(u.no), 1) > 0 limit v_locks);
+    end if;
+    foreach v_batch in array v_batches loop
+      perform pg_advisory_xact_lock(ADMIT_LOCKS, v_batch);
+    end loop;
+  end if;
+  v_now := holdfast.call_ms(p_now);
   with read as (
     delete from holdfast.knock_list l where l.no = any (p_lists) returning l.gates, l.gone, l.ords
   ),
@@ -243,43 +360,61 @@ begin
                      least(a.admitted, greatest(0, coalesce(s.reserved, w.reserved) - coalesce(s.unused, 0))) end as reserved,
                    case when least(w.ord, s.ord) < w.line_from then coalesce((
                      select k.ord from holdfast.job k -- nobody, where they were let in long ago
-                      where k.is_held and ${numberOf('k.gate')} = w.number and k.gate = w.gate
+                      where k.is_held and not k.is_item and ${numberOf('k.gate')} = w.number and k.gate = w.gate
                         and k.ord >= least(w.ord, s.ord) and k.ord < w.line_from
                       order by k.ord limit 1), w.line_from)
                    else coalesce(w.line_from, least(w.ord, s.ord), 0) end as line_from
               from wanted w left join sums s on s.gate = w.gate
              cross join lateral (select greatest(0, w.admitted - w.gone - coalesce(s.gone, 0)) as admitted) a) h
   ),
+  picked as materialized ( -- where there are items: who can start, and which lines wait for their batch alone
+    select p.* from (select array_agg(r.gate) as gates, array_agg(r.places) as places, array_agg(r.line_from) as froms
+                       from room r where r.gate = any (v_item_gates) and r.places > 0) a
+     cross join lateral holdfast.pick(a.gates, a.places, a.froms, v_batches) p
+     where a.gates is not null
+  ),
+  waiting as (
+    insert into holdfast.batch_wait (batch, gate, ord)
+    select p.batch, p.gate, min(p.ord) from picked p where p.spot is null group by p.batch, p.gate on conflict do nothing
+  ),
   line as materialized ( -- where nobody can be let in, it is told where it begins
-    select r.i, r.gate, j.spot, j.ord, j.turn, j.turn <= r.places as is_next
+    select r.i, r.gate, j.spot, j.ord, j.turn, false as is_item,
+           case when r.gate = any (v_item_gates) then exists (select from picked p where p.spot = j.spot)
+                else j.turn <= r.places end as is_next
       from room r cross join lateral (
         select f.spot, f.ord, row_number() over (order by f.ord) as turn
           from (select k.ctid as spot, k.ord from holdfast.job k
-                 where k.is_held and ${numberOf('k.gate')} = r.number and k.gate = r.gate and k.ord >= r.line_from
+                 where k.is_held and not k.is_item and ${numberOf('k.gate')} = r.number and k.gate = r.gate and k.ord >= r.line_from
                  order by k.ord limit greatest(1, r.places)) f) j
+     union all
+    select r.i, r.gate, p.spot, p.ord, p.turn, true, true
+      from picked p join room r on r.gate = p.gate where p.batch > 0 and p.spot is not null
   ),
   numbers as materialized ( -- one right after the other, so that they are settled as few stretches
     select array_agg(nextval('holdfast.number')) as ords from line l where l.is_next
   ),
   turn as materialized ( -- one of each gate after the other
-    select (select n.ords from numbers n)[row_number() over (order by l.turn, l.i)] as ord, l.i, l.gate, l.spot, l.ord as place
+    select (select n.ords from numbers n)[row_number() over (order by l.turn, l.ord)] as ord, l.i, l.gate, l.spot, l.ord as place,
+           l.is_item
       from line l where l.is_next
   ),
   moved as (
-    update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = t.ord, run_at = v_now
+    update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = t.ord, run_at = v_now,
+           line_ord = case when t.is_item then t.place end
       from turn t
      where j.ctid = t.spot and coalesce(j.is_held, false) and j.gate || '' = t.gate -- nothing an index could be used for
-    returning j.id, t.i, t.place
+    returning j.id, t.i, t.place, t.is_item
   ),
   let_in as materialized (
-    select m.i, count(*) as n, max(m.place) as last from moved m group by m.i
+    select m.i, count(*) as n, max(m.place) filter (where not m.is_item) as last from moved m group by m.i
   ),
   changed as materialized ( -- that the line begins further on may be said later; meanwhile a few more are walked over
     select * from (
       select r.queue, r.gate, r.number, r.no, r.was_admitted, r.was_reserved, r.was_from, i.n, r.admitted + coalesce(i.n, 0) as admitted,
              case when r.key_max_starts is null then 0 else r.reserved + coalesce(i.n, 0) end as reserved,
              coalesce(i.last + 1, l.ord, r.line_from) as line_from, r.admitted + coalesce(i.n, 0) > 0 or r.places <= 0 as is_kept
-        from room r left join let_in i on i.i = r.i left join line l on l.i = r.i and not l.is_next) w
+        from room r left join let_in i on i.i = r.i
+        left join (select l.i, min(l.ord) as ord from line l where not l.is_next group by l.i) l on l.i = r.i) w
      where w.no is null or not w.is_kept or w.admitted <> w.was_admitted or w.reserved <> w.was_reserved
         or w.line_from < w.was_from or (w.line_from > w.was_from and (w.n is null or random() < 0.125))
   ),

@@ -4,11 +4,12 @@
 // do not state. The statement that enqueues reads the version of each queue beside its lane and raises HF006 where it is another
 // one: the client forgets what it knows and starts over. So the memory of a client never decides, and a job costs no look-up.
 //
-// Jobs as JSON are filled in again here where the version is another one (`fill_in`), because some come in a caller's transaction,
-// which must not be undone, and whose snapshot may be older or younger than what the client knows.
+// Jobs as JSON with a lane are checked the same way. Jobs as JSON with the name of their queue come from a caller's transaction or
+// from SQL, which must not be undone, and whose snapshot may be older than what any client knows. They are filled in here
+// (`fill_in`), by the definition that their own transaction sees.
 //
-// Limit keys. `limit_key_at` finds what `keyAt` of `src/job/limit-key.ts` finds. Only SQL callers and clients whose memory is out
-// of date depend on it. A payload that PostgreSQL cannot read as JSON (a NUL, half a character) has no key here.
+// Limit keys. `limit_key_at` finds what `keyAt` of `src/job/limit-key.ts` finds. Only jobs by name depend
+// on it. A payload that PostgreSQL cannot read as JSON (a NUL, half a character) has no key here.
 //
 // Redefining locks the queue's row (no key update: lanes that refer to it may be opened meanwhile), so of two processes that define
 // at the same time the second sees what the first has stored. Enqueues read the row without a lock. One that commits before the
@@ -39,81 +40,80 @@ begin
   return null;
 end $holdfast$;
 
--- The gate of a job that does not state its key; not known where the key is a function, or the payload has none.
-create function holdfast.find_gate(p_queue holdfast.queue, p_payload text, out gate text, out is_known boolean)
+-- The limit key of a job that does not state it; not known where the key is a function, or the payload has none.
+create function holdfast.find_key(p_queue holdfast.queue, p_payload text, out key text, out is_known boolean)
 language plpgsql as $holdfast$
 begin
   is_known := true;
   if p_queue.key_by_code then
     is_known := false;
   elsif p_queue.key_path is not null then
-    gate := p_queue.no || ':' || holdfast.limit_key_at(p_queue.key_path, p_payload);
-    is_known := gate is not null;
+    key := holdfast.limit_key_at(p_queue.key_path, p_payload);
+    is_known := key is not null;
   end if;
 end $holdfast$;
 
--- Refuses the job at hand; whoever called makes a sentence of the path.
-create function holdfast.require_key(p_path text) returns void language plpgsql as $holdfast$
+-- Refuses the job at hand. A client makes a sentence of its own of the detail.
+create function holdfast.require_key(p_queue holdfast.queue) returns void language plpgsql as $holdfast$
 begin
-  raise exception '%', coalesce(p_path, '') using errcode = 'HF108';
+  raise exception '%', case when p_queue.key_path is null
+      then format('LIMIT_KEY_REQUIRED: the limit key of queue %s is a function in the code of its definition. Pass the option '
+        'limit_key: a text, a number, or null for a job without a key.', p_queue.name)
+      else format('LIMIT_KEY_REQUIRED: the limit key of queue %s is %s in the payload, a text of 1 to 512 bytes or an integer, and '
+        'this payload has none there. Pass a payload that has it, or the option limit_key (null for a job without a key).',
+        p_queue.name, p_queue.key_path) end
+    using errcode = 'HF108', detail = jsonb_build_object('queue', p_queue.name, 'path', p_queue.key_path)::text;
 end $holdfast$;
 
--- A job as \`enqueue_job\` takes it, with what the queue says now in place of what it does not state.
-create function holdfast.fill_in(p_job jsonb, p_no int, p_batch int) returns jsonb language plpgsql as $holdfast$
+-- A job by the name of its queue, with what the queue says now in place of what the job does not state. A transaction whose snapshot
+-- is older than the queue takes what the client knows of it (\`opened\`, see \`place_of\`).
+create function holdfast.fill_in(p_job jsonb, p_no int) returns jsonb language plpgsql as $holdfast$
 declare
   v_queue holdfast.queue%rowtype;
   v_found record;
-  v_lane int;
 begin
   select * into v_queue from holdfast.queue q where q.no = p_no;
-  if p_job ? 'defaultKey' then
-    select * into v_found from holdfast.find_gate(v_queue, p_job ->> 'payload');
-    if not v_found.is_known then
-      perform holdfast.require_key(v_queue.key_path);
-    end if;
-    p_job := jsonb_strip_nulls((p_job - 'keyUnknown') || jsonb_build_object('gate', v_found.gate));
+  if not found then
+    v_queue.name := p_job ->> 'name';
+    v_queue.attempts := (p_job #>> '{opened,attempts}')::smallint;
+    v_queue.key_path := p_job #>> '{opened,keyPath}';
+    v_queue.key_by_code := p_job -> 'opened' ? 'keyByCode';
   end if;
-  if p_job ? 'defaultAttempts' then
+  if not p_job ? 'maxAttempts' then
     p_job := p_job || jsonb_build_object('maxAttempts', v_queue.attempts);
   end if;
-  if p_job ? 'defaultPriority' then
-    select l.no into v_lane from holdfast.lane l
-     where l.queue = p_no and l.priority = v_queue.priority and l.batch = p_batch;
-    if not found then
-      select o.lane into v_lane from holdfast.open_lanes(array[v_queue.name], array[v_queue.priority], 0, 0, p_batch) o;
+  if p_job ? 'defaultKey' then
+    select * into v_found from holdfast.find_key(v_queue, p_job ->> 'payload');
+    if not v_found.is_known then
+      perform holdfast.require_key(v_queue);
     end if;
-    p_job := p_job || jsonb_build_object('lane', coalesce(v_lane, (p_job ->> 'lane')::int));
+    p_job := (p_job - 'limitKey') || jsonb_strip_nulls(jsonb_build_object('limitKey', v_found.key));
   end if;
   return p_job;
 end $holdfast$;
 
--- A lane that is gone, or a definition that is not what the client knew.
-create function holdfast.miss_version(p_lanes int[]) returns void language plpgsql as $holdfast$
-begin
-  if exists (select from unnest(p_lanes) u(no) where not exists (select from holdfast.lane l where l.no = u.no)) then
-    perform holdfast.miss_lane();
-  else
-    raise exception 'the queue was defined anew; start over' using errcode = 'HF006';
-  end if;
-end $holdfast$;
-
--- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, queue, version, … }]. Nobody sees
--- them in any other state. The gate without a key says that there should be one.
+-- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, epoch, version, … }]. They are
+-- visible in no other state. The gate without a key says that there should be one.
 create function holdfast.bury(p_jobs jsonb, p_now bigint) returns void language plpgsql as $holdfast$
+declare
+  v_buried int;
 begin
-  if exists (select from jsonb_to_recordset(p_jobs) u(queue int, version int)
-              where not exists (select from holdfast.queue q where q.no = u.queue and q.version = u.version)) then
-    raise exception 'the queue was defined anew; start over' using errcode = 'HF006';
-  end if;
   insert into holdfast.job (seq, ord, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key, dedup_scope, gate,
     headers, payload)
   select n.number, n.number, p_now, p_now, u.id, u.lane, u."maxAttempts", u."timeoutMs", u."dedupKey", u."dedupScope",
-         u.queue || ':', u.headers, u.payload
-    from jsonb_to_recordset(p_jobs) u(id uuid, lane int, queue int, "maxAttempts" smallint, "timeoutMs" bigint,
+         l.queue || ':', u.headers, u.payload
+    from jsonb_to_recordset(p_jobs) u(id uuid, lane int, epoch uuid, version int, "maxAttempts" smallint, "timeoutMs" bigint,
            "dedupKey" text, "dedupScope" text, headers text, payload text)
+    join holdfast.lane l on l.no = u.lane and l.epoch = u.epoch
+    join holdfast.queue q on q.no = l.queue and q.version = u.version
    cross join lateral (select nextval('holdfast.number') as number, u.id) n;
+  get diagnostics v_buried = row_count;
+  if v_buried < jsonb_array_length(p_jobs) then
+    perform holdfast.miss_lane();
+  end if;
   insert into holdfast.tally (xid, queue, scheduled)
-  select pg_current_xact_id(), u.queue, count(*) from jsonb_to_recordset(p_jobs) u(queue int) group by u.queue;
+  select pg_current_xact_id(), l.queue, count(*) from jsonb_to_recordset(p_jobs) u(lane int) join holdfast.lane l on l.no = u.lane
+   group by l.queue;
   perform holdfast.finish(
     (select jsonb_agg(jsonb_build_object('id', u.id, 'was', 'scheduled', 'state', 'dead', 'attempts', 0, 'error', u.error))
        from jsonb_to_recordset(p_jobs) u(id uuid, error text)), p_now);

@@ -60,7 +60,7 @@ function findAstray(tx: Transaction): AstrayRow[] {
       where not exists (select 1 from holdfast_ended e where e.seq = j.seq)
         and not exists (select 1 from holdfast_lease l where l.seq = j.seq)
         and not exists (select 1 from holdfast_ready r where r.queue = j.queue and r.batch = j.batch and r.priority = j.priority and r.ord = j.ord and r.seq = j.seq and j.held = 0)
-        and not exists (select 1 from holdfast_held h where h.queue = j.queue and h.key = j.limit_key and h.priority = j.priority and h.ord = j.ord and h.seq = j.seq and j.held = 1)
+        and not exists (select 1 from holdfast_held h where h.queue = j.queue and h.key = j.limit_key and h.batch = j.batch and h.priority = j.priority and h.ord = j.ord and h.seq = j.seq and j.held = 1)
         and not exists (select 1 from holdfast_scheduled s where s.queue = j.queue and s.run_at = j.run_at and s.seq = j.seq)
       limit ${astrayMax}`,
   )

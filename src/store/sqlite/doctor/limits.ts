@@ -88,6 +88,7 @@ interface BatchCounts {
   readonly no: number
   readonly id: string
   readonly waiting: number
+  readonly ready: number
   readonly running: number
   readonly done: number
   readonly dead: number
@@ -99,21 +100,23 @@ function findMiscountedBatches(tx: Transaction): BatchCounts[] {
   if (isTooLarge(tx)) return []
   return tx.db.all<BatchCounts>(
     `with items (batch, state) as (
-       select j.batch, case when s.no is not null then s.state when l.seq is not null then 'running' else 'waiting' end
+       select j.batch, case when s.no is not null then s.state when l.seq is not null then 'running'
+                            when j.held = 0 and j.ord is not null then 'ready' else 'waiting' end
          from holdfast_job j
          left join holdfast_lease l on l.seq = j.seq
          left join holdfast_ended e on e.seq = j.seq
          left join holdfast_shelf s on s.no = e.shelf
         where j.batch > 0
      ), counts as (
-       select b.no, b.id, coalesce(sum(i.state = 'waiting'), 0) as waiting, coalesce(sum(i.state = 'running'), 0) as running,
+       select b.no, b.id, coalesce(sum(i.state in ('waiting', 'ready')), 0) as waiting,
+              coalesce(sum(i.state = 'ready'), 0) as ready, coalesce(sum(i.state = 'running'), 0) as running,
               max(b.done, coalesce(sum(i.state = 'done'), 0)) as done,
               max(b.dead, coalesce(sum(i.state = 'dead'), 0)) as dead,
               max(b.cancelled, coalesce(sum(i.state = 'cancelled'), 0)) as cancelled
          from holdfast_batch b left join items i on i.batch = b.no group by b.no
      )
      select c.* from counts c join holdfast_batch b on b.no = c.no
-      where (b.waiting, b.running, b.done, b.dead, b.cancelled) <> (c.waiting, c.running, c.done, c.dead, c.cancelled)
+      where (b.waiting, b.ready, b.running, b.done, b.dead, b.cancelled) <> (c.waiting, c.ready, c.running, c.done, c.dead, c.cancelled)
       limit ${keysMax}`,
   )
 }
@@ -149,10 +152,10 @@ export function recountBatches(tx: Transaction): Finding[] {
   tx.settleUp()
   tx.batches.flush()
   const off = findMiscountedBatches(tx)
-  for (const { no, waiting, running, done, dead, cancelled } of off) {
+  for (const { no, waiting, ready, running, done, dead, cancelled } of off) {
     const row = tx.batches.get(no)
     if (!row) continue
-    Object.assign(row, { waiting, running, done, dead, cancelled })
+    Object.assign(row, { waiting, ready, running, done, dead, cancelled })
     tx.batches.touch(row)
   }
   for (const { batch, queue, priority } of findUnreachable(tx)) tx.batches.openLane(batch, queue, priority)

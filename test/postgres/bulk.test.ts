@@ -1,0 +1,190 @@
+// What is done to many jobs costs so much for each of them, however many there are: four times the jobs, about four times the
+// rows and blocks. Judged by what the server says it touched, never by time. An old snapshot is open all the while, so that nothing
+// which was deleted leaves the tables and their indexes.
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { describe, test } from 'node:test'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import { type Hand, newPool, setup, useDatabase } from './hand.ts'
+
+useDatabase()
+
+const few = 2_000
+const times = 4
+/** What is quadratic touches sixteen times as many. */
+const timesMost = 6
+
+interface Bulk {
+  /** Makes so many jobs; answers the batch that they are items of, if they are. */
+  make(hand: Hand, jobs: number): Promise<string | null>
+  /** Answers how many jobs it was done to. */
+  act(holdfast: Holdfast, batch: string | null): Promise<number>
+}
+
+const requeueAll: Bulk['act'] = async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' })).requeued
+
+const bulks: Readonly<Record<string, Bulk>> = {
+  requeueAll: { make: (hand, jobs) => makeEnded(hand, jobs, 'dead'), act: requeueAll },
+  'requeueAll of items of many batches': {
+    make: async (hand, jobs) => {
+      for (let n = 0; n < jobs / 20; n++) await makeBatch(hand, 20, 'dead')
+      return null
+    },
+    act: requeueAll,
+  },
+  'a dry run': {
+    make: (hand, jobs) => makeEnded(hand, jobs, 'dead'),
+    act: async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).requeued,
+  },
+  'requeueAll by a text that few errors have': {
+    make: async (hand, jobs) => {
+      await makeEnded(hand, jobs * 0.9, 'dead')
+      return makeEnded(hand, jobs * 0.1, 'dead', { error: 'rare' })
+    },
+    act: async (holdfast) => 10 * (await holdfast.requeueAll({ queue: 'mail', error: 'rare' })).requeued,
+  },
+  'purge of what is done': {
+    make: (hand, jobs) => makeEnded(hand, jobs, 'done'),
+    act: async (holdfast) => (await holdfast.purge('mail', { states: ['done'] })).deleted,
+  },
+  'purge of what is ready': {
+    make: (hand, jobs) => makeWaiting(hand, jobs, 'pg_current_xact_id()'),
+    act: async (holdfast) => (await holdfast.purge('mail', { states: ['ready'] })).deleted,
+  },
+  'purge of what is scheduled': {
+    make: (hand, jobs) => makeWaiting(hand, jobs, 'null'),
+    act: async (holdfast) => (await holdfast.purge('mail', { states: ['scheduled'] })).deleted,
+  },
+  'a retry of failed items': {
+    make: (hand, jobs) => makeBatch(hand, jobs, 'dead'),
+    act: async (holdfast, batch) => {
+      await (await holdfast.getBatch(batch as string))?.retryFailed()
+      return (await holdfast.stats('mail')).ready
+    },
+  },
+  'a batch that is cancelled': {
+    make: async (hand, jobs) => {
+      const items = Array.from({ length: jobs }, (_, payload) => ({ queue: 'mail', payload }))
+      return (await hand.holdfast.batch({ name: 'big' }, items)).id
+    },
+    act: async (holdfast, batch) => {
+      await (await holdfast.getBatch(batch as string))?.cancel()
+      return (await holdfast.stats('mail')).cancelled
+    },
+  },
+  'a batch that is deleted': {
+    make: (hand, jobs) => makeBatch(hand, jobs, 'done'),
+    act: async (holdfast, batch) => {
+      const { done } = await holdfast.stats('mail')
+      await (await holdfast.getBatch(batch as string))?.delete()
+      return done - (await holdfast.stats('mail')).done
+    },
+  },
+}
+
+describe('the rows and blocks that are touched for each job stay the same for', () => {
+  for (const [name, bulk] of Object.entries(bulks)) {
+    test(name, async (t) => {
+      const one = await costOf(bulk, few)
+      const many = await costOf(bulk, few * times)
+      for (const what of ['rows', 'blocks'] as const) {
+        const ratio = (many[what] / one[what]).toFixed(1)
+        const told = `${few} jobs: ${one[what]} ${what}; ${few * times}: ${many[what]}, ${ratio} times as many`
+        t.diagnostic(told)
+        assert.ok(many[what] < one[what] * timesMost, told)
+      }
+    })
+  }
+})
+
+interface Cost {
+  /** Rows and entries of indexes that scans came by, also such as were deleted. */
+  readonly rows: number
+  readonly blocks: number
+}
+
+async function costOf({ make, act }: Bulk, jobs: number): Promise<Cost> {
+  await using hand = await setup()
+  await hand.holdfast.queue('mail').enqueue('first')
+  await hand.rows('alter table holdfast.job set (autovacuum_enabled = off)')
+  await hand.rows('alter table holdfast.ended_rest set (autovacuum_enabled = off)')
+  await hand.holdfast.purge('mail')
+  const batch = await make(hand, jobs)
+  const old = await hand.begin('begin isolation level repeatable read')
+  await old.run('select 1')
+  const pool = newPool(hand.url, 1) // all in one session, which can be told to hand over its statistics
+  const holdfast = await open(postgres({ pool, schema: hand.schema.name, listen: false }))
+  const cost = async (): Promise<Cost> => {
+    await pool.query('select pg_stat_force_next_flush()')
+    const { rows } = await pool.query(touched, [hand.schema.name])
+    return { rows: Number(rows[0].rows), blocks: Number(rows[0].blocks) }
+  }
+  const before = await cost()
+  assert.equal(await act(holdfast, batch), jobs)
+  const after = await cost()
+  await holdfast.close()
+  await pool.end()
+  await old.rollback()
+  return { rows: after.rows - before.rows, blocks: after.blocks - before.blocks }
+}
+
+const touched = `
+  select sum(b.heap_blks_hit + b.heap_blks_read + coalesce(b.idx_blks_hit + b.idx_blks_read, 0)) as blocks,
+         sum(t.seq_tup_read + (select sum(i.idx_tup_read) from pg_stat_all_indexes i where i.relid = t.relid)) as rows
+    from pg_stat_all_tables t join pg_statio_all_tables b on b.relid = t.relid
+   where t.schemaname = $1 and (t.relname = 'job' or t.relname like 'ended_%')`
+
+async function makeEnded(
+  hand: Hand,
+  jobs: number,
+  state: 'dead' | 'done',
+  { batch = null, error = 'no' }: { readonly batch?: number | null; readonly error?: string } = {},
+): Promise<null> {
+  await hand.rows(
+    `insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+       attempts, max_attempts, attempt, started_at, worker, ending, batch, payload, error)
+     select nextval('holdfast.number'), holdfast.now_ms(null), 4e18, 5, 0, 0, gen_random_uuid(), q.no, 5, $2, 1, 1, 1, 0, 'w',
+            'failed', $3::int, '"payload"', $4
+       from holdfast.queue q, generate_series(1, $1::int) n where q.name = 'mail'`,
+    [jobs, state, batch, JSON.stringify({ name: 'Error', message: error })],
+  )
+  await hand.rows(
+    `insert into holdfast.tally (xid, queue, ${state}) select pg_current_xact_id(), no, $1 from holdfast.queue where name = 'mail'`,
+    [jobs],
+  )
+  return null
+}
+
+async function makeBatch(hand: Hand, jobs: number, state: 'dead' | 'done'): Promise<string> {
+  const id = randomUUID()
+  const [row] = await hand.rows(
+    `insert into holdfast.batch (id, name, created_at, submitted, is_closed, started_at, finished_at)
+     values ($1, 'big', 0, $2, true, 0, 0) returning no`,
+    [id, jobs],
+  )
+  const no = row?.['no'] as number
+  await hand.rows(`select holdfast.open_lanes('{mail}', '{5}', 0, 0, $1)`, [no])
+  await makeEnded(hand, jobs, state, { batch: no })
+  await hand.rows(`insert into holdfast.batch_tally (batch, xid, ${state}) values ($1, pg_current_xact_id(), $2)`, [
+    no,
+    jobs,
+  ])
+  return id
+}
+
+async function makeWaiting(hand: Hand, jobs: number, readyXid: string): Promise<null> {
+  await hand.rows(
+    `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
+     select s.n, s.n, ${readyXid}, 4e12, 0, gen_random_uuid(), $2, 25, '"payload"'
+       from (select nextval('holdfast.number') as n from generate_series(1, $1::int)) s`,
+    [jobs, await hand.lane('mail')],
+  )
+  await hand.rows(
+    `insert into holdfast.tally (xid, queue, ${readyXid === 'null' ? 'scheduled' : 'ready'})
+     select pg_current_xact_id(), no, $1 from holdfast.queue where name = 'mail'`,
+    [jobs],
+  )
+  return null
+}

@@ -1,0 +1,76 @@
+// A server has room for so many locks, for all its transactions together. However many batches are kept, no call takes more of
+// them: shown on a server with little room, which holds far more lanes than locks.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { open, postgres } from '../../src/index.ts'
+import { type Server, startServer } from '../support/postgres.ts'
+import { type Ground, setup } from './exactness-ground.ts'
+import { assertRecount } from './exactness-recount.ts'
+
+let server: Server
+let ground: Ground
+
+/** With two lanes each. The lock table of this server has room for about 1,000 locks. */
+const batches = 1_200
+
+before(async () => {
+  server = await startServer({ inMemory: true, settings: { max_locks_per_transaction: '10', max_connections: '30' } })
+  ground = await setup(server)
+  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  await holdfast.queue('mail').enqueue('plain')
+  await ground.rows(`
+    insert into holdfast.batch (id, name, created_at, submitted, started_at)
+    select gen_random_uuid(), 'many', 0, 1, 0 from generate_series(1, ${batches})`)
+  await ground.rows(
+    `select count(*) from holdfast.batch b cross join lateral holdfast.open_lanes('{mail}', '{5}', 0, 0, b.no)`,
+  )
+  await ground.rows(`
+    with made as (
+      insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload, start_before)
+      select s.n, s.n, pg_current_xact_id(), 0, 0, gen_random_uuid(), s.lane, 1, '1', s.late
+        from (select nextval('holdfast.number') as n, l.no as lane, case when l.batch % 3 = 0 then 1 end as late
+                from holdfast.lane l where l.batch > 0) s returning seq, lane, id, start_before),
+    listed as (
+      insert into holdfast.overdue (start_before, seq, lane, id)
+      select m.start_before, m.seq, m.lane, m.id from made m where m.start_before is not null),
+    counted as (
+      insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), (select no from holdfast.queue where name = 'mail'), ${batches})
+    insert into holdfast.batch_tally (batch, xid, waiting)
+    select no, pg_current_xact_id(), 1 from holdfast.batch`)
+})
+
+after(async () => {
+  await ground[Symbol.asyncDispose]()
+  await server[Symbol.asyncDispose]()
+})
+
+test('a sweep cancels what missed its start, a claim takes from many batches, a store that was restored opens', async () => {
+  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  for (let tries = 0; tries < 100 && (await holdfast.stats('mail')).cancelled < batches / 3; tries++) {
+    await holdfast.sweep()
+    await sleep(1)
+  }
+  assert.equal((await holdfast.stats('mail')).cancelled, batches / 3)
+  const leases = await holdfast.claim(['mail'], { max: 200 })
+  assert.ok(leases.length > 20)
+  await ground.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
+  await using restored = await open(postgres({ pool: ground.pool, listen: false }))
+  assert.equal((await restored.stats('mail')).running, 0, 'what was running is ready again')
+  await assertRecount(ground.pool)
+})
+
+test('the dead items of many batches are requeued, and a purge takes what waits in many lanes', async () => {
+  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  for (let dead = 0; dead < 150; ) {
+    const leases = await holdfast.claim(['mail'], { max: 300 })
+    await Promise.all(leases.map((lease) => lease.dead(new Error('x'))))
+    dead += leases.length
+  }
+  const { ready, dead } = await holdfast.stats('mail')
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, dead)
+  assert.deepEqual(await holdfast.purge('mail', { states: ['ready'] }), { deleted: ready + dead })
+  assert.equal((await holdfast.stats('mail')).ready, 0)
+  await assertRecount(ground.pool)
+})

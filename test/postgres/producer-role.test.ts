@@ -1,0 +1,476 @@
+// What a producer may do, tried from its side: with SQL of its own, on every function of the schema. The functions are read from
+// the catalogs, so one that is added later is denied to producers, or is drawn here with hostile arguments like the others.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import pg from 'pg'
+import { open } from '../../src/open.ts'
+import { grantRoles } from '../../src/store/postgres/grant.ts'
+import { migrate } from '../../src/store/postgres/migrate.ts'
+import { usesByRole } from '../../src/store/postgres/roles.ts'
+import { Schema } from '../../src/store/postgres/schema.ts'
+import { Random } from '../torture/random.ts'
+import { assertRecount } from './exactness-recount.ts'
+import { type RoleGround, setup as roleGround } from './role-ground.ts'
+
+/** Every function that a producer may call, and nothing else. */
+const granted = [
+  'answer_of(uuid)',
+  'attend(text[],bigint[],bigint)',
+  'await_claims(text,integer)',
+  'define_queue(text,bigint,bigint,text,integer,integer,bigint,integer,integer,bigint,boolean)',
+  'enqueue(jsonb,uuid,bigint,boolean)',
+  'enqueue(text,jsonb,jsonb)',
+  'enqueue_in(jsonb,boolean,bigint)',
+  'enqueue_one(uuid,uuid,integer,uuid,smallint,text,text,bigint,bigint,text)',
+  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text)',
+  'now_ms(bigint)',
+  'open_lanes(text[],smallint[],bigint,bigint,uuid,boolean)',
+  'outcomes(uuid[])',
+]
+
+describe('a producer’s rights', () => {
+  test('are the functions that were meant for it, and no other of the schema', async () => {
+    await using scene = await setup()
+    const functions = await functionsOf(scene)
+    const denied = functions.filter(({ name, types }) => !granted.includes(`${name}(${types})`))
+    assert.ok(denied.length > 50)
+    for (const { name, types } of denied) {
+      const values =
+        types === ''
+          ? ''
+          : types
+              .split(',')
+              .map((type) => `null::${type}`)
+              .join(', ')
+      await assert.rejects(scene.producer.query(`select holdfast.${name}(${values})`), { code: '42501' }, name)
+    }
+    const callable = functions.filter(({ mayCall }) => mayCall).map(({ name, types }) => `${name}(${types})`)
+    assert.deepEqual(callable.toSorted(), granted)
+  })
+
+  test('are the version’s table alone, and no sequence', async () => {
+    await using scene = await setup()
+    const relations = await scene.ground.rows<{ name: string }>(
+      `select c.relname as name from pg_class c
+        where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p', 'S')
+          and (has_table_privilege($1, c.oid, 'select') or has_table_privilege($1, c.oid, 'insert')
+               or has_table_privilege($1, c.oid, 'update') or has_table_privilege($1, c.oid, 'delete'))`,
+      [scene.role],
+    )
+    assert.deepEqual(
+      relations.map(({ name }) => name),
+      ['meta'],
+    )
+  })
+
+  test('are functions that take every name from a pinned search path', async () => {
+    await using scene = await setup()
+    const functions = await functionsOf(scene)
+    for (const { name, runsAsOwner, config, mayCall } of functions) {
+      if (mayCall && name !== 'now_ms') assert.ok(runsAsOwner, name)
+      if (runsAsOwner) assert.ok(config?.includes('search_path=pg_catalog, pg_temp'), name)
+    }
+  })
+})
+
+describe('a producer', () => {
+  test('brings no time along: jobs start no sooner, and no more of them than the rate allows', async () => {
+    await using scene = await setup()
+    const { holdfast, producer } = scene
+    const sent = holdfast.queue('sent', { limit: { key: () => 'k', rate: { count: 1, per: '1h' } } })
+    await sent.enqueueMany([{ payload: 1 }, { payload: 2 }])
+    assert.equal((await sent.claim({ max: 9 })).length, 1)
+    const { no } = await queueOf(scene, 'sent')
+    const later = Date.now() + 7_200_000
+    await producer.query('select holdfast.attend($1, $2, $3)', [[`${no}:k`], [], later])
+    assert.equal((await holdfast.stats('sent')).held, 1)
+    assert.equal((await sent.claim({ max: 9 })).length, 0)
+
+    const opened = await producer.query(`select lane, epoch from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)
+    const [{ lane, epoch }] = opened.rows
+    const one = `select holdfast.enqueue_one($1, $2, $3, $5, 5::smallint, '1', null, null, $4, null)`
+    const plain = `select holdfast.enqueue_plain(null, array[$1::uuid], array[$2::int], '{5}', '{1}', null, null, '{60000}', null, null,
+      array[$2::int], array[$4::uuid], $3)`
+    const many = `select holdfast.enqueue($1, null, $2, false)`
+    const ids = [crypto.randomUUID(), crypto.randomUUID(), crypto.randomUUID()]
+    await producer.query(one, [crypto.randomUUID(), ids[0], lane, 1, epoch])
+    await producer.query(plain, [ids[1], lane, 1, epoch])
+    const job = { id: ids[2], lane, epoch, payload: '1', maxAttempts: 5 }
+    await producer.query(many, [JSON.stringify([[job]]), later])
+    for (const id of ids) {
+      const { createdAt } = (await holdfast.job(id as string)) ?? {}
+      assert.ok(createdAt && Math.abs(createdAt.getTime() - Date.now()) < 60_000, id)
+    }
+  })
+
+  test('opens no batch, reads none and counts for none', async () => {
+    await using scene = await setup()
+    const { producer } = scene
+    const batch = uuid()
+    await scene.ground.rows(`select holdfast.open_batch($1, 'b', null, 3, null, '{"secret": true}', null, null)`, [
+      batch,
+    ])
+    await assert.rejects(producer.query(`select * from holdfast.read_batches('{1}')`), { code: '42501' })
+    await assert.rejects(producer.query(`select holdfast.end_items(1, 99, 99)`), { code: '42501' })
+    await assert.rejects(
+      producer.query(`select * from holdfast.open_lanes('{mail}', '{5}', 1, 1, $1)`, [batch]),
+      refusal,
+    )
+    const [{ no: lane, epoch }] = (await scene.ground.rows<{ no: number; epoch: string }>(
+      `select lane as no, epoch from holdfast.open_lanes('{items}', '{5}', 86400000, 1209600000, $1)`,
+      [batch],
+    )) as [{ no: number; epoch: string }]
+    const plain =
+      'select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], array[5::smallint], array[$2], null, null, null, null, null, array[$1::int], array[$3::uuid], null)'
+    await assert.rejects(producer.query(plain, [lane, '1', epoch]), { code: 'HF006' })
+    await assertRecount(scene.ground.pool)
+  })
+
+  test('defines a queue that is not there yet, and changes none that is defined', async () => {
+    await using scene = await setup()
+    const define = (name: string, running: number | null, key: number | null) =>
+      scene.producer.query('select holdfast.define_queue($1, 1000, null, null, $2, null, null, $3, null, null)', [
+        name,
+        running,
+        key,
+      ])
+    await define('fresh', 3, 2)
+    assert.deepEqual(await limitsOf(scene, 'fresh'), { is_named: true, max_running: 3, key_max_running: 2 })
+    await define('guarded', 1, 1)
+    assert.deepEqual(await limitsOf(scene, 'guarded'), { is_named: true, max_running: 50, key_max_running: null })
+    await define('fresh', 4, 4)
+    assert.deepEqual(await limitsOf(scene, 'fresh'), { is_named: true, max_running: 3, key_max_running: 2 })
+    await assert.rejects(define('other', 0, null), refusal)
+    await assert.rejects(define('other', null, 0), refusal)
+    await assert.rejects(define('no such name', 1, null), { code: 'HF103' })
+    await scene.holdfast.queue('fresh', { limit: { concurrency: 9 } }).enqueue(1)
+    assert.deepEqual(await limitsOf(scene, 'fresh'), { is_named: true, max_running: 9, key_max_running: null })
+  })
+
+  test('reads what was answered to itself, and not what was answered to others', async () => {
+    await using scene = await setup()
+    const flush = crypto.randomUUID()
+    const answer = 'select holdfast.answer_of($1) as answer'
+    await scene.ground.rows(`select holdfast.land($1, 1, '{"secret": true}')`, [flush])
+    assert.equal((await scene.producer.query(answer, [flush])).rows[0].answer, null)
+    const own = crypto.randomUUID()
+    await scene.producer.query(`select holdfast.enqueue('[]', $1, null, false)`, [own])
+    assert.equal((await scene.producer.query(answer, [own])).rows[0].answer, '[]')
+  })
+
+  test('is refused with arguments that no client sends, and harms no job beside them', async () => {
+    await using scene = await setup()
+    const { producer, ground } = scene
+    const opened = await producer.query(`select lane, epoch from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)
+    const [{ lane, epoch }] = opened.rows
+    const { no: queue } = await queueOf(scene, 'mail')
+    const { no: other } = await queueOf(scene, 'guarded')
+    const one = (changed: Record<string, unknown>) => {
+      const values = {
+        flush: uuid(),
+        id: uuid(),
+        lane,
+        epoch,
+        attempts: 5,
+        payload: '1',
+        headers: null,
+        timeout: null,
+        ...changed,
+      }
+      return ['select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, null, null)', Object.values(values)] as const
+    }
+    const plain = (changed: Record<string, unknown>) => {
+      const values = {
+        ...{ ids: [uuid(), uuid()], lanes: [lane], attempts: [5], payloads: ['1', '2'], headers: null, timeouts: null },
+        ...{ delays: null, runAts: null, gates: null, known: [lane], epochs: [epoch] },
+        ...changed,
+      }
+      const text = 'select holdfast.enqueue_plain(null, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, null)'
+      return [text, Object.values(values)] as const
+    }
+    const job = (changed: Record<string, unknown>) => {
+      const values = { id: uuid(), lane, epoch, payload: '1', maxAttempts: 5, ...changed }
+      return ['select holdfast.enqueue($1, null, null, false)', [JSON.stringify([[values]])]] as const
+    }
+    const named = (changed: Record<string, unknown>) => {
+      const values = { id: uuid(), name: 'mail', priority: 5, payload: '1', maxAttempts: 5, ...changed }
+      return ['select holdfast.enqueue_in($1, true, null)', [JSON.stringify([values])]] as const
+    }
+    const separator = '\u001e'
+    const hostile = [
+      ...[{ lane: lane + 1 }, { lane: 999_999 }, { lane: null }, { attempts: 0 }, { attempts: null }].map(one),
+      ...[{ payload: `1${separator}2` }, { payload: 'no JSON' }, { payload: null }, { headers: '[]' }].map(one),
+      ...[{ headers: '{"a": 1}' }, { headers: `{}${separator}` }, { timeout: -1 }, { flush: null }, { id: null }].map(
+        one,
+      ),
+      ...[{ payload: `"${'x'.repeat(1_048_576)}"` }, { headers: JSON.stringify({ a: 'x'.repeat(16_384) }) }].map(one),
+      ...[{ lanes: [lane, lane, lane] }, { lanes: [] }, { lanes: null }, { lanes: [lane + 1] }].map(plain),
+      ...[{ attempts: [5, 5, 5] }, { attempts: [0] }, { attempts: [null, 5] }, { payloads: ['1'] }].map(plain),
+      ...[{ payloads: ['1', '2', '3'] }, { payloads: ['1', null] }, { payloads: ['1', `2${separator}`] }].map(plain),
+      ...[{ ids: [uuid(), null] }, { ids: [] }, { ids: null }, { headers: ['{}'] }, { headers: ['{}', '1'] }].map(
+        plain,
+      ),
+      ...[{ timeouts: [0, 1] }, { timeouts: [1] }, { delays: [-1, 0] }, { runAts: [-1, 1] }].map(plain),
+      ...[{ runAts: [Number.MAX_SAFE_INTEGER, 1] }, { delays: [Number.MAX_SAFE_INTEGER, 1] }].map(plain),
+      ...[{ gates: ['x', null] }, { gates: [`${other}:k`, null] }, { gates: [`${queue}:`, null] }].map(plain),
+      ...[{ gates: [`${queue}:${'x'.repeat(513)}`, null] }, { gates: [`${queue}:k`] }].map(plain),
+      ...[{ lane: lane + 1 }, { epoch: uuid() }, { epoch: 'x' }, { epoch: null }, { limitKey: 1 }].map(job),
+      ...[{ epoch: uuid() }, { epoch: null }].map(one),
+      ...[{ epochs: [uuid()] }, { epochs: null }, { lanes: [lane, lane], known: null }].map(plain),
+      ...[{ name: 'a b' }, { name: null }, { name: 1 }, { priority: 10 }, { priority: null }, { id: null }].map(named),
+      ...[{ lane: lane + 1 }, { opened: { queue: 1 }, payload: 'no JSON' }, { limitKey: 'x'.repeat(513) }].map(named),
+      ...[{ payload: 'no JSON' }, { payload: 1 }, { payload: null }, { headers: '[]' }, { headers: {} }].map(job),
+      ...[{ dedupKey: 'k' }, { dedupKey: 'k', dedupScope: 'ever' }, { dedupKey: 'k', dedupScope: 'window' }].map(job),
+      ...[{ idempotencyKey: 'k' }, { dedupScope: 'live' }, { maxAttempts: 0 }, { maxAttempts: '5' }].map(job),
+      ...[{ runAt: -1 }, { startBefore: 'x' }, { delayMs: 1e18 }, { id: 'x' }, { id: null }].map(job),
+      ...['null', '1', '[1]', '[[1]]', '{}', '[{}]'].map(
+        (json) => ['select holdfast.enqueue($1, null, null, false)', [json]] as const,
+      ),
+      ...[
+        `select holdfast.open_lanes('{a b}', '{5}', 1, 1)`,
+        `select holdfast.open_lanes('{null}', '{10}', 1, 1)`,
+        `select holdfast.open_lanes('{mail}', '{null}', 1, 1)`,
+        `select holdfast.open_lanes('{mail,mail}', '{5}', 1, 1)`,
+        `select holdfast.open_lanes('{mail}', '{5}', 1, 1, gen_random_uuid())`,
+        `select holdfast.open_lanes(null, null, 1, 1)`,
+        `select holdfast.attend('{x}', '{}', null)`,
+        `select holdfast.attend('{null}', '{}', null)`,
+        `select holdfast.attend('{99999999999:k}', '{}', null)`,
+        `select holdfast.define_queue('q', -1, 1, null, null, null, null, null, null, null)`,
+        `select holdfast.define_queue('q', 1, 1, 'a b', null, null, null, null, null, null)`,
+        `select holdfast.define_queue(null, 1, 1, null, null, null, null, null, null, null)`,
+        `select holdfast.define_queue('q', 1, 1, null, null, 5, null, null, null, null)`,
+        `select holdfast.define_queue('q', 1, 1, null, null, null, 5, null, null, null)`,
+        `select holdfast.define_queue('q', 1, 1, null, null, 0, 5, null, null, null)`,
+        `select holdfast.define_queue('q', 1, 1, null, null, null, null, null, 5, 0)`,
+      ].map((text) => [text, []] as const),
+    ]
+    for (const isolation of ['read committed', 'repeatable read']) {
+      for (const [text, values] of hostile) {
+        await producer.query(`begin isolation level ${isolation}`)
+        const told = await producer.query(text, [...values]).then(
+          () => 'no error',
+          (error: pg.DatabaseError) => error.code ?? error.message,
+        )
+        await producer.query('rollback')
+        const shown = `${text} ${JSON.stringify(values).slice(0, 200)} in ${isolation}`
+        assert.match(told, isolation === 'read committed' ? /^HF(006|10\d)$/ : /^(HF00[16]|HF10\d|40001)$/, shown)
+      }
+    }
+    assert.deepEqual(await ground.rows('select from holdfast.job'), [])
+    await assertRecount(ground.pool)
+  })
+
+  test('drawn at random: whatever it calls, every other job is claimed and every count is right', async (t) => {
+    const seed = Number(process.env['HOLDFAST_SEED'] ?? Date.now() % 1_000_000)
+    t.diagnostic(`HOLDFAST_SEED=${seed}`)
+    await using scene = await setup()
+    const { holdfast, producer, ground } = scene
+    const draw = new Random(seed)
+    const guarded = holdfast.queue('guarded')
+    const secret = await guarded.enqueueMany([1, 2, 3].map((payload) => ({ payload: { secret: payload } })))
+    const functions = (await functionsOf(scene)).filter(({ mayCall }) => mayCall)
+    const before = await ground.rows(`select * from holdfast.queue where name = 'guarded'`)
+    let landed = 0
+    for (let i = 0; i < 1_500; i++) {
+      const { name, types } = draw.pick(functions)
+      const values = types.split(',').map((type) => drawn(draw, type))
+      const call = `select holdfast.${name}(${types.split(',').map((type, j) => `$${j + 1}::${type}`)})`
+      const isolation = draw.pick(['read committed', 'repeatable read', 'serializable'])
+      await producer.query(`begin isolation level ${isolation}`)
+      const isDone = await producer.query(call, values).then(
+        () => true,
+        (error: pg.DatabaseError) => {
+          assert.ok(!/secret/.test(error.message), error.message)
+          assert.ok(
+            !/^(XX|0[1-9A])/.test(error.code ?? ''),
+            `${call} ${JSON.stringify(values)}: ${error.code} ${error.message}`,
+          )
+          return false
+        },
+      )
+      await producer.query(isDone && draw.chance(0.9) ? 'commit' : 'rollback')
+      if (isDone) landed += 1
+    }
+    assert.ok(landed > 100, `${landed} calls went through`)
+    assert.deepEqual(await ground.rows(`select * from holdfast.queue where name = 'guarded'`), before)
+    await holdfast.sweep()
+    await assertRecount(ground.pool)
+    const claimed = new Map<string, unknown>()
+    for (;;) {
+      const leases = await holdfast.claim('*', { max: 1_000 })
+      for (const lease of leases) claimed.set(lease.job.id, lease.job.payload)
+      for (const lease of leases) await lease.done()
+      await holdfast.sweep()
+      if (leases.length === 0) break
+    }
+    assert.deepEqual(
+      secret.map(({ id }) => claimed.get(id)),
+      [1, 2, 3].map((payload) => ({ secret: payload })),
+    )
+    await assertRecount(ground.pool)
+  })
+})
+
+const refusal = { code: /^HF10\d$/ }
+
+function uuid(): string {
+  return crypto.randomUUID()
+}
+
+interface Scene extends AsyncDisposable {
+  readonly ground: RoleGround
+  readonly role: string
+  /** A session of the producer. */
+  readonly producer: pg.Client
+  /** The owner's. */
+  readonly holdfast: Awaited<ReturnType<typeof open>>
+}
+
+/** A schema with a queue that is defined, and a producer that is connected. */
+async function setup(): Promise<Scene> {
+  const ground = await roleGround()
+  const role = await ground.role('producer')
+  const owner = new pg.Client({ connectionString: ground.url })
+  await owner.connect()
+  await migrate(owner, new Schema('holdfast'))
+  await grantRoles(owner, new Schema('holdfast'), usesByRole({ producer: role }))
+  await owner.end()
+  const holdfast = await open(ground.url)
+  await holdfast.queue('guarded', { limit: { concurrency: 50 } }).enqueue('first')
+  const [first] = await holdfast.claim(['guarded'])
+  await first?.done()
+  const producer = new pg.Client({ connectionString: ground.urlOf(role) })
+  await producer.connect()
+  return {
+    ...{ ground, role, producer, holdfast },
+    async [Symbol.asyncDispose]() {
+      await producer.end()
+      await holdfast.close()
+      await ground[Symbol.asyncDispose]()
+    },
+  }
+}
+
+interface SchemaFunction extends pg.QueryResultRow {
+  readonly name: string
+  readonly types: string
+  readonly mayCall: boolean
+  readonly runsAsOwner: boolean
+  readonly config: readonly string[] | null
+}
+
+function functionsOf({ ground, role }: Scene): Promise<SchemaFunction[]> {
+  return ground.rows<SchemaFunction>(
+    `select p.proname as name, array_to_string(array(select t::regtype::text from unnest(p.proargtypes) t), ',') as types,
+            has_function_privilege($1, p.oid, 'execute') as "mayCall", p.prosecdef as "runsAsOwner", p.proconfig as config
+       from pg_proc p where p.pronamespace = 'holdfast'::regnamespace order by 1, 2`,
+    [role],
+  )
+}
+
+async function queueOf({ ground }: Scene, name: string): Promise<{ no: number }> {
+  const [row] = await ground.rows<{ no: number }>('select no from holdfast.queue where name = $1', [name])
+  return row as { no: number }
+}
+
+async function limitsOf({ ground }: Scene, name: string): Promise<unknown> {
+  const [row] = await ground.rows('select is_named, max_running, key_max_running from holdfast.queue where name = $1', [
+    name,
+  ])
+  return row
+}
+
+const numbers = [null, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 100, -1, 32_767, 2_147_483_647, 1e12, Number.MAX_SAFE_INTEGER]
+const texts = [
+  ...[
+    null,
+    '',
+    'mail',
+    'guarded',
+    'q',
+    '1',
+    '{"a": 1}',
+    '{"a": "b"}',
+    '"text"',
+    '1:k',
+    '2:k',
+    'x:k',
+    ':',
+    '99999999999:k',
+  ],
+  ...['a b', 'x\u001ey', '1\u001e2', "'", 'null', 'x'.repeat(600)],
+]
+
+/** As text; what a type cannot be is refused by the server before the function is called. */
+function drawn(draw: Random, type: string): string | null {
+  if (type.endsWith('[]')) return drawnArray(draw, type.slice(0, -2))
+  switch (type) {
+    case 'uuid':
+      return draw.chance(0.1) ? null : uuid()
+    case 'smallint':
+      return draw.chance(0.6) ? '5' : asText(draw.pick(numbers.filter((n) => n === null || n <= 32_767)))
+    case 'integer':
+      return asText(draw.pick(numbers.filter((n) => n === null || n <= 2_147_483_647)))
+    case 'bigint':
+      return draw.chance(0.4) ? null : asText(draw.pick(numbers))
+    case 'boolean':
+      return asText(draw.pick([null, true, false]))
+    case 'text':
+      return draw.pick(texts)
+    case 'jsonb':
+      return draw.chance(0.1) ? null : JSON.stringify(drawnJson(draw))
+  }
+  throw new Error(`Nothing is drawn for ${type} yet.`)
+}
+
+function drawnArray(draw: Random, of: string): string | null {
+  if (draw.chance(0.3)) return null
+  const length = draw.pick([0, 1, 1, 1, 2, 3])
+  const elements = Array.from({ length }, () => drawn(draw, of)).map((each) =>
+    each === null ? 'null' : JSON.stringify(each),
+  )
+  if (draw.chance(0.05)) return `{{${elements}}}`
+  if (length === 1 && draw.chance(0.05)) return `[0:0]={${elements}}`
+  return `{${elements}}`
+}
+
+function drawnJson(draw: Random): unknown {
+  const job = Object.fromEntries(
+    Object.entries({
+      ...{ id: uuid(), queue: draw.pick(numbers), lane: draw.pick(numbers), payload: draw.pick(texts), maxAttempts: 5 },
+      ...{
+        gate: draw.pick(texts),
+        dedupKey: draw.pick(texts),
+        dedupScope: draw.pick(['live', 'waiting', 'window', 'x']),
+      },
+      ...{
+        windowMs: draw.pick(numbers),
+        headers: draw.pick(texts),
+        runAt: draw.pick(numbers),
+        replace: true,
+        given: true,
+      },
+      ...{ idempotencyKey: draw.pick(texts), hash: draw.pick(texts), startBefore: draw.pick(numbers) },
+    }).filter(([name]) => draw.chance(['id', 'queue', 'lane', 'payload', 'maxAttempts'].includes(name) ? 0.97 : 0.2)),
+  )
+  const options = { delay_ms: draw.pick(numbers), limit_key: draw.pick(texts), priority: draw.pick(numbers) }
+  return draw.pick<unknown>([
+    [[job]],
+    [[job], [job]],
+    [[job]],
+    [[]],
+    [],
+    [job],
+    job,
+    options,
+    {},
+    { limit_key: 'k' },
+    'text',
+    null,
+  ])
+}
+
+function asText(value: unknown): string | null {
+  return value === null ? null : String(value)
+}

@@ -1,0 +1,170 @@
+// Retention meets everything that keeps alive what it is about to remove. Each race is paused at its worst moment: a sweep has
+// picked what is over and waits for a lock that the other transaction holds.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { claimOne } from '../conformance/expect.ts'
+import { type Hand, inHand, requeueInProgress, useDatabase } from './hand.ts'
+
+useDatabase()
+
+test(
+  'a batch whose dead item is requeued while a sweep removes it stays, and so does the job',
+  inHand(async (hand) => {
+    const { id, batch } = await overBatch(hand)
+    const tx = await requeueInProgress(hand, id)
+    const swept = hand.holdfast.sweep()
+    await hand.waiters(1, 0, 'lock')
+    await tx.commit()
+    await swept
+    assert.equal((await hand.holdfast.job(id))?.state, 'ready')
+    assert.equal((await hand.holdfast.getBatch(batch))?.id, batch)
+    assert.deepEqual(await hand.claim(), [1])
+  }),
+)
+
+test(
+  'a batch whose failed items are to be retried while a sweep removes it stays, and they are retried',
+  inHand(async (hand) => {
+    const { id, batch } = await overBatch(hand)
+    const tx = await hand.begin()
+    // As `retryFailed` writes it, before it touches an item.
+    const [row] = await tx.run('select no from holdfast.batch where id = $1', [batch])
+    await tx.run('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [row?.['no']])
+    await tx.run('update holdfast.batch set retry_until = holdfast.now_ms(null) where no = $1', [row?.['no']])
+    const swept = hand.holdfast.sweep()
+    await hand.waiters(1, 0, 'lock')
+    await tx.commit()
+    await swept
+    assert.equal((await hand.holdfast.getBatch(batch))?.id, batch)
+    await hand.holdfast.sweep()
+    assert.equal((await hand.holdfast.job(id))?.state, 'ready')
+    assert.equal((await hand.holdfast.job(id))?.batch, batch)
+  }),
+)
+
+test(
+  'a dead item that is requeued while its batch is being removed goes back into its queue, as an item of none',
+  inHand(async (hand) => {
+    const { id, batch } = await overBatch(hand)
+    const tx = await hand.begin()
+    const [row] = await tx.run('select no from holdfast.batch where id = $1', [batch])
+    await tx.run('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [row?.['no']])
+    const [removed] = await tx.run('select * from holdfast.remove_batch($1, 0, 10, holdfast.now_ms(null))', [
+      row?.['no'],
+    ])
+    assert.equal(removed?.['is_gone'], true)
+    const requeued = hand.holdfast.requeue(id)
+    await hand.waiters(1, 0, 'lock')
+    await tx.commit()
+    await requeued
+    assert.equal(await hand.holdfast.getBatch(batch), null)
+    assert.equal((await hand.holdfast.job(id))?.batch, null)
+    assert.deepEqual(await hand.claim(), [1])
+  }),
+)
+
+test(
+  'a lane that is opened while its batch is removed is not left behind',
+  inHand(async (hand) => {
+    const { batch } = await overBatch(hand)
+    const [row] = await hand.rows('select no from holdfast.batch where id = $1', [batch])
+    const tx = await hand.begin()
+    await tx.run(`select holdfast.open_lanes('{mail}', '{1}', 0, 0, $1)`, [row?.['no']])
+    const swept = hand.holdfast.sweep()
+    await hand.waiters(1, 0, 'remove_batch')
+    await tx.commit()
+    await swept
+    assert.equal(await hand.holdfast.getBatch(batch), null)
+    assert.deepEqual(await hand.rows('select no from holdfast.lane where batch = $1', [row?.['no']]), [])
+  }),
+)
+
+test(
+  'an entry that is written anew while a sweep removes it, because its time was over, stays',
+  inHand(async (hand) => {
+    await hand.holdfast.kv.put('k', 1, { ttl: 1 })
+    await sleep(5)
+    const tx = await hand.begin()
+    await tx.run(`update holdfast.kv set value = '2', expires_at = holdfast.now_ms(null) + 60000 where key = 'k'`)
+    const swept = hand.holdfast.sweep()
+    await hand.waiters(1, 0, 'prune')
+    await tx.commit()
+    await swept
+    assert.equal((await hand.holdfast.kv.get('k'))?.value, 2)
+  }),
+)
+
+test(
+  'a dead job that is requeued while a sweep prunes it stays',
+  inHand(async (hand) => {
+    const queue = hand.holdfast.queue('mail', { retain: { dead: 1 } })
+    const { id } = await queue.enqueue(1)
+    await (await claimOne(hand.holdfast, 'mail')).dead(new Error('x'))
+    await sleep(5)
+    const tx = await requeueInProgress(hand, id)
+    const swept = hand.holdfast.sweep()
+    await hand.waiters(1, 0, 'prune')
+    await tx.commit()
+    await swept
+    assert.equal((await hand.holdfast.job(id))?.state, 'ready')
+    assert.deepEqual(await hand.claim(), [1])
+  }),
+)
+
+test(
+  'requeues, retries and sweeps of batches that are over at every moment lose no job',
+  inHand(async (hand) => {
+    const others = [await hand.another(), await hand.another()] as const
+    const rounds = 12
+    const items = 3 // as many as a batch has at once
+    const requeued: string[] = []
+    for (let round = 0; round < rounds; round++) {
+      const payloads = Array.from({ length: items }, (_, n) => ({ queue: 'mail', payload: n, attempts: 1 }))
+      const batches = await Promise.all(
+        [1, 2, 3, 4].map(() => hand.holdfast.batch({ name: 'short', retain: 1 }, payloads)),
+      )
+      const leases = await hand.holdfast.claim(['mail'], { max: 100 })
+      for (const lease of leases) await lease.dead(new Error('x'))
+      const ids = leases.map(({ job }) => job.id)
+      const [first] = batches
+      const acts = [
+        ...ids.map((id, i) => async () => {
+          await sleep(Math.random() * 10)
+          await others[i % 2]?.requeue(id).catch((error: { code?: string }) => {
+            if (error.code !== 'INVALID_STATE') throw error
+          })
+        }),
+        async () => {
+          await first?.retryFailed().catch((error: { code?: string }) => {
+            if (error.code !== 'BATCH_NOT_FOUND') throw error
+          })
+        },
+        ...others.map((other) => async () => {
+          for (let i = 0; i < 5; i++) await other.sweep()
+        }),
+      ]
+      await Promise.all(acts.map((act) => act()))
+      requeued.push(...ids)
+      for (const id of ids) assert.equal((await hand.holdfast.job(id))?.state, 'ready', `job ${id} in round ${round}`)
+      const claimed = await hand.holdfast.claim(['mail'], { max: 100 })
+      assert.equal(claimed.length, ids.length)
+      for (const lease of claimed) await lease.done()
+    }
+    assert.equal(requeued.length, rounds * 4 * items)
+    const orphans = await hand.rows(
+      'select id from holdfast.job j where not exists (select from holdfast.lane l where l.no = j.lane & ~1)',
+    )
+    assert.deepEqual(orphans, [])
+  }),
+)
+
+/** A batch whose one item died, and whose retention is over. */
+async function overBatch(hand: Hand): Promise<{ readonly id: string; readonly batch: string }> {
+  const batch = await hand.holdfast.batch({ name: 'short', retain: 1 }, [{ queue: 'mail', payload: 1, attempts: 1 }])
+  const lease = await claimOne(hand.holdfast, 'mail')
+  await lease.dead(new Error('x'))
+  assert.equal((await batch.progress()).state, 'done')
+  await sleep(5)
+  return { id: lease.job.id, batch: batch.id }
+}

@@ -1,0 +1,4 @@
+// Never loads.
+await new Promise(() => setInterval(() => undefined, 1_000))
+
+export default () => 'never'

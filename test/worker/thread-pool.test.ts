@@ -1,0 +1,129 @@
+// A pool of threads alone, with short bounds.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { type HandlerJob, handlerJob } from '../../src/testing/index.ts'
+import { type Release, release } from '../../src/worker/fate.ts'
+import type { Job } from '../../src/worker/job.ts'
+import type { ThreadLeftover } from '../../src/worker/thread.ts'
+import { type StuckThread, ThreadPool } from '../../src/worker/thread-pool.ts'
+import type { BlockerTask } from './handlers/blockers.ts'
+
+const blockers = new URL('./handlers/blockers.ts', import.meta.url)
+
+describe('a pool of threads', () => {
+  test('fails a job whose module does not load in time, and not before', async () => {
+    await using world = setup({ module: new URL('./handlers/endless-module.ts', import.meta.url), loadMs: 300 })
+    const startedAt = performance.now()
+    await assert.rejects(world.pool.run(toJob({ timeout: 1 })), { code: 'JOB_TIMEOUT', message: /did not load/ })
+    assert.ok(performance.now() - startedAt >= 290)
+  })
+
+  test('never starts a job that was aborted while its thread was starting', async () => {
+    await using world = setup({})
+    const job = toJob()
+    const run = world.pool.run(job as Job)
+    job.abort('JOB_CANCELLED')
+    await assert.rejects(run, { code: 'JOB_CANCELLED' })
+    assert.deepEqual(job.logs, [])
+    assert.ok(await world.pool.run(toJob() as Job))
+  })
+
+  test('never starts a job that was aborted while it waited for a thread, or before', async () => {
+    await using world = setup({ count: 1 })
+    const [first, second, third] = [toJob({ seconds: 1 }), toJob(), toJob()]
+    const running = world.pool.run(first as Job)
+    const waiting = world.pool.run(second as Job)
+    second.abort('CLOSED')
+    third.abort('LEASE_LOST')
+    await assert.rejects(waiting, { code: 'CLOSED' })
+    await assert.rejects(world.pool.run(third as Job), { code: 'LEASE_LOST' })
+    await running
+    assert.deepEqual([first.logs.length, second.logs.length, third.logs.length], [1, 0, 0])
+  })
+
+  test('has never more than twice its threads, and gives back what waits when all of them are stuck', async () => {
+    await using world = setup({ count: 1, killMs: 50 })
+    const { pool, stuck, most } = world
+    const blocking = [toJob({ seconds: 5 }), toJob({ seconds: 5 })]
+    for (const job of blocking) {
+      const run = pool.run(job as Job)
+      await began(job)
+      job.abort('JOB_TIMEOUT')
+      pool.kill(job as Job)
+      await assert.rejects(run, { code: 'JOB_TIMEOUT' })
+    }
+    assert.deepEqual([stuck.length, most, pool.most], [2, [1, 0], 0])
+    assert.deepEqual(
+      stuck.map(({ work, reason }) => [work.id, reason]),
+      blocking.map(({ id }) => [id, 'timeout']),
+    )
+    const behind = toJob()
+    const given = (await pool.run(behind as Job)) as Release
+    assert.deepEqual([given.fate, given.reason], ['release', release('all threads of its queue are stuck').reason])
+    assert.deepEqual(behind.logs, [])
+    await pool.close() // does not wait for them
+    assert.equal(pool.stuck.length, 2)
+  })
+
+  test('gives back a job that already waits when the last thread gets stuck', async () => {
+    await using world = setup({ count: 1, killMs: 50 })
+    const { pool } = world
+    for (const isLast of [false, true]) {
+      const job = toJob({ seconds: 5 })
+      const run = pool.run(job as Job)
+      await began(job)
+      const behind = isLast ? pool.run(toJob() as Job) : null
+      job.abort('JOB_TIMEOUT')
+      pool.kill(job as Job)
+      await assert.rejects(run, { code: 'JOB_TIMEOUT' })
+      if (behind) assert.equal(((await behind) as Release).fate, 'release')
+    }
+  })
+
+  test('reads facts that cannot be cloned by their description', async () => {
+    await using world = setup({ module: new URL('./handlers/logs.ts', import.meta.url) })
+    const job = toJob()
+    assert.equal(await world.pool.run(job as Job), 'refused: INVALID_OPTION, INVALID_OPTION')
+    assert.deepEqual(job.logs, [{ message: 'look', facts: { rows: 3, call: 'a function' } }])
+    assert.deepEqual([job.reports, job.extensions], [[], []])
+  })
+
+  test('fails a job alone whose costs are more than a job can have', async () => {
+    await using world = setup({ module: new URL('./handlers/costs.ts', import.meta.url) })
+    const job = handlerJob('tasks', 'save')
+    for (let n = 0; n < 1_000; n++)
+      try {
+        job.cost(`name-${n}`, 1)
+      } catch {
+        break
+      }
+    await assert.rejects(world.pool.run(job as Job), { code: 'INVALID_OPTION' })
+  })
+})
+
+function setup(options: {
+  readonly module?: URL
+  readonly count?: number
+  readonly killMs?: number
+  readonly loadMs?: number
+}) {
+  const { module = blockers, count = 1, ...bounds } = options
+  const [stuck, leftovers, most]: [StuckThread[], ThreadLeftover[], number[]] = [[], [], []]
+  const listener = {
+    stuck: (thread: StuckThread) => void stuck.push(thread),
+    freed: () => {},
+    leftover: (_: number, leftover: ThreadLeftover) => void leftovers.push(leftover),
+    most: (jobs: number) => void most.push(jobs),
+  }
+  const pool = new ThreadPool(module, { count, maxMemoryMb: null }, listener, bounds)
+  return { pool, stuck, leftovers, most, [Symbol.asyncDispose]: () => pool.close() }
+}
+
+function toJob({ seconds = 0, timeout = 10_000 }: { readonly seconds?: number; readonly timeout?: number } = {}) {
+  return handlerJob<BlockerTask>('tasks', { seconds }, { timeout })
+}
+
+async function began(job: HandlerJob<BlockerTask>): Promise<void> {
+  while (job.logs.length === 0) await new Promise((resolve) => setTimeout(resolve, 10))
+  await new Promise((resolve) => setTimeout(resolve, 300)) // until it is in its native call, which says nothing
+}

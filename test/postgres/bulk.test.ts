@@ -165,7 +165,7 @@ async function makeBatch(hand: Hand, jobs: number, state: 'dead' | 'done'): Prom
     [id, jobs],
   )
   const no = row?.['no'] as number
-  await hand.rows(`select holdfast.open_lanes('{mail}', '{5}', 0, 0, $1)`, [no])
+  await hand.rows(`select holdfast.open_lanes('{mail}', '{5}', 0, 0, $1)`, [id])
   await makeEnded(hand, jobs, state, { batch: no })
   await hand.rows(`insert into holdfast.batch_tally (batch, xid, ${state}) values ($1, pg_current_xact_id(), $2)`, [
     no,

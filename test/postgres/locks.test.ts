@@ -23,7 +23,7 @@ before(async () => {
     insert into holdfast.batch (id, name, created_at, submitted, started_at)
     select gen_random_uuid(), 'many', 0, 1, 0 from generate_series(1, ${batches})`)
   await ground.rows(
-    `select count(*) from holdfast.batch b cross join lateral holdfast.open_lanes('{mail}', '{5}', 0, 0, b.no)`,
+    `select count(*) from holdfast.batch b cross join lateral holdfast.open_lanes('{mail}', '{5}', 0, 0, b.id)`,
   )
   await ground.rows(`
     with made as (

@@ -23,7 +23,8 @@ export class NoStore {
     return {
       capabilities: { manyWriters: false, callerTransaction: false, sqlEffects: false, survivesPowerLoss: false },
       claimsFollowEnqueues: true,
-      define: async () => undefined,
+      define: async () => [],
+      definitions: async () => [],
       claim: async (request) => this.#claim(request),
       renew: async (requests) => requests.map(() => ({ expiresAt: Date.now() + 30_000, cancelRequested: false })),
       cancelRequested: async (holds) => holds.map(() => false),

@@ -2,6 +2,7 @@
 
 import type { Timers } from './clock.ts'
 import { type AnyDefinition, defineQueue } from './definition.ts'
+import type { Definitions } from './definitions.ts'
 import { jobError } from './job/error.ts'
 import { Lease, type LeaseDesk } from './lease.ts'
 import { readPayload, validate } from './prepare.ts'
@@ -15,11 +16,14 @@ export interface ClaimsDesk {
   readonly waiters: Waiters
   readonly sweeper: Sweeper
   readonly leaseDesk: LeaseDesk
+  readonly definitions: Definitions
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
 }
 
 export interface Wanted {
-  readonly request: ClaimRequest
+  readonly request: Omit<ClaimRequest, 'leaseMs'>
+  /** Null: the shortest lease of the queues. */
+  readonly leaseMs: number | null
   /** Null: every queue there is. */
   readonly definitions: ReadonlyMap<string, AnyDefinition> | null
   readonly waitMs: number
@@ -36,7 +40,8 @@ export class Claims {
     this.#desk = desk
   }
 
-  async claim({ request, definitions, waitMs, signal }: Wanted): Promise<Lease[]> {
+  async claim(wanted: Wanted): Promise<Lease[]> {
+    const { request, definitions, waitMs, signal } = wanted
     const { timers, waiters, sweeper, leaseDesk } = this.#desk
     const deadline = timers.now() + waitMs
     let wokenFor: string | null = null
@@ -44,7 +49,7 @@ export class Claims {
       const waiter = waiters.join(request.queues)
       try {
         await leaseDesk.run(() => sweeper.ifDue())
-        const claimed = await leaseDesk.run(() => this.#desk.claim(request))
+        const claimed = await leaseDesk.run(() => this.#claim(wanted))
         if (claimed.length > 0) {
           waiter.leave()
           // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
@@ -72,13 +77,24 @@ export class Claims {
     return []
   }
 
+  /** Of queues that are named alone, the stored definition says how long a lease is. */
+  async #claim({ request, leaseMs, definitions }: Wanted): Promise<ClaimedJob[]> {
+    const { definitions: stored } = this.#desk
+    const unknown = byName(definitions)
+    if (unknown === null || unknown.length > 0) await stored.refresh(unknown)
+    const shortestMs = leaseMs ?? stored.shortestLeaseMs(definitions?.values() ?? null)
+    const claimed = await this.#desk.claim({ ...request, leaseMs: shortestMs })
+    if (definitions === null) await stored.meet(claimed.map(({ queue }) => queue))
+    return claimed
+  }
+
   async #toLeases(claimed: readonly ClaimedJob[], definitions: Wanted['definitions']): Promise<Lease[]> {
-    const { leaseDesk } = this.#desk
+    const { leaseDesk, definitions: stored } = this.#desk
     const leases: Lease[] = []
     const deaths: Promise<unknown>[] = []
     for (const job of claimed) {
       try {
-        const definition = definitions?.get(job.queue) ?? defineQueue(job.queue)
+        const definition = stored.obeyed(definitions?.get(job.queue) ?? defineQueue(job.queue))
         const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
@@ -92,4 +108,10 @@ export class Claims {
     await Promise.all(deaths)
     return leases
   }
+}
+
+/** Queues whose definition says nothing about how jobs behave; null: all. */
+export function byName(definitions: ReadonlyMap<string, AnyDefinition> | null): string[] | null {
+  if (definitions === null) return null
+  return [...definitions.values()].filter(({ settings }) => settings === null).map(({ name }) => name)
 }

@@ -27,6 +27,8 @@ export interface BehaviourOptions<Payload = any> {
   readonly lease?: Duration
   /** How long one run may take. */
   readonly timeout?: Duration
+  /** Of jobs that are enqueued without one: 0 (first) to 9; 5 unless given. */
+  readonly priority?: number
   /** How long finished jobs stay readable: 0 keeps nothing, Infinity keeps them for ever. Cancelled counts as done. */
   readonly retain?: { readonly done?: Duration; readonly dead?: Duration }
   /** Whether a failed attempt may be followed by another; false is dead at once. Every error may, unless it is `Permanent`. */
@@ -35,7 +37,7 @@ export interface BehaviourOptions<Payload = any> {
   readonly onDead?: { readonly queue: string | { readonly name: string } }
   /**
    * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each key that
-   * the payload has, or (an array) one of each. `null` takes away a limit that was declared before.
+   * the payload has, or (an array) one of each. Left out, limits stay as they are stored; `null` takes them away.
    */
   readonly limit?: LimitOption<Payload> | null
 }
@@ -55,12 +57,13 @@ export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown
   readonly backoff: Backoff
   readonly leaseMs: number
   readonly timeoutMs: number
+  readonly priority: number
   readonly retryable: ((error: unknown) => boolean) | null
-  /** Which limit key a payload has; null: none has one. */
+  /** The function that says which limit key a payload has; null: the store finds it, by a path or not at all. */
   readonly keyOf: KeyOf<In>['keyOf'] | null
   /** The property of its payload that gets the facts of a batch's completion; the payload itself unless given. */
   readonly factsInto?: string
-  /** What the store must know; null when the definition says nothing of it and leaves what is stored. */
+  /** What is stored; null: the definition says nothing about how jobs behave, and obeys what is stored. */
   readonly settings: QueueSettings | null
 }
 
@@ -88,25 +91,30 @@ export function defineQueue(
 ): QueueDefinition {
   checkOptions(options, 'queue options', optionNames)
   const { attempts = defaults.attempts, lease = defaults.leaseMs, timeout = defaults.timeoutMs } = options
+  const { priority = defaults.priority } = options
   const limits = toLimits(options.limit)
-  return {
-    name: checkQueueName(name),
-    payloadSchema: checkSchema(options.payload, 'payload'),
-    resultSchema: checkSchema(options.result, 'result'),
+  const behaviour = {
     attempts: checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
     backoff: toBackoff(options.backoff),
     leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
     timeoutMs: toMs(timeout, 'timeout', { min: 1 }),
+    priority: checkInteger(priority, 'priority', 0, bounds.priorityMax),
+  }
+  return {
+    name: checkQueueName(name),
+    payloadSchema: checkSchema(options.payload, 'payload'),
+    resultSchema: checkSchema(options.result, 'result'),
+    ...behaviour,
     retryable: checkPolicy(options.retryable),
     keyOf: limits.keyOf,
-    settings: toSettings(name, options, limits),
+    settings: toSettings(name, options, behaviour, limits),
   }
 }
 
-const optionNames = [
-  ...(['attempts', 'backoff', 'lease', 'timeout', 'retain', 'retryable', 'onDead', 'limit'] as const),
-  ...(['payload', 'result'] as const),
-]
+/** A definition that says one of these is stored, whole. */
+const storedNames = ['attempts', 'backoff', 'lease', 'timeout', 'priority', 'retain', 'onDead', 'limit'] as const
+
+const optionNames = [...storedNames, ...(['retryable', 'payload', 'result'] as const)]
 
 /** Made by `defineQueue`, if perhaps by another copy of this module. */
 export function isDefinition(value: unknown): value is AnyDefinition {
@@ -158,10 +166,12 @@ function toBackoff(options: BackoffOptions = {}): Backoff {
 
 function toSettings(
   name: string,
-  { retain, onDead, limit: given }: BehaviourOptions,
-  { limit, keyLimit }: Limits,
+  options: BehaviourOptions,
+  behaviour: Pick<QueueSettings, 'attempts' | 'backoff' | 'leaseMs' | 'timeoutMs' | 'priority'>,
+  { limit, keyLimit, key }: Limits,
 ): QueueSettings | null {
-  if (retain === undefined && onDead === undefined && given === undefined) return null
+  if (storedNames.every((each) => options[each] === undefined)) return null
+  const { retain, onDead } = options
   if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
   const target = onDead === undefined ? undefined : toldQueue(onDead)
   if (target === name) {
@@ -171,11 +181,11 @@ function toSettings(
   }
   return {
     name,
+    ...behaviour,
     retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
     onDead: target ?? null,
-    limit,
-    keyLimit,
+    limits: options.limit === undefined ? null : { limit, keyLimit, key },
   }
 }
 

@@ -3,10 +3,12 @@
 
 import { adapterHint } from './adapters/recognise.ts'
 import { type AnyDefinition, defineQueue } from './definition.ts'
+import type { Definitions } from './definitions.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import type { Events } from './events.ts'
 import { Group } from './group.ts'
-import type { NewJob } from './job/record.ts'
+import type { NewJob, QueueSettings } from './job/record.ts'
+import { settingsText } from './job/stored-definition.ts'
 import type {
   EnqueueAnswer,
   Enqueued,
@@ -26,11 +28,13 @@ export interface EnqueuesDesk {
   readonly events: Events
   readonly waiters: Waiters
   readonly sweeper: Sweeper
+  readonly definitions: Definitions
 }
 
+/** The most definitions that a process remembers to have stored. */
+const definedMax = 10_000
+
 interface Defined {
-  readonly settings: AnyDefinition['settings']
-  readonly text: string
   readonly stored: Promise<void>
   isStored: boolean
 }
@@ -38,7 +42,10 @@ interface Defined {
 export class Enqueues {
   readonly #desk: EnqueuesDesk
   readonly #group: Group<EnqueueRequest, EnqueueAnswer>
+  /** By what it says: each definition is defined once by this process, whatever others define later. */
   readonly #defined = new Map<string, Defined>()
+  /** The same by the definition itself, which saves the text. */
+  readonly #known = new WeakMap<QueueSettings, Defined>()
 
   constructor(desk: EnqueuesDesk) {
     this.#desk = desk
@@ -88,27 +95,51 @@ export class Enqueues {
   /** Makes sure that the store knows what this definition asks of it, once per definition. */
   define({ settings }: AnyDefinition): Promise<void> | undefined {
     if (settings === null) return undefined
-    const known = this.#defined.get(settings.name)
-    if (known?.settings === settings) return known.stored
-    const text = JSON.stringify(settings, (_, value) => (value === Number.POSITIVE_INFINITY ? 'Infinity' : value))
-    if (known?.text === text) return known.stored
-    const stored = this.#desk.store.define([settings])
-    const defined: Defined = { settings, text, stored, isStored: false }
-    this.#defined.set(settings.name, defined)
+    const known = this.#known.get(settings)
+    if (known) return known.stored
+    const text = settingsText(settings)
+    const defined = this.#defined.get(text) ?? this.#store(settings)
+    this.#defined.set(text, defined)
+    const [oldest] = this.#defined.size > definedMax ? this.#defined.keys() : []
+    if (oldest !== undefined) this.#defined.delete(oldest)
+    this.#known.set(settings, defined)
+    const { stored } = defined
     stored.then(
       () => {
         defined.isStored = true
       },
-      () => this.#defined.delete(settings.name),
+      () => {
+        this.#defined.delete(text)
+        this.#known.delete(settings)
+      },
     )
     return stored
+  }
+
+  #store(settings: QueueSettings): Defined {
+    return { stored: this.#storeAndTell(settings), isStored: false }
+  }
+
+  async #storeAndTell(settings: QueueSettings): Promise<void> {
+    const { store, events, definitions } = this.#desk
+    const [defined] = await store.define([settings])
+    definitions.forget(settings.name)
+    if (defined === undefined || defined.versionBefore === defined.version || defined.versionBefore === 0) return
+    const { queue, versionBefore: from, version: to, changes } = defined
+    events.emit('queue.redefined', { queue, from, to, changes })
+  }
+
+  /** This process has stored it outside of callers' transactions. */
+  #isStored(settings: QueueSettings): boolean {
+    const defined = this.#known.get(settings) ?? this.#defined.get(settingsText(settings))
+    return defined?.isStored === true
   }
 
   /** Null: the store has it. It is on its way to the store, over a connection that callers' transactions may keep it waiting for. */
   #unstored(definition: AnyDefinition): UnstoredDefinition | null {
     const { settings } = definition
     const stored = this.define(definition)
-    if (settings === null || stored === undefined || this.#defined.get(settings.name)?.isStored) return null
+    if (settings === null || stored === undefined || this.#isStored(settings)) return null
     return { settings, stored }
   }
 
@@ -131,7 +162,7 @@ export class Enqueues {
     }
     const store = this.#desk.store as Required<Store>
     return isAtOnce
-      ? store.enqueueAtOnce(tx, request, settings)
+      ? store.enqueueAtOnce(tx, request, settings && (this.#isStored(settings) ? null : settings))
       : store.enqueueIn(tx, request, this.#unstored(definition))
   }
 

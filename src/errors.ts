@@ -14,6 +14,7 @@ export type ErrorCode =
   | 'INVALID_NAME'
   | 'INVALID_ID'
   | 'INVALID_OPTION'
+  | 'LIMIT_KEY_REQUIRED'
   | 'KV_VALUE_TOO_LARGE'
   | 'IDEMPOTENCY_MISMATCH'
   | 'JOB_DEAD'

@@ -147,6 +147,21 @@ export interface HoldfastEvents {
     readonly reason: string | null
     readonly state: BatchState
   }
+  /** This process has defined a queue otherwise than it was stored; `from` and `to` are versions of the stored definition. */
+  'queue.redefined': {
+    readonly queue: string
+    readonly from: number
+    readonly to: number
+    /** Options of `defineQueue` that changed. */
+    readonly changes: readonly string[]
+  }
+  /** A notice, a completion or a slot had to be enqueued and cannot run: job `id` lies dead in its queue. */
+  'job.undeliverable': {
+    readonly id: string
+    readonly queue: string
+    readonly enqueuedFor: 'onDead' | 'onComplete' | 'schedule'
+    readonly error: JobError
+  }
   /** This process ended its last item, or found that it had ended. */
   'batch.finished': {
     readonly batch: string

@@ -18,6 +18,7 @@ import {
   type QueueDefinition,
   toDefinition,
 } from './definition.ts'
+import { Definitions } from './definitions.ts'
 import { isDisabled } from './disabled.ts'
 import { type Effects, keepable, prepareEffects } from './effects.ts'
 import { Enqueues } from './enqueues.ts'
@@ -25,6 +26,7 @@ import { isRefused, toError } from './errors.ts'
 import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
 import { Group } from './group.ts'
 import { bounds } from './job/bounds.ts'
+import type { LimitOverride } from './job/limit-key.ts'
 import {
   checkInboxName,
   checkInteger,
@@ -34,10 +36,11 @@ import {
   checkText,
   checkTime,
 } from './job/names.ts'
-import type { JobState, NewJob } from './job/record.ts'
+import type { JobState, Limit, NewJob } from './job/record.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import { Kv } from './kv/kv.ts'
 import type { Lease, LeaseDesk } from './lease.ts'
+import { type LimitOverrideOptions, toOverride } from './limit.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
 import { type Explanation, explain } from './observe/explain.ts'
 import { logTo } from './observe/log.ts'
@@ -104,9 +107,18 @@ export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly pausedBy: string | null
   /** How long the longest-waiting ready job has been ready; null when none is. */
   readonly oldestWaitingMs: number | null
+  /** As it counts now: the operator's where there is an override, else the definition's. */
+  readonly limit: Limit | null
+  /** The same of each limit key. */
+  readonly keyLimit: Limit | null
+  /** What `overrideLimit` has set; null: nothing. */
+  readonly limitOverride: LimitOverride | null
 }
 
-export type Stats = Omit<QueueInfo, 'name' | 'paused' | 'pausedAt' | 'pausedBy'>
+export type Stats = Omit<
+  QueueInfo,
+  'name' | 'paused' | 'pausedAt' | 'pausedBy' | 'limit' | 'keyLimit' | 'limitOverride'
+>
 
 type LeaseOf<Q> =
   Q extends QueueDefinition<infer _In, infer Out, infer Result, infer _ResultOut> ? Lease<Out, Result> : Lease
@@ -146,6 +158,7 @@ export class Holdfast {
   readonly #cancelListeners = new Set<(ids: readonly string[] | null) => void>()
   readonly #unsubscribe: () => void
   readonly #calls = new Calls(() => this.#watches.hint())
+  readonly #definitions: Definitions
   readonly #enqueues: Enqueues
   readonly #settles: Group<SettleRequest, SettleAnswer>
   readonly #renews: Group<RenewRequest, RenewAnswer>
@@ -182,8 +195,11 @@ export class Holdfast {
       },
       onUntold: (death) => events.emit('notice.dropped', death),
       onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
+      onUndeliverable: (job) => events.emit('job.undeliverable', job),
     })
-    this.#enqueues = new Enqueues({ store, events, waiters: this.#waiters, sweeper: this.#sweeper })
+    this.#definitions = new Definitions(store, timers)
+    const definitions = this.#definitions
+    this.#enqueues = new Enqueues({ store, events, waiters: this.#waiters, sweeper: this.#sweeper, definitions })
     this.#settles = new Group({ flush: (r) => store.settle(r), weigh: settleWeight, weightMax })
     this.#renews = new Group({ flush: (r) => store.renew(r), weigh: () => 1, weightMax })
     this.#progress = new Group({ flush: (r) => store.progress(r), weigh: () => 1, weightMax })
@@ -228,6 +244,7 @@ export class Holdfast {
       waiters: this.#waiters,
       sweeper: this.#sweeper,
       leaseDesk: this.#leaseDesk,
+      definitions,
       claim: (request) => store.claim(request),
     })
   }
@@ -430,14 +447,23 @@ export class Holdfast {
     return this.#run(() => this.#store.pause(checkQueueName(queue), false))
   }
 
+  /**
+   * Limits that an operator sets in place of those that the queue's definition says: they win until they are cleared with
+   * `null`, also when the queue is redefined.
+   */
+  overrideLimit(queue: string, override: LimitOverrideOptions | null): Promise<void> {
+    return this.#run(async () => this.#store.overrideLimit(checkQueueName(queue), toOverride(override)))
+  }
+
   async queues(): Promise<QueueInfo[]> {
     const stats = await this.#run(() => this.#store.stats())
-    return stats.map(({ queue, paused, pausedAt, pausedBy, counts, oldestWaitingMs }) => ({
+    return stats.map(({ queue, paused, pausedAt, pausedBy, counts, override, ...rest }) => ({
       ...{ name: queue, paused },
       pausedAt: pausedAt === null ? null : new Date(pausedAt),
       pausedBy,
       ...counts,
-      oldestWaitingMs,
+      ...rest,
+      limitOverride: override,
     }))
   }
 
@@ -661,6 +687,7 @@ export class Holdfast {
       sweeps: this.#sweeps,
       schedules: this.#scheduleLoop,
       define: (definition) => this.#enqueues.define(definition),
+      definitions: this.#definitions,
       settling: (requests) => {
         for (const { settlement } of requests) if ('delayMs' in settlement) this.#sweeper.expect(settlement.delayMs)
       },

@@ -3,8 +3,9 @@
 import { type Duration, show, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
+import { isKeyPath, type KeyRule, type LimitOverride } from './job/limit-key.ts'
 import { checkInteger, checkKey, checkOptions } from './job/names.ts'
-import type { Limit, Rate } from './job/record.ts'
+import type { Limit, LimitSettings, Rate } from './job/record.ts'
 
 export interface RateOptions {
   /** How many may start … */
@@ -17,12 +18,18 @@ export interface RateOptions {
 export type LimitKey = string | number | null | undefined
 
 export interface LimitOptions<Payload = unknown> {
-  /** What the payload is limited by, such as its tenant: each key has the limit for itself. Without it, the whole queue has. */
-  key?(payload: Payload): LimitKey
+  /**
+   * What the payload is limited by, such as its tenant: each key has the limit for itself. Without it, the whole queue has. A
+   * path into the payload (`'customer.id'`) is stored, and every producer obeys it; a function is known to this code alone.
+   */
+  readonly key?: KeyOption<Payload>
   /** How many may run at once, in all processes together. */
   readonly concurrency?: number
   readonly rate?: RateOptions
 }
+
+/** A method, so that a definition of one payload is also one of any. */
+export type KeyOption<Payload = unknown> = string | { key(payload: Payload): LimitKey }['key']
 
 /** One limit, or one of the queue and one of each key. */
 export type LimitOption<Payload = unknown> = LimitOptions<Payload> | readonly LimitOptions<Payload>[]
@@ -32,13 +39,11 @@ export interface KeyOf<Payload = unknown> {
   keyOf(payload: Payload): LimitKey
 }
 
-export interface Limits {
-  readonly limit: Limit | null
-  readonly keyLimit: Limit | null
+export interface Limits extends LimitSettings {
   readonly keyOf: KeyOf['keyOf'] | null
 }
 
-const none: Limits = { limit: null, keyLimit: null, keyOf: null }
+const none: Limits = { limit: null, keyLimit: null, key: null, keyOf: null }
 
 /** `null` says that there is no limit any more; `undefined` says nothing. */
 export function toLimits(option: LimitOption | null | undefined): Limits {
@@ -51,7 +56,43 @@ function and(limits: Limits, options: LimitOptions): Limits {
   const { key } = checked(options)
   const limit = toLimit(options)
   if (limits[key === undefined ? 'limit' : 'keyLimit'] !== null) throw twice(key !== undefined)
-  return key === undefined ? { ...limits, limit } : { ...limits, keyLimit: limit, keyOf: key }
+  if (key === undefined) return { ...limits, limit }
+  const rule: KeyRule = typeof key === 'string' ? { path: key } : 'code'
+  return { ...limits, keyLimit: limit, key: rule, keyOf: typeof key === 'string' ? null : key }
+}
+
+/** What an operator says instead of the definition. */
+export interface LimitOverrideOptions {
+  /** Of the whole queue; null: no limit at all. */
+  readonly limit?: Omit<LimitOptions, 'key'> | null
+  /** Of each key. */
+  readonly keyLimit?: Omit<LimitOptions, 'key'> | null
+}
+
+export function toOverride(options: LimitOverrideOptions | null): LimitOverride | null {
+  if (options === null) return null
+  checkOptions(options, 'overrideLimit', ['limit', 'keyLimit'])
+  const { limit, keyLimit } = options
+  if (limit === undefined && keyLimit === undefined) {
+    throw invalid('overrideLimit', 'overrideLimit takes { limit }, { keyLimit }, both, or null to clear the override.')
+  }
+  return {
+    ...(limit !== undefined && { limit: limit && toBareLimit(limit) }),
+    ...(keyLimit !== undefined && { keyLimit: keyLimit && toBareLimit(keyLimit) }),
+  }
+}
+
+function toBareLimit(options: Omit<LimitOptions, 'key'>): Limit {
+  checkOptions(options, 'overrideLimit', ['concurrency', 'rate'])
+  return toLimit(checked(options))
+}
+
+/** The key that an enqueue states. */
+export function statedKey(key: string | number | null): string | null {
+  if (key === null) return null
+  if (typeof key === 'string') return checkKey(key, 'limitKey')
+  if (typeof key === 'number' && Number.isFinite(key)) return String(key)
+  throw invalid('limitKey', `limitKey is a text, a number, or null for a job without a key; got ${show(key)}.`)
 }
 
 /** The key of a job, or a typed error for its enqueue alone. */
@@ -80,8 +121,8 @@ function called(queue: string, keyOf: KeyOf['keyOf'], payload: unknown): unknown
 function checked(options: LimitOptions): LimitOptions {
   checkOptions(options, 'limit', ['key', 'concurrency', 'rate'])
   const { key, concurrency, rate } = options
-  if (key !== undefined && typeof key !== 'function') {
-    const wanted = `limit.key is a function of the payload, such as (payload) => payload.tenant; got ${show(key)}.`
+  if (key !== undefined && typeof key !== 'function' && !isKeyPath(key)) {
+    const wanted = `limit.key is a path into the payload such as 'customer.id', or a function such as (payload) => payload.tenant; got ${show(key)}.`
     throw invalid('limit.key', wanted)
   }
   if (concurrency !== undefined || rate !== undefined) return options

@@ -6,12 +6,12 @@ import type { AnyDefinition } from './definition.ts'
 import { type Duration, show, toMs } from './duration.ts'
 import { HoldfastError } from './errors.ts'
 import { newId } from './id.ts'
-import { bounds, defaults } from './job/bounds.ts'
+import { bounds } from './job/bounds.ts'
 import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from './job/codec.ts'
 import { parseJson } from './job/json.ts'
 import { checkBoolean, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from './job/names.ts'
 import type { Dedup, NewJob } from './job/record.ts'
-import { limitKeyOf } from './limit.ts'
+import { limitKeyOf, statedKey } from './limit.ts'
 
 export interface DedupOptions {
   readonly key: string
@@ -31,10 +31,15 @@ export interface EnqueueOptions {
   readonly runAt?: Date | number
   /** A job not started by then is cancelled. */
   readonly startBefore?: Date | number
-  /** 0 (first) to 9; 5 unless given. */
+  /** 0 (first) to 9; what the queue's definition says unless given. */
   readonly priority?: number
   readonly attempts?: number
   readonly timeout?: Duration
+  /**
+   * What the job shares a limit by; found by the queue's definition unless given. `null`: knowingly no key, so that no limit
+   * of keys holds for it. Where the key is a function that this process does not have, it must be given.
+   */
+  readonly limitKey?: string | number | null
   readonly dedup?: DedupOptions
   /** The same key with the same payload answers with the first job; with another payload it is refused. */
   readonly idempotencyKey?: string
@@ -45,7 +50,7 @@ export interface EnqueueOptions {
 
 const optionNames: readonly (keyof EnqueueOptions)[] = [
   ...(['id', 'delay', 'runAt', 'startBefore', 'priority', 'attempts', 'timeout'] as const),
-  ...(['dedup', 'idempotencyKey', 'headers', 'tx'] as const),
+  ...(['dedup', 'idempotencyKey', 'headers', 'limitKey', 'tx'] as const),
 ]
 
 export function prepareJob(
@@ -73,9 +78,8 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
     queue: definition.name,
     payload: text,
     headers: headers === undefined ? null : encodeHeaders(headers),
-    priority: priority === undefined ? defaults.priority : checkInteger(priority, 'priority', 0, bounds.priorityMax),
-    maxAttempts:
-      attempts === undefined ? definition.attempts : checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
+    priority: priority === undefined ? null : checkInteger(priority, 'priority', 0, bounds.priorityMax),
+    maxAttempts: attempts === undefined ? null : checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
     timeoutMs: timeout === undefined ? null : toMs(timeout, 'timeout', { min: 1 }),
     delayMs: delay === undefined ? 0 : toMs(delay, 'delay'),
     runAt: runAt === undefined ? null : checkTime(runAt, 'runAt'),
@@ -83,8 +87,14 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
     dedup: dedup === undefined ? null : toDedup(dedup),
     idempotency:
       idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
-    limitKey: limitKeyOf(definition.name, definition.keyOf, payload),
+    limitKey: limitKeyFor(definition, payload, options),
   }
+}
+
+/** Undefined: the store finds it. */
+function limitKeyFor({ name, keyOf }: AnyDefinition, payload: unknown, { limitKey }: EnqueueOptions) {
+  if (limitKey !== undefined) return statedKey(limitKey)
+  return keyOf ? limitKeyOf(name, keyOf, payload) : undefined
 }
 
 function toDedup(options: DedupOptions): Dedup {

@@ -56,14 +56,14 @@ export function toWanted(queues: '*' | readonly (string | AnyDefinition)[], opti
   checkOptions(options, 'claim options', ['max', 'lease', 'wait', 'worker', 'signal'])
   const { max = 1, wait = 0, worker = `process-${process.pid}` } = options
   const signal = checkSignal(options.signal)
-  const lease = options.lease ?? shortestLeaseMs(definitions)
+  const { lease } = options
   const request = {
     queues: definitions && [...definitions.keys()],
     max: checkInteger(max, 'max', 1, bounds.claimMax),
-    leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
     worker: checkWorkerName(worker),
   }
-  return { request, definitions, waitMs: toMs(wait, 'wait'), signal }
+  const leaseMs = lease === undefined ? null : toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
+  return { request, leaseMs, definitions, waitMs: toMs(wait, 'wait'), signal }
 }
 
 export function toJobsQuery(filter: JobsFilter): JobsQuery {
@@ -140,9 +140,4 @@ export function resultOf(id: string, outcome: JobOutcome | null): unknown {
 
 export function encodeWakeData(data: unknown): string | null {
   return data === undefined ? null : encodeJson(data, wakeRule)
-}
-
-function shortestLeaseMs(definitions: Map<string, AnyDefinition> | null): number {
-  const leases = [...(definitions?.values() ?? [])].map(({ leaseMs }) => leaseMs)
-  return leases.length === 0 ? defaults.leaseMs : Math.min(...leases)
 }

@@ -10,13 +10,15 @@ export const enqueue: Command = {
     delay: { value: 'duration', says: 'due after this long: 30s, 5m, 1d' },
     'run-at': { value: 'time', says: 'due at this time: 2030-01-31T09:00:00Z' },
     'start-before': { value: 'time', says: 'cancelled if not started by then' },
-    priority: { value: '0-9', says: '0 is first; 5 unless given' },
+    priority: { value: '0-9', says: '0 is first; what the queue says unless given' },
     attempts: { value: 'n', says: 'how often it may be claimed before a failure makes it dead' },
     timeout: { value: 'duration', says: 'how long one run may take' },
     dedup: { value: 'key', says: 'refused as a duplicate while another job holds this key' },
     'dedup-scope': { value: 'scope', says: 'live, waiting, or a window such as 1h; live unless given' },
     replace: { says: 'a holder of the key that still waits takes over payload and time' },
     'idempotency-key': { value: 'key', says: 'the same key with the same payload answers with the first job' },
+    'limit-key': { value: 'key', says: 'what the job shares a limit by; found by the definition unless given' },
+    'no-limit-key': { says: 'knowingly no limit key: no limit of keys holds for the job' },
     id: { value: 'uuid', says: 'an id of your own' },
     header: { value: 'name=value', multiple: true, says: 'may be given several times' },
   },
@@ -43,9 +45,16 @@ function enqueueOptions(options: Options): EnqueueOptions {
     attempts: options.number('attempts'),
     timeout: options.duration('timeout'),
     dedup: dedupOf(options),
+    limitKey: limitKeyOf(options),
     idempotencyKey: options.text('idempotency-key'),
     headers: headers.length > 0 ? Object.fromEntries(headers.map(headerOf)) : undefined,
   }) as EnqueueOptions
+}
+
+function limitKeyOf(options: Options): EnqueueOptions['limitKey'] {
+  if (!options.isSet('no-limit-key')) return options.text('limit-key')
+  if (options.isSet('limit-key')) throw new UsageError('Give either --limit-key or --no-limit-key.')
+  return null
 }
 
 function dedupOf(options: Options): EnqueueOptions['dedup'] {

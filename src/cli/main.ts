@@ -18,6 +18,7 @@ import { inbox } from './inbox.ts'
 import { job } from './job.ts'
 import { jobs } from './jobs.ts'
 import { kv } from './kv.ts'
+import { limit } from './limit.ts'
 import { migrate } from './migrate.ts'
 import { pause } from './pause.ts'
 import { purge } from './purge.ts'
@@ -44,6 +45,7 @@ const commands: readonly Command[] = [
     enqueue,
     pause,
     resume,
+    limit,
     cancel,
     requeue,
     wake,

@@ -2,6 +2,7 @@ import { span } from '../duration.ts'
 import type { QueueInfo } from '../holdfast.ts'
 import type { JobState } from '../job/record.ts'
 import type { Command } from './command.ts'
+import { limitsText } from './limit.ts'
 import type { Column, Terminal } from './terminal.ts'
 
 export const queues: Command = {
@@ -20,17 +21,24 @@ export const queues: Command = {
 function tableOf(infos: readonly QueueInfo[], terminal: Terminal): string {
   const states: JobState[] = ['ready', 'running', 'scheduled', 'held', 'done', 'dead', 'cancelled']
   const shown = states.filter((state) => state !== 'held' || infos.some((info) => info.held > 0))
+  const hasLimits = infos.some(isLimited)
   const columns: Column[] = [
     { title: 'QUEUE' },
     ...shown.map((state) => ({ title: state.toUpperCase(), align: 'right' }) as const),
     { title: 'OLDEST WAITING', align: 'right' },
+    ...(hasLimits ? [{ title: 'LIMITS' }] : []),
   ]
   const rows = infos.map((info) => [
     info.paused ? `${info.name} ${terminal.paint('yellow', '(paused)')}` : info.name,
     ...shown.map((state) => terminal.count(info[state], styles[state])),
     info.oldestWaitingMs === null ? terminal.paint('dim', '·') : span(info.oldestWaitingMs),
+    ...(hasLimits ? [isLimited(info) ? limitsText(info) : terminal.paint('dim', '·')] : []),
   ])
   return terminal.table(columns, rows)
+}
+
+function isLimited({ limit, keyLimit, limitOverride }: QueueInfo): boolean {
+  return limit !== null || keyLimit !== null || limitOverride !== null
 }
 
 const styles: Readonly<Partial<Record<JobState, 'red' | 'cyan'>>> = { dead: 'red', running: 'cyan' }

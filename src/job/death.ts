@@ -8,7 +8,7 @@
 // A death is always recorded: where no notice is made, the error of the dead job says why, and the store reports it.
 
 import type { Refused } from '../errors.ts'
-import { bounds, defaults } from './bounds.ts'
+import { bounds } from './bounds.ts'
 import { byteLength, isPlainObject } from './codec.ts'
 import { isJobId, isQueueName, isTime } from './names.ts'
 import type { JobError, NewJob } from './record.ts'
@@ -29,7 +29,7 @@ export interface UntoldDeath {
   readonly reason: string
 }
 
-/** The job that tells an `onDead` queue of a death, with default options; or why there is none. */
+/** The job that tells an `onDead` queue of a death, with the defaults of that queue; or why there is none. */
 export function deathNotice({ told, payload, ...death }: Death, id: string): NewJob | UntoldDeath {
   const value = parsed(payload)
   const depth = depthOf(value) + 1
@@ -43,15 +43,14 @@ export function deathNotice({ told, payload, ...death }: Death, id: string): New
     queue: told,
     payload: noticeText({ ...death, depth }, value === undefined ? JSON.stringify(payload) : payload),
     headers: null,
-    priority: defaults.priority,
-    maxAttempts: defaults.attempts,
+    priority: null,
+    maxAttempts: null,
     timeoutMs: null,
     delayMs: 0,
     runAt: null,
     startBefore: null,
     dedup: null,
     idempotency: null,
-    limitKey: null,
   }
 }
 

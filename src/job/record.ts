@@ -1,5 +1,8 @@
 // What a job is, as data. Stores keep it in shapes of their own; these are the shapes it is spoken of in.
 
+import type { Backoff } from './backoff.ts'
+import type { KeyRule, LimitPair } from './limit-key.ts'
+
 export type JobState = 'held' | 'scheduled' | 'ready' | 'running' | 'done' | 'dead' | 'cancelled'
 export type EndState = 'done' | 'dead' | 'cancelled'
 
@@ -75,7 +78,10 @@ export interface Dedup {
   readonly replace: boolean
 }
 
-/** A job as a store takes it: checked, encoded, defaults filled in. Times are the store's to decide. */
+/**
+ * A job as a store takes it: checked and encoded. What the enqueue does not state is null (of the limit key: undefined), and
+ * the store fills it in from the stored definition of the queue, in the transaction that enqueues. Times are the store's too.
+ */
 export interface NewJob {
   readonly id: string
   /** True when the caller chose the id; a generated one need not be looked up first. */
@@ -85,16 +91,17 @@ export interface NewJob {
   readonly payload: string
   /** JSON text of a flat object of strings; once a wake has brought data, of both (see `stored.ts`). */
   readonly headers: string | null
-  readonly priority: number
-  readonly maxAttempts: number
+  readonly priority: number | null
+  readonly maxAttempts: number | null
+  /** Null: what the queue's definition says when the job runs. */
   readonly timeoutMs: number | null
   readonly delayMs: number
   readonly runAt: number | null
   readonly startBefore: number | null
   readonly dedup: Dedup | null
   readonly idempotency: { readonly key: string; readonly hash: string } | null
-  /** Jobs of a queue that have the same key share the queue's `keyLimit`. */
-  readonly limitKey: string | null
+  /** Jobs of a queue that have the same key share the queue's `keyLimit`; null: knowingly none; undefined: not stated. */
+  readonly limitKey?: string | null | undefined
 }
 
 export interface KvPut {
@@ -117,18 +124,27 @@ export interface EffectSet {
   readonly enqueue: readonly NewJob[]
 }
 
-/** What a queue asks of every store, kept in the store so that a process that never saw the definition obeys it too. */
+/** A whole definition, kept in the store so that a process that never saw it obeys it too. */
 export interface QueueSettings {
   readonly name: string
+  readonly attempts: number
+  /** Of jobs that are enqueued without one. */
+  readonly priority: number
+  readonly backoff: Backoff
+  readonly leaseMs: number
+  readonly timeoutMs: number
   /** How long done and cancelled jobs stay readable; 0 keeps nothing, Infinity keeps for ever. */
   readonly retainDoneMs: number
   readonly retainDeadMs: number
   /** The queue that is told of every death in this one. */
   readonly onDead: string | null
-  /** Of all jobs of the queue together. */
-  readonly limit: Limit | null
-  /** Of the jobs that have the same `limitKey`. */
-  readonly keyLimit: Limit | null
+  /** Null: the definition says nothing of limits, and leaves those that are stored. */
+  readonly limits: LimitSettings | null
+}
+
+/** `limit`: of all jobs of the queue together. `keyLimit`: of the jobs that have the same `limitKey`. */
+export interface LimitSettings extends LimitPair {
+  readonly key: KeyRule
 }
 
 /** How many may run at once, and how many may start within any stretch of time that long. */

@@ -144,12 +144,12 @@ export function isJobTemplate(value: unknown): value is JobTemplate {
     isQueueName(job.queue) &&
     isText(job.payload) &&
     (job.headers === null || isText(job.headers)) &&
-    isWithin(job.priority, bounds.priorityMax) &&
-    isWithin(job.maxAttempts, bounds.attemptsMax) &&
+    (job.priority === null || isWithin(job.priority, bounds.priorityMax)) &&
+    (job.maxAttempts === null || isWithin(job.maxAttempts, bounds.attemptsMax)) &&
     isWithin(job.delayMs, durationMaxMs) &&
     (job.timeoutMs === null || isWithin(job.timeoutMs, durationMaxMs)) &&
     (job.dedup === null || isDedup(job.dedup)) &&
-    (job.limitKey === null || isKey(job.limitKey))
+    (job.limitKey == null || isKey(job.limitKey))
   )
 }
 

@@ -121,7 +121,7 @@ function stoppedBatch({ batch, now }: Standing): Reason | null {
   return { why: 'batch-paused', sentence, facts: { batch: id, since: new Date(pausedAt), by } }
 }
 
-function keyLimit({ job, key, batch, now }: Standing): Reason | null {
+function keyLimit({ job, key, queue, batch, now }: Standing): Reason | null {
   if (job.state !== 'held') return null
   const limitKey = job.limitKey as string
   if (key === null || hasRoom(key)) {
@@ -135,23 +135,23 @@ function keyLimit({ job, key, batch, now }: Standing): Reason | null {
   const line = ahead === 0 ? '' : `, and ${comeBefore(ahead, 'job of that key', 'jobs of that key')}`
   if (isFull(key)) {
     const who = holders.length === 0 ? '' : ` (${listed(holders, admitted)})`
-    const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once; ${has(admitted)}${who}${line}.`
+    const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once${whose(queue.override?.keyLimit)}; ${has(admitted)}${who}${line}.`
     return { why: 'key-concurrency', sentence, facts }
   }
   const until = nextStartAt === null ? {} : { until: new Date(nextStartAt) }
-  const sentence = `Its key ${limitKey} may start ${rateOf(limit)}${nextFree(nextStartAt, now)}${line}.`
+  const sentence = `Its key ${limitKey} may start ${rateOf(limit)}${whose(queue.override?.keyLimit)}${nextFree(nextStartAt, now)}${line}.`
   return { why: 'key-rate', sentence, facts: { ...facts, ...until } }
 }
 
 function queueLimit({ job, queue, now }: Standing): Reason | null {
-  const { limit, running: admitted, nextStartAt } = queue
+  const { limit, running: admitted, nextStartAt, override } = queue
   if (job.state !== 'ready' || limit === null) return null
   if (limit.concurrency !== null && admitted >= limit.concurrency) {
-    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once, and ${has(admitted)}.`
+    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once${whose(override?.limit)}, and ${has(admitted)}.`
     return { why: 'queue-concurrency', sentence, facts: { limit, admitted } }
   }
   if (nextStartAt === null || nextStartAt <= now) return null
-  const sentence = `Queue ${job.queue} may start ${rateOf(limit)}${nextFree(nextStartAt, now)}.`
+  const sentence = `Queue ${job.queue} may start ${rateOf(limit)}${whose(override?.limit)}${nextFree(nextStartAt, now)}.`
   return { why: 'queue-rate', sentence, facts: { limit, until: new Date(nextStartAt) } }
 }
 
@@ -214,6 +214,11 @@ function comeBefore(ahead: number, one: string, many: string): string {
 
 function rateOf({ rate }: Limit): string {
   return rate === null ? 'no more now' : `${times(rate.count, 'job')} in ${span(rate.windowMs)}`
+}
+
+/** A limit that is not the definition's. */
+function whose(override: Limit | null | undefined): string {
+  return override === undefined ? '' : ' (an override by an operator)'
 }
 
 function nextFree(at: number | null, now: number): string {

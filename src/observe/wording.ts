@@ -273,6 +273,22 @@ export const wording: Wording = {
       kind: `skipped slots of schedule ${schedule}`,
     }),
   },
+  'queue.redefined': {
+    level: 'warn',
+    say: ({ queue, from, to, changes }) => ({
+      message: `Queue ${queue} was defined with another ${changes.join(', ')}: version ${to} of its definition takes the place of ${from}.`,
+      facts: { queue, from, to, changes },
+      kind: `changes of queue ${queue}`,
+    }),
+  },
+  'job.undeliverable': {
+    level: 'error',
+    say: ({ id, queue, enqueuedFor, error }) => ({
+      message: `Job ${id} (${enqueuedFor}) lies dead in queue ${queue}, because it cannot run: ${error.message}`,
+      facts: { job: id, queue, enqueuedFor, error: errorFacts(error) },
+      kind: `undeliverable jobs of queue ${queue}`,
+    }),
+  },
   'schedule.changed': {
     level: 'info',
     say: ({ schedule, changes }) => ({

@@ -25,6 +25,7 @@ function optionsOf({ cron, timeZone, missed, job }: ScheduleDefinition): Record<
     attempts: job.maxAttempts,
     timeout: job.timeoutMs,
     delay: job.delayMs,
+    limitKey: job.limitKey === undefined ? 'not stated' : [job.limitKey],
     dedup: job.dedup && [job.dedup.key, job.dedup.scope, job.dedup.replace],
   }
 }

@@ -20,6 +20,5 @@ export function toSlotJob(name: string, { job }: ScheduleDefinition, slot: numbe
     runAt: null,
     startBefore: null,
     idempotency: null,
-    limitKey: job.limitKey ?? null, // there was none when older schedules were declared
   }
 }

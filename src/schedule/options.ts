@@ -30,7 +30,7 @@ export interface CheckedSchedule {
   readonly definition: ScheduleDefinition
 }
 
-const jobOptionNames = ['delay', 'priority', 'attempts', 'timeout', 'dedup', 'headers'] as const
+const jobOptionNames = ['delay', 'priority', 'attempts', 'timeout', 'dedup', 'headers', 'limitKey'] as const
 const optionNames = ['cron', 'timeZone', 'queue', 'payload', 'missed', ...jobOptionNames]
 
 export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSchedule> {

@@ -27,6 +27,7 @@ export class ReadOnlyStore implements Store {
   }
 
   define = () => refused('define a queue')
+  overrideLimit = () => refused('override a limit')
   enqueue = () => refused('enqueue')
   claim = () => refused('claim')
   renew = () => refused('renew a lease')
@@ -73,6 +74,10 @@ export class ReadOnlyStore implements Store {
 
   jobs(query: JobsQuery) {
     return this.#store.jobs(query)
+  }
+
+  definitions(queues: readonly string[] | null) {
+    return this.#store.definitions(queues)
   }
 
   stats() {

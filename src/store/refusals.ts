@@ -2,7 +2,8 @@
 
 import { type Refused, refuse } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
-import type { JobState } from '../job/record.ts'
+import { bounds } from '../job/bounds.ts'
+import type { JobError, JobState } from '../job/record.ts'
 import type { Steering } from './store.ts'
 
 /** Thrown to undo the request at hand and answer with this instead. */
@@ -36,6 +37,19 @@ export function onDeadCycle(cycle: readonly string[]): Refused {
 
 export function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
+}
+
+export function limitKeyRequired(queue: string, path: string | null): Refused {
+  const message =
+    path === null
+      ? `The limit key of queue ${queue} is a function in the code of its definition, which this enqueue did not use. Enqueue with that definition, or pass limitKey (null for a job without a key).`
+      : `The limit key of queue ${queue} is ${path} in the payload, a text of 1 to ${bounds.keyBytes} bytes or an integer, and this payload has none there. Enqueue a payload that has it, or pass limitKey (null for a job without a key).`
+  return refuse('LIMIT_KEY_REQUIRED', message, { queue, path })
+}
+
+/** Why a job lies dead that the store itself enqueued. */
+export function undeliverable({ refused, message }: Refused): JobError {
+  return { name: 'Undeliverable', code: refused, message }
 }
 
 export function notFound(id: string): Refused {

@@ -82,14 +82,23 @@
 //    answers or, if that dies in between, by a sweep.
 //    Between plain jobs and batches of one queue and priority nobody comes first for ever.
 //
-// Retention, `onDead` and limits are kept in the store by `define`, because a sweep in a process that never saw
-// the queue's definition must obey them. Backoff is not: only who holds the job retries it, so the delay comes with it.
+// 14. `define` stores a queue's whole definition under a version that counts up with every change, because producers, workers
+//    and sweeps that never saw the code must obey it. A job states what its enqueue stated; everything else is filled in from the
+//    stored definition in the transaction that enqueues, so no client's memory of a definition ever decides. Limits that an
+//    operator sets (`overrideLimit`) are kept apart from the definition and win until they are cleared.
+//
+// 15. A limit key that cannot be known (the queue's key is a function, or the payload has none at the queue's path) refuses the
+//    enqueue with LIMIT_KEY_REQUIRED. What the store itself enqueues must land: a death notice, the completion of a batch and a
+//    slot of a schedule land as a dead job whose error says why, and `onUndeliverable` tells of it. Such a job is requeued only
+//    once its key can be known, so nothing starts beyond a limit.
 
 import type { Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
 import type { UntoldDeath } from '../job/death.ts'
+import type { LimitOverride } from '../job/limit-key.ts'
 import type {
   EffectSet,
+  JobError,
   JobOutcome,
   JobRecord,
   JobState,
@@ -99,6 +108,7 @@ import type {
   QueueSettings,
   Remarks,
 } from '../job/record.ts'
+import type { StoredDefinition } from '../job/stored-definition.ts'
 import type { Settlement } from '../job/transition.ts'
 
 export interface Capabilities {
@@ -117,7 +127,12 @@ export interface Store {
   /** A claim that is sent behind an enqueue, without waiting for its answer, sees the jobs. */
   readonly claimsFollowEnqueues: boolean
 
-  define(queues: readonly QueueSettings[]): Promise<void>
+  /** Answers for each what was stored before, and what changed. */
+  define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]>
+  /** Of those of these queues that there are, or of all (null). Only looks. */
+  definitions(queues: readonly string[] | null): Promise<DefinitionRecord[]>
+  /** An operator's limits instead of the definition's; null takes them back. */
+  overrideLimit(queue: string, override: LimitOverride | null): Promise<void>
   /**
    * One that must wait for a stranger's open transaction over a key delays only itself: its answer comes later. A key may
    * be freed between two jobs of one request.
@@ -203,6 +218,35 @@ export interface Subscriber {
   onFinished?(finished: FinishedBatch): void
   /** This store, in this process, has ended a job as dead, and made no notice for its `onDead` queue. */
   onUntold?(death: UntoldDeath): void
+  /** This store, in this process, has enqueued a job that cannot run: it lies dead in its queue. */
+  onUndeliverable?(job: UndeliverableJob): void
+}
+
+/** What a job was enqueued for that the store itself enqueues. */
+export type EnqueuedFor = 'onDead' | 'onComplete' | 'schedule'
+
+export interface UndeliverableJob {
+  readonly id: string
+  readonly queue: string
+  readonly enqueuedFor: EnqueuedFor
+  readonly error: JobError
+}
+
+export interface DefinedQueue {
+  readonly queue: string
+  /** 1 once it was defined; the same as before where nothing changed. */
+  readonly version: number
+  /** 0: it was not defined before. */
+  readonly versionBefore: number
+  /** Options of the definition that changed. */
+  readonly changes: readonly string[]
+}
+
+export interface DefinitionRecord {
+  readonly queue: string
+  /** 0: it was never defined, and the defaults count. */
+  readonly version: number
+  readonly definition: StoredDefinition
 }
 
 export interface FinishedBatch extends Completion {
@@ -356,6 +400,7 @@ export interface RequeueAllRequest {
 
 export interface RequeueAllAnswer {
   readonly requeued: number
+  /** `heldBy` is LIMIT_KEY_REQUIRED where the limit key of a job cannot be known. */
   readonly skipped: readonly { readonly id: string; readonly heldBy: string }[]
 }
 
@@ -470,6 +515,8 @@ export interface Standing {
     readonly pausedBy: string | null
     readonly running: number
     readonly limit: Limit | null
+    /** Limits that an operator set; null: none. */
+    readonly override: LimitOverride | null
     /** When the next may start, where all starts of the queue's rate are used up. */
     readonly nextStartAt: number | null
   }
@@ -499,6 +546,11 @@ export interface QueueStats {
   readonly counts: Readonly<Record<JobState, number>>
   /** How long the longest-waiting ready job has been ready. */
   readonly oldestWaitingMs: number | null
+  /** As they count now. */
+  readonly limit: Limit | null
+  readonly keyLimit: Limit | null
+  /** Limits that an operator set; null: none. */
+  readonly override: LimitOverride | null
 }
 
 export type ChangedState = JobState | 'deleted'

@@ -35,7 +35,7 @@ const retryMaxMs = 2_000
 export class Heartbeat {
   readonly #desk: HeartbeatDesk
   readonly #runs: ReadonlySet<Run>
-  readonly #leaseMs: number
+  readonly #leaseMs: () => number
   #nextBeatAt = Number.POSITIVE_INFINITY
   #nextCheckAt = Number.POSITIVE_INFINITY
   #beating: Promise<void> | null = null
@@ -46,14 +46,14 @@ export class Heartbeat {
   #checksAgain = false
   lastBeatAt: Date | null = null
 
-  constructor(desk: HeartbeatDesk, runs: ReadonlySet<Run>, leaseMs: number) {
+  constructor(desk: HeartbeatDesk, runs: ReadonlySet<Run>, leaseMs: () => number) {
     this.#desk = desk
     this.#runs = runs
     this.#leaseMs = leaseMs
   }
 
   get #everyMs(): number {
-    return this.#leaseMs / 3
+    return this.#leaseMs() / 3
   }
 
   /** A run begins; answers when to look. */
@@ -136,7 +136,7 @@ export class Heartbeat {
     } catch (error) {
       if (!isOutage(error)) return this.#desk.fail(error)
       this.#desk.events.emit('heartbeat.failed', { worker: this.#desk.worker, jobs: runs.length, error })
-      const soon = this.#desk.timers.now() + Math.min(retryMaxMs, this.#leaseMs / 10)
+      const soon = this.#desk.timers.now() + Math.min(retryMaxMs, this.#leaseMs() / 10)
       this.#nextBeatAt = Math.min(this.#nextBeatAt, soon)
       this.#desk.lookBy(this.#nextBeatAt)
     }

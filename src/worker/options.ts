@@ -86,7 +86,8 @@ export interface ServedQueue {
 export interface Plan {
   readonly name: string
   readonly concurrency: number
-  readonly leaseMs: number
+  /** Null: the shortest of the queues. */
+  readonly leaseMs: number | null
   readonly unwindMs: number
   readonly middleware: readonly Middleware[]
   readonly gate: WorkerGate | null
@@ -113,11 +114,11 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
   if (!isAll && queues.size === 0) throw invalid('queues', 'Name at least one queue and its handler.')
   if (options.threads !== undefined && served.every(({ handler }) => typeof handler === 'function'))
     throw invalid('threads', 'threads is for handlers given as the URL of a module; here all are functions.')
-  const lease = options.lease ?? Math.min(...served.map(({ definition }) => definition.leaseMs), defaults.leaseMs)
+  const { lease } = options
   return {
     name: checkWorkerName(options.name ?? newWorkerName()),
     concurrency: most,
-    leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
+    leaseMs: lease === undefined ? null : toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
     unwindMs: toMs(unwind, 'unwind'),
     middleware: checkMiddleware(middleware),
     gate: checkGate(options.gate),

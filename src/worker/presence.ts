@@ -6,6 +6,7 @@ import { hostname } from 'node:os'
 import type { Timers } from '../clock.ts'
 import { newId } from '../id.ts'
 import { bounds } from '../job/bounds.ts'
+import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isQueueName, isText, isTime } from '../job/names.ts'
 import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
@@ -21,10 +22,14 @@ export interface WorkerInfo {
   /** Null: every queue there is. */
   readonly queues: readonly string[] | null
   readonly concurrency: number
+  /** A digest of the definition of each queue that it serves by one. */
+  readonly definitions: Readonly<Record<string, string>>
   readonly host: string
   readonly pid: number
   readonly since: Date
 }
+
+type Said = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
 
 export interface PresenceDesk {
   readonly timers: Timers
@@ -35,12 +40,12 @@ export interface PresenceDesk {
 export class Presence {
   readonly #desk: PresenceDesk
   readonly #key = `${presencePrefix}${newId()}` // two workers may have been given the same name
-  readonly #says: Pick<WorkerInfo, 'name' | 'queues' | 'concurrency'>
+  readonly #says: Said
   #since: number | null = null
   #callOff: (() => void) | null = null
   #writing: Promise<unknown> = Promise.resolve()
 
-  constructor(desk: PresenceDesk, says: Pick<WorkerInfo, 'name' | 'queues' | 'concurrency'>) {
+  constructor(desk: PresenceDesk, says: Said) {
     this.#desk = desk
     this.#says = says
   }
@@ -72,7 +77,8 @@ export function readPresence({ value }: KvEntry): WorkerInfo | null {
     if (!isText(name) || name.length > bounds.workerLength || !isText(host) || !isTime(since)) return null
     if (!isCount(concurrency) || !isCount(pid)) return null
     if (queues !== null && !(Array.isArray(queues) && queues.every(isQueueName))) return null
-    return { name, queues, concurrency, host, pid, since: new Date(since) }
+    const definitions = digestsOf(stored.definitions)
+    return { name, queues, concurrency, definitions, host, pid, since: new Date(since) }
   } catch {
     return null
   }
@@ -80,4 +86,13 @@ export function readPresence({ value }: KvEntry): WorkerInfo | null {
 
 function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && Number(value) > 0
+}
+
+/** Of queues, by name; what is no such digest is left out. */
+function digestsOf(value: unknown): Readonly<Record<string, string>> {
+  if (!isPlainObject(value)) return {}
+  const digests = Object.entries(value as object).filter(
+    (each): each is [string, string] => isQueueName(each[0]) && isText(each[1]),
+  )
+  return Object.fromEntries(digests)
 }

@@ -9,8 +9,10 @@
 // flushed. Leases are renewed to the very end. A second, shorter stop shortens the first.
 
 import { Alarm } from '../alarm.ts'
+import { byName } from '../claims.ts'
 import { pause, type Timers } from '../clock.ts'
 import { type AnyDefinition, defineQueue } from '../definition.ts'
+import { type Definitions, settingsDigest } from '../definitions.ts'
 import { isDisabled } from '../disabled.ts'
 import { type Duration, span, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
@@ -18,7 +20,7 @@ import type { Events } from '../events.ts'
 import { defaults } from '../job/bounds.ts'
 import { checkOptions } from '../job/names.ts'
 import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
-import type { ClaimedJob, KvWrite, SettleRequest, Store } from '../store/store.ts'
+import type { ClaimedJob, ClaimRequest, KvWrite, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import type { Waiters } from '../waiters.ts'
 import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from './claim-loop.ts'
@@ -44,6 +46,7 @@ export interface WorkerDesk {
   readonly schedules: ScheduleLoop
   /** Makes sure that the store knows the queue's settings. */
   define(definition: AnyDefinition): Promise<void> | undefined
+  readonly definitions: Definitions
   /** These requests are on their way, or have been answered. */
   settling(requests: readonly SettleRequest[]): void
   settled(requests: readonly SettleRequest[]): void
@@ -113,6 +116,8 @@ export class Worker {
   readonly #plan: Plan
   readonly #services = new Map<string, Service>()
   readonly #pools = new Map<string, ThreadPool>()
+  /** Queues whose stored definition it obeys; null: all. */
+  readonly #byName: readonly string[] | null
   readonly #outage: Outage
   readonly #loop: WorkerLoop
   readonly #heartbeat: Heartbeat
@@ -144,6 +149,7 @@ export class Worker {
     this.name = plan.name
     const { store, events, timers, waiters, random } = desk
     const worker = plan.name
+    this.#byName = byName(this.#definitions())
     for (const [name, queue] of plan.queues) this.#services.set(name, this.#toService(queue))
     this.#outage = new Outage(worker, events, timers, random)
     const outage = this.#outage
@@ -165,19 +171,22 @@ export class Worker {
         fail: (error) => this.#fail(error),
       },
       this.#runs,
-      plan.leaseMs,
+      () => this.#leaseMs,
     )
     this.#presence = makeLoop || isDisabled('presence') ? null : toPresence(desk, plan)
     const make: MakeLoop = makeLoop ?? ((loopDesk, halt) => claimLoop(plan, loopDesk, halt))
+    const leaseMs = () => this.#leaseMs
     this.#loop = make(
       {
         ...{ worker, events, timers, outage, waiters },
-        leaseMs: plan.leaseMs,
+        get leaseMs() {
+          return leaseMs()
+        },
         gate: plan.gate,
         queues: plan.all ? null : [...plan.queues.keys()],
         room: () => this.#room(),
         queuesWithWork: () => queuesWithWork(store),
-        claim: (request) => store.claim(request),
+        claim: (request) => this.#claim(request),
         start: (jobs) => this.#start(jobs),
         giveBack: (jobs) => this.#giveBack(jobs),
       },
@@ -262,6 +271,7 @@ export class Worker {
       const defined = () => this.#desk.define(definition) ?? Promise.resolve()
       await this.#outage.survive(defined, this.#halt.signal)
     }
+    await this.#outage.survive(async () => this.#refresh(), this.#halt.signal)
     if (this.#halt.signal.aborted) return
     this.#state = 'working'
     const queues = this.#plan.all ? null : [...this.#plan.queues.keys()]
@@ -354,6 +364,29 @@ export class Worker {
     this.#runs.add(run)
     this.#places += 1
     return run
+  }
+
+  get #leaseMs(): number {
+    return this.#plan.leaseMs ?? this.#desk.definitions.shortestLeaseMs(this.#definitions()?.values() ?? null)
+  }
+
+  #definitions(): ReadonlyMap<string, AnyDefinition> | null {
+    const { all, queues } = this.#plan
+    return all ? null : new Map([...queues].map(([name, { definition }]) => [name, definition]))
+  }
+
+  /** Of queues that it serves by name, what is stored is read again every few seconds. */
+  #refresh(): Promise<void> | undefined {
+    return this.#byName?.length === 0 ? undefined : this.#desk.definitions.refresh(this.#byName)
+  }
+
+  async #claim(request: ClaimRequest): Promise<ClaimedJob[]> {
+    const { store, definitions } = this.#desk
+    if (this.#byName?.length === 0) return store.claim(request)
+    await this.#refresh()
+    const jobs = await store.claim({ ...request, leaseMs: this.#leaseMs })
+    if (this.#plan.all) await definitions.meet(jobs.map(({ queue }) => queue))
+    return jobs
   }
 
   #room(): number {
@@ -461,11 +494,17 @@ export class Worker {
 
   #serviceOf(queue: string): Service {
     const known = this.#services.get(queue)
-    if (known) return known
+    if (known) return this.#obeying(known)
     const { all, middleware } = this.#plan
     const service = { definition: defineQueue(queue), call: compose(all as Handler, middleware) }
     if (this.#services.size < servicesMax) this.#services.set(queue, service)
-    return service
+    return this.#obeying(service)
+  }
+
+  /** By name it is served as its stored definition says. */
+  #obeying(service: Service): Service {
+    const definition = this.#desk.definitions.obeyed(service.definition)
+    return definition === service.definition ? service : { ...service, definition }
   }
 
   #stuckThreads(): readonly StuckThread[] {
@@ -505,7 +544,12 @@ export class Worker {
 
 function toPresence({ store, timers }: WorkerDesk, { name, all, queues, concurrency }: Plan): Presence {
   const desk = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
-  return new Presence(desk, { name, queues: all ? null : [...queues.keys()], concurrency })
+  const definitions = Object.fromEntries(
+    [...queues.values()].flatMap(({ definition: { name: queue, settings } }) =>
+      settings === null ? [] : [[queue, settingsDigest(settings)]],
+    ),
+  )
+  return new Presence(desk, { name, queues: all ? null : [...queues.keys()], concurrency, definitions })
 }
 
 function claimLoop(plan: Plan, desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {

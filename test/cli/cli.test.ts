@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { stripVTControlCharacters } from 'node:util'
-import { open } from '../../src/index.ts'
+import { type AnyDefinition, defineQueue, open } from '../../src/index.ts'
 import { manifest, root } from '../support/checkout.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
@@ -242,6 +242,42 @@ test('enqueue takes every option, and says created or duplicate', async () => {
 
   const again = await world.holdfast('enqueue', 'welcome', '{"userId":"u2"}', '--dedup', 'u1', '--replace')
   assert.match(again.stdout, new RegExp(`^duplicate ${unknownId}`))
+})
+
+test('enqueue obeys the stored definition, and takes a limit key where it cannot know one', async () => {
+  await using world = await setup()
+  await world.define(defineQueue('byPath', { attempts: 2, priority: 1, limit: { key: 'user', concurrency: 1 } }))
+  await world.define(defineQueue('byCode', { limit: { key: () => 'u1', concurrency: 1 } }))
+  const enqueued = async (...args: string[]) => world.json('job', (await world.json('enqueue', ...args)).id)
+  const { limitKey, maxAttempts, priority } = await enqueued('byPath', '{"user":"u1"}')
+  assert.deepEqual([limitKey, maxAttempts, priority], ['u1', 2, 1])
+  assert.equal((await enqueued('byCode', '{}', '--limit-key', 'u2')).limitKey, 'u2')
+  assert.equal((await enqueued('byCode', '{}', '--no-limit-key')).limitKey, null)
+  for (const queue of ['byPath', 'byCode']) {
+    const { code, stderr } = await world.holdfast('enqueue', queue, '{}')
+    assert.equal(code, 1)
+    assert.match(stderr, /pass limitKey .*LIMIT_KEY_REQUIRED/)
+  }
+  const both = await world.holdfast('enqueue', 'byCode', '{}', '--limit-key', 'u2', '--no-limit-key')
+  assert.equal(both.code, 2)
+})
+
+test('limit overrides the limits of a queue, shows them, and clears the override', async () => {
+  await using world = await setup()
+  await world.define(defineQueue('crawl', { limit: [{ concurrency: 5 }, { key: 'host', concurrency: 2 }] }))
+  assert.match((await world.holdfast('limit', 'crawl')).stdout, /^crawl: 5 at once; 2 at once of each key\.$/m)
+  const set = await world.json('limit', 'crawl', '--concurrency', '1', '--rate', '10/1m', '--key-none')
+  assert.deepEqual(set.limit, { concurrency: 1, rate: { count: 10, windowMs: 60_000 } })
+  assert.deepEqual([set.keyLimit, set.limitOverride.keyLimit], [null, null])
+  assert.match(
+    (await world.holdfast('queues')).stdout,
+    /LIMITS\n.*1 at once, 10 in 1 ?m.* \(override\); no limit of each key/,
+  )
+  const cleared = await world.json('limit', 'crawl', '--clear')
+  assert.deepEqual([cleared.limit.concurrency, cleared.keyLimit.concurrency, cleared.limitOverride], [5, 2, null])
+  assert.equal((await world.holdfast('limit', 'crawl', '--clear', '--concurrency', '1')).code, 2)
+  assert.equal((await world.holdfast('limit', 'crawl', '--rate', 'often')).code, 2)
+  assert.equal((await world.holdfast('limit', 'nothing')).code, 1)
 })
 
 test('enqueue reads a payload from standard input', async () => {
@@ -505,6 +541,12 @@ async function setup(extra: NodeJS.ProcessEnv = {}) {
     return JSON.parse(stdout)
   }
 
+  /** A process with the definition appears. */
+  const define = async (definition: AnyDefinition) => {
+    await using client = await open(url)
+    await client.claim([definition])
+  }
+
   /** One job done, two dead of their second attempt, one scheduled. */
   const history = async () => {
     await using client = await open(url)
@@ -522,7 +564,7 @@ async function setup(extra: NodeJS.ProcessEnv = {}) {
   }
 
   return {
-    ...{ url, spawnOptions, holdfast, holdfastWith, json, history },
+    ...{ url, spawnOptions, holdfast, holdfastWith, json, define, history },
     files: () => readdir(scratch.path),
     [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose](),
   }

@@ -16,6 +16,7 @@ import { countsTests } from './counts.ts'
 import { damageTests } from './damage.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
+import { definitionTests } from './definitions.ts'
 import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
@@ -81,6 +82,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
+  ...[definitionTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
   ...[
     limitTests,

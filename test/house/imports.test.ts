@@ -35,6 +35,7 @@ const layers: readonly Layer[] = [
         'calls.ts',
         'requests.ts',
         'enqueues.ts',
+        'definitions.ts',
         'weight.ts',
       ],
       ...['worker', 'sweep', 'batch', 'flow', 'schedule', 'kv', 'webhook'],

@@ -6,10 +6,12 @@ import { inspect, isDeepStrictEqual } from 'node:util'
 import { isHoldfastError, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
 import type { EffectSet, JobError, JobRecord, Limit, NewJob, QueueSettings } from '../../src/job/record.ts'
+import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
   AlterRequest,
   ClaimedJob,
+  DefinedQueue,
   EnqueueAnswer,
   Enqueued,
   EnqueueRequest,
@@ -92,13 +94,16 @@ interface Question<Answer, Expected> {
   agrees?(expected: Expected, answer: Answer, model: Model, busy?: ReadonlySet<string>): boolean
 }
 
+const { limit: _limit, keyLimit: _keyLimit, key: _key, ...behaviour } = undefinedQueue
+
 export function toCall(move: Move, scene: Scene): Call {
   switch (move.do) {
     case 'define': {
-      const { queue: name, retainDoneMs, retainDeadMs } = move
+      const { queue: name, retainDoneMs, retainDeadMs, attempts, priority } = move
       const onDead = move.onDead === name ? null : move.onDead
       const { limit, keyLimit } = { limit: toLimit(move.limit), keyLimit: toLimit(move.keyLimit) }
-      const settings = [{ name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit }]
+      const limits = { limit, keyLimit, key: null }
+      const settings = [{ name, ...behaviour, attempts, priority, retainDoneMs, retainDeadMs, onDead, limits }]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => defined(store, settings) },
         expect: (model) => model.define(settings),
@@ -606,11 +611,10 @@ function expectedVersion(
 
 const neverVersion = 2 ** 50
 
-/** What it was refused with: deaths would be told in a circle. */
-async function defined(store: Store, settings: readonly QueueSettings[]): Promise<Refused | undefined> {
+/** What was defined, or what it was refused with: deaths would be told in a circle. */
+async function defined(store: Store, settings: readonly QueueSettings[]): Promise<DefinedQueue[] | Refused> {
   try {
-    await store.define(settings)
-    return undefined
+    return await store.define(settings)
   } catch (error) {
     if (!isHoldfastError(error, 'INVALID_OPTION')) throw error
     return refuse(error.code, error.message, error.facts)

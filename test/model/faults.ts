@@ -3,7 +3,7 @@
 
 import { newId } from '../../src/id.ts'
 import { type BatchRecord, type BatchSettings, completionJob } from '../../src/job/batch.ts'
-import type { Limit, NewJob } from '../../src/job/record.ts'
+import type { Limit, LimitSettings, NewJob } from '../../src/job/record.ts'
 import type { ClaimedJob, FinishedBatch, HoldName, Store } from '../../src/store/store.ts'
 
 export type Break = (store: Store) => Partial<Store>
@@ -208,21 +208,18 @@ export const faults: Readonly<Record<string, Break>> = {
   }),
 
   'a store that forgets the limit of a queue': (store) => ({
-    define: (queues) => store.define(queues.map((settings) => ({ ...settings, limit: null }))),
+    define: defining(store, (limits) => ({ ...limits, limit: null })),
   }),
 
   'a store that forgets the limit of a key': (store) => ({
-    define: (queues) => store.define(queues.map((settings) => ({ ...settings, keyLimit: null }))),
+    define: defining(store, (limits) => ({ ...limits, keyLimit: null })),
   }),
 
   'a limit that lets in one too many': (store) => ({
-    define: (queues) =>
-      store.define(
-        queues.map(({ keyLimit, ...rest }) => ({
-          ...rest,
-          keyLimit: keyLimit && { ...keyLimit, concurrency: (keyLimit.concurrency ?? 0) + 1 },
-        })),
-      ),
+    define: defining(store, ({ keyLimit, ...rest }) => ({
+      ...rest,
+      keyLimit: keyLimit && { ...keyLimit, concurrency: (keyLimit.concurrency ?? 0) + 1 },
+    })),
   }),
 
   'a line in which who came first stands last': (store) => ({
@@ -242,12 +239,11 @@ export const faults: Readonly<Record<string, Break>> = {
   }),
 
   'a rate of a queue that forgets its starts': (store) => ({
-    define: (queues) => store.define(queues.map(({ limit, ...rest }) => ({ ...rest, limit: withoutRate(limit) }))),
+    define: defining(store, ({ limit, ...rest }) => ({ ...rest, limit: withoutRate(limit) })),
   }),
 
   'a rate of a key that forgets its starts': (store) => ({
-    define: (queues) =>
-      store.define(queues.map(({ keyLimit, ...rest }) => ({ ...rest, keyLimit: withoutRate(keyLimit) }))),
+    define: defining(store, ({ keyLimit, ...rest }) => ({ ...rest, keyLimit: withoutRate(keyLimit) })),
   }),
 
   'a completion that is told twice': (store) => {
@@ -411,6 +407,11 @@ function seenThrough(store: Store, show: (batch: BatchRecord) => BatchRecord): P
 
 function hasFinishedEarly(batch: BatchRecord): BatchRecord {
   return batch.state === 'running' ? { ...batch, state: 'done' } : batch
+}
+
+function defining(store: Store, limitsOf: (limits: LimitSettings) => LimitSettings): Store['define'] {
+  return (queues) =>
+    store.define(queues.map(({ limits, ...rest }) => ({ ...rest, limits: limits && limitsOf(limits) })))
 }
 
 function plainJob(queue: string, payload: string): NewJob {

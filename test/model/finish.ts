@@ -46,8 +46,18 @@ function count(world: World, state: string): number {
 
 /** Whoever waits in line is let in: what small sweeps do to a line depends on their size. */
 async function liftLimits(world: World): Promise<void> {
-  for (const { name: queue, retainDoneMs, retainDeadMs, onDead } of world.model.state.settings) {
-    await world.make({ do: 'define', queue, retainDoneMs, retainDeadMs, onDead, limit: null, keyLimit: null })
+  for (const { name: queue, retainDoneMs, retainDeadMs, onDead, attempts, priority } of world.model.state.settings) {
+    const defaults = { attempts, priority }
+    await world.make({
+      do: 'define',
+      queue,
+      retainDoneMs,
+      retainDeadMs,
+      onDead,
+      ...defaults,
+      limit: null,
+      keyLimit: null,
+    })
   }
   await world.make({ do: 'sweep', max: 1_000 })
   await world.compare()

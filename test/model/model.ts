@@ -40,6 +40,7 @@ import type {
   Remarks,
 } from '../../src/job/record.ts'
 import { encodeWake } from '../../src/job/stored.ts'
+import { changesOf, redefined, type StoredDefinition, undefinedQueue } from '../../src/job/stored-definition.ts'
 import {
   type DeathNotice,
   expired,
@@ -57,6 +58,7 @@ import type {
   CancelRequest,
   ClaimedJob,
   ClaimRequest,
+  DefinedQueue,
   EnqueueAnswer,
   Enqueued,
   EnqueueRequest,
@@ -142,7 +144,7 @@ export interface ModelState {
   /** In the order in which they ended. */
   ended: ModelJob[]
   slots: Slot[]
-  settings: QueueSettings[]
+  settings: ModelSettings[]
   paused: Paused[]
   /** Limit keys that somebody has left, in that order, whose line has not been looked at since. */
   left: LimitName[]
@@ -233,16 +235,31 @@ export class Model {
     if (ms < 0) this.state.wasSetBack = true
   }
 
-  define(queues: readonly QueueSettings[]): Refused | undefined {
+  define(queues: readonly QueueSettings[]): DefinedQueue[] | Refused {
+    const defined: DefinedQueue[] = []
     for (const settings of queues) {
       if (this.#tellsInCircle(settings)) return no('INVALID_OPTION')
-      this.#mention(settings.name)
-      if (!isDeepStrictEqual(this.#settingsOf(settings.name)?.keyLimit ?? null, settings.keyLimit)) {
-        this.state.reviewed = [...this.state.reviewed.filter((name) => name !== settings.name), settings.name]
-      }
-      this.state.settings = [...this.state.settings.filter(({ name }) => name !== settings.name), settings]
+      defined.push(this.#define(settings))
     }
-    return undefined
+    return defined
+  }
+
+  #define(settings: QueueSettings): DefinedQueue {
+    const { name: queue } = settings
+    this.#mention(queue)
+    const before = this.#settingsOf(queue)
+    const after = redefined(before ?? null, settings)
+    if (!isDeepStrictEqual(before?.keyLimit ?? null, after.keyLimit)) {
+      this.state.reviewed = [...this.state.reviewed.filter((name) => name !== queue), queue]
+    }
+    const changes = before ? changesOf(before, after) : []
+    const versionBefore = before?.version ?? 0
+    const version = before && changes.length === 0 ? versionBefore : versionBefore + 1
+    this.state.settings = [
+      ...this.state.settings.filter(({ name }) => name !== queue),
+      { name: queue, version, ...after },
+    ]
+    return { queue, version, versionBefore, changes }
   }
 
   #tellsInCircle({ name, onDead }: QueueSettings): boolean {
@@ -255,7 +272,7 @@ export class Model {
     return told === name
   }
 
-  #settingsOf(queue: string): QueueSettings | undefined {
+  #settingsOf(queue: string): ModelSettings | undefined {
     return this.state.settings.find(({ name }) => name === queue)
   }
 
@@ -312,9 +329,11 @@ export class Model {
 
   #insert(job: NewJob, dueAt: number, batch: string | null): void {
     const { id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore, dedup, idempotency } = job
-    const { limitKey } = job
+    const { limitKey = null } = job
+    const settings = this.#settingsOf(queue) ?? undefinedQueue
     const created: ModelJob = {
-      ...{ id, queue, payload, headers, priority, maxAttempts, timeoutMs, startBefore },
+      ...{ id, queue, payload, headers, timeoutMs, startBefore },
+      ...{ priority: priority ?? settings.priority, maxAttempts: maxAttempts ?? settings.attempts },
       ...{
         state: 'scheduled',
         attempts: 0,
@@ -647,9 +666,9 @@ export class Model {
     const completion = this.batches.finish(batch)
     const { onComplete } = batch
     // One that is refused tells nobody, and the batch is finished all the same.
-    const tell = (target: NonNullable<typeof onComplete>) =>
-      this.#enqueueOne(completionJob(target, completion, oracle.completionId(completion)))
-    if (onComplete) this.#wholeOrNot(() => tell(onComplete))
+    if (!onComplete) return
+    const told = completionJob(onComplete, completion, oracle.completionId(completion))
+    this.#wholeOrNot(() => this.#enqueueOne(told))
   }
 
   /** A job that waits for something outside is done, if what it left in the key-value store is still there. */
@@ -931,8 +950,8 @@ export class Model {
     const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: dead, diedAt, depth }
     this.#enqueueOne({
       ...{ id: oracle.noticeId(notice), idGiven: false, queue, payload: JSON.stringify(notice), headers: null },
-      ...{ priority: defaults.priority, maxAttempts: defaults.attempts, timeoutMs: null, delayMs: 0, runAt: null },
-      ...{ startBefore: null, dedup: null, idempotency: null, limitKey: null },
+      ...{ priority: null, maxAttempts: null, timeoutMs: null, delayMs: 0, runAt: null },
+      ...{ startBefore: null, dedup: null, idempotency: null },
     })
   }
 
@@ -1264,6 +1283,9 @@ export class Model {
         paused: this.#pauseOf(queue) !== undefined,
         pausedAt: this.#pauseOf(queue)?.at ?? null,
         pausedBy: this.#pauseOf(queue)?.by ?? null,
+        limit: this.#settingsOf(queue)?.limit ?? null,
+        keyLimit: this.#settingsOf(queue)?.keyLimit ?? null,
+        override: null,
         counts: Object.fromEntries(counts) as QueueStats['counts'],
         oldestWaitingMs: waits.length > 0 ? Math.max(0, ...waits) : null,
       }
@@ -1324,6 +1346,12 @@ export function compare(a: string, b: string): number {
 
 export function isWaiting({ state }: ModelJob): boolean {
   return state === 'scheduled' || state === 'ready' || state === 'held'
+}
+
+/** A queue as it was defined. */
+interface ModelSettings extends StoredDefinition {
+  readonly name: string
+  readonly version: number
 }
 
 type Keyed = Pick<ModelJob, 'queue' | 'limitKey'>

@@ -31,8 +31,9 @@ export interface JobSpec {
   readonly queue: string
   readonly payload: string
   readonly headers: string | null
-  readonly priority: number
-  readonly maxAttempts: number
+  /** Null: what the queue's definition says. */
+  readonly priority: number | null
+  readonly maxAttempts: number | null
   readonly timeoutMs: number | null
   readonly delayMs: number
   readonly runIn: number | null
@@ -158,6 +159,9 @@ export type Move =
       readonly retainDoneMs: number
       readonly retainDeadMs: number
       readonly onDead: string | null
+      /** Of jobs that do not state them. */
+      readonly attempts: number
+      readonly priority: number
       /** Of the queue, and of each limit key. */
       readonly limit: LimitSpec | null
       readonly keyLimit: LimitSpec | null

@@ -170,7 +170,17 @@ function requeueAll(dryRun: boolean): Move {
 }
 
 function define(retainDeadMs: number): Extract<Move, { do: 'define' }> {
-  return { do: 'define', queue: 'a', retainDoneMs: 10_000, retainDeadMs, onDead: null, limit: null, keyLimit: null }
+  return {
+    do: 'define',
+    queue: 'a',
+    retainDoneMs: 10_000,
+    retainDeadMs,
+    onDead: null,
+    attempts: 5,
+    priority: 5,
+    limit: null,
+    keyLimit: null,
+  }
 }
 
 function plainJob(): JobSpec {

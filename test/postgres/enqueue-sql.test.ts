@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test, { describe } from 'node:test'
+import { defineQueue } from '../../src/definition.ts'
+import { keyAt } from '../../src/job/limit-key.ts'
 import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, readJob, rejects } from '../conformance/expect.ts'
@@ -50,6 +52,96 @@ test(
     assert.deepEqual(await hand.claim(), [0, 1, 2, 3])
   }),
 )
+
+describe('the stored definition', () => {
+  test(
+    'attempts, priority and limit key are those that it says, and what is stated wins',
+    inHand(async (hand) => {
+      const limit = { key: 'customer.id', concurrency: 1 }
+      await hand.holdfast.claim([defineQueue('mail', { attempts: 2, priority: 3, limit })])
+      const read = async ({ id }: Answer) => readJob(hand.holdfast, id)
+      const plain = await read(await enqueue(hand, 'mail', { customer: { id: 'ada' } }))
+      assert.deepEqual([plain.maxAttempts, plain.priority, plain.limitKey], [2, 3, 'ada'])
+      const stated = await read(await enqueue(hand, 'mail', {}, { attempts: 7, priority: 0, limit_key: 12 }))
+      assert.deepEqual([stated.maxAttempts, stated.priority, stated.limitKey], [7, 0, '12'])
+      assert.equal((await read(await enqueue(hand, 'mail', {}, { limit_key: null }))).limitKey, null)
+      await enqueue(hand, 'mail', { customer: { id: 'ada' } })
+      await hand.holdfast.sweep()
+      const claimed = await hand.holdfast.claim(['mail'], { max: 10 })
+      assert.equal(claimed.filter(({ job }) => (job.payload as { customer?: unknown }).customer).length, 1)
+      for (const lease of claimed) await lease.done()
+      await hand.recount()
+    }),
+  )
+
+  test(
+    'a key that cannot be known is refused with a sentence that says what to pass',
+    inHand(async (hand) => {
+      await hand.holdfast.claim([defineQueue('byPath', { limit: { key: 'customer.id', concurrency: 1 } })])
+      await hand.holdfast.claim([defineQueue('byCode', { limit: { key: () => 'k', concurrency: 1 } })])
+      const bad = [{}, null, 5, [], ...[1.5, true, null, {}, [], '', 'x'.repeat(513), 1e16].map(customer)]
+      for (const payload of bad) {
+        await assert.rejects(enqueue(hand, 'byPath', payload), {
+          ...{ code: 'HF108', message: /^LIMIT_KEY_REQUIRED: .*customer\.id.*limit_key/ },
+        })
+      }
+      await assert.rejects(enqueue(hand, 'byCode', {}), { code: 'HF108', message: /^LIMIT_KEY_REQUIRED: .*limit_key/ })
+      await enqueue(hand, 'byCode', {}, { limit_key: 'k' })
+      await assert.rejects(enqueue(hand, 'byCode', {}, { limit_key: '' }), { code: 'HF106' })
+      await assert.rejects(enqueue(hand, 'byCode', {}, { limit_key: {} }), { code: 'HF106' })
+    }),
+  )
+
+  test(
+    'SQL finds at a path what the client finds there',
+    inHand(async (hand) => {
+      const values = ['ada', 7, -7, 1e3, 0, '7', 9_007_199_254_740_991, 'é', '\ud83d\ude00', ' ', 'a.b', '"', '\\u0000']
+      for (const id of [...values, 1.5, true, null, [], {}, '', 2 ** 53]) {
+        const text = JSON.stringify({ a: [], customer: { id, b: 1 } })
+        const [row] = await hand.rows(`select holdfast.limit_key_at('customer.id', $1) as key`, [text])
+        assert.equal(row?.['key'] ?? undefined, keyAt('customer.id', text), text)
+      }
+    }),
+  )
+
+  test(
+    'a client whose memory of a definition is out of date starts over, and one in a caller’s transaction is filled in anew',
+    inHand(async (hand) => {
+      const mail = hand.holdfast.queue<unknown>('mail')
+      const read = async (id: string) => readJob(hand.holdfast, id)
+      const caller = async (payload: unknown, options = {}) => {
+        const tx = await hand.begin()
+        const { id } = await mail.enqueue(payload, { tx: tx.client, ...options })
+        await tx.commit()
+        return read(id)
+      }
+      await mail.enqueue(customer('ada'))
+      await caller(customer('ada'))
+      const other = await open(postgres({ pool: hand.pool, schema: hand.schema.name }))
+      await other.claim([
+        defineQueue('mail', { attempts: 2, priority: 3, limit: { key: 'customer.id', concurrency: 1 } }),
+      ])
+      const first = await caller(customer('ada'))
+      assert.deepEqual([first.maxAttempts, first.priority, first.limitKey], [2, 3, 'ada'])
+      await other.claim([defineQueue('mail', { attempts: 4, priority: 6, limit: { key: 'n', concurrency: 1 } })])
+      const second = await read((await mail.enqueue({ n: 5 })).id)
+      assert.deepEqual([second.maxAttempts, second.priority, second.limitKey], [4, 6, '5'])
+      await other.claim([defineQueue('mail', { attempts: 5, priority: 1, limit: { key: () => 'k', concurrency: 1 } })])
+      const tx = await hand.begin()
+      await rejects(mail.enqueue({ n: 5 }, { tx: tx.client }), 'LIMIT_KEY_REQUIRED')
+      const { id } = await mail.enqueue({ n: 5 }, { tx: tx.client, limitKey: 'k' })
+      await tx.commit()
+      const third = await read(id)
+      assert.deepEqual([third.maxAttempts, third.priority, third.limitKey], [5, 1, 'k'])
+      await rejects(mail.enqueue({ n: 5 }), 'LIMIT_KEY_REQUIRED')
+      await other.close()
+    }),
+  )
+})
+
+function customer(id: unknown): unknown {
+  return { customer: { id } }
+}
 
 test(
   'it takes every option but for replacing',

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import pg from 'pg'
+import { encodeDefinition, undefinedQueue } from '../../src/job/stored-definition.ts'
 import { open } from '../../src/open.ts'
 import { grantRoles } from '../../src/store/postgres/grant.ts'
 import { migrate } from '../../src/store/postgres/migrate.ts'
@@ -17,12 +18,12 @@ const granted = [
   'answer_of(uuid)',
   'attend(text[],bigint[],bigint)',
   'await_claims(text,integer)',
-  'define_queue(text,bigint,bigint,text,integer,integer,bigint,integer,integer,bigint,boolean)',
+  'define_queue(text,jsonb,boolean,boolean)',
   'enqueue(jsonb,uuid,bigint,boolean)',
   'enqueue(text,jsonb,jsonb)',
   'enqueue_in(jsonb,boolean,bigint)',
-  'enqueue_one(uuid,uuid,integer,uuid,smallint,text,text,bigint,bigint,text)',
-  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text)',
+  'enqueue_one(uuid,uuid,integer,uuid,smallint,text,text,bigint,bigint,text,integer)',
+  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text,integer[])',
   'now_ms(bigint)',
   'open_lanes(text[],smallint[],bigint,bigint,uuid,boolean)',
   'outcomes(uuid[])',
@@ -128,12 +129,18 @@ describe('a producer', () => {
 
   test('defines a queue that is not there yet, and changes none that is defined', async () => {
     await using scene = await setup()
-    const define = (name: string, running: number | null, key: number | null) =>
-      scene.producer.query('select holdfast.define_queue($1, 1000, null, null, $2, null, null, $3, null, null)', [
-        name,
-        running,
-        key,
-      ])
+    const define = (name: string, running: number | null, key: number | null) => {
+      const limit = running === null ? null : { concurrency: running, rate: null }
+      const keyLimit = key === null ? null : { concurrency: key, rate: null }
+      const definition = definitionJson({
+        retainDoneMs: 1_000,
+        retainDeadMs: null,
+        limit,
+        keyLimit,
+        key: { path: 'a.b' },
+      })
+      return scene.producer.query('select * from holdfast.define_queue($1, $2, true)', [name, definition])
+    }
     await define('fresh', 3, 2)
     assert.deepEqual(await limitsOf(scene, 'fresh'), { is_named: true, max_running: 3, key_max_running: 2 })
     await define('guarded', 1, 1)
@@ -229,21 +236,28 @@ describe('a producer', () => {
       ...[
         `select holdfast.open_lanes('{a b}', '{5}', 1, 1)`,
         `select holdfast.open_lanes('{null}', '{10}', 1, 1)`,
-        `select holdfast.open_lanes('{mail}', '{null}', 1, 1)`,
         `select holdfast.open_lanes('{mail,mail}', '{5}', 1, 1)`,
         `select holdfast.open_lanes('{mail}', '{5}', 1, 1, gen_random_uuid())`,
         `select holdfast.open_lanes(null, null, 1, 1)`,
         `select holdfast.attend('{x}', '{}', null)`,
         `select holdfast.attend('{null}', '{}', null)`,
         `select holdfast.attend('{99999999999:k}', '{}', null)`,
-        `select holdfast.define_queue('q', -1, 1, null, null, null, null, null, null, null)`,
-        `select holdfast.define_queue('q', 1, 1, 'a b', null, null, null, null, null, null)`,
-        `select holdfast.define_queue(null, 1, 1, null, null, null, null, null, null, null)`,
-        `select holdfast.define_queue('q', 1, 1, null, null, 5, null, null, null, null)`,
-        `select holdfast.define_queue('q', 1, 1, null, null, null, 5, null, null, null)`,
-        `select holdfast.define_queue('q', 1, 1, null, null, 0, 5, null, null, null)`,
-        `select holdfast.define_queue('q', 1, 1, null, null, null, null, null, 5, 0)`,
       ].map((text) => [text, []] as const),
+      ...[
+        ...[{ retainDoneMs: -1 }, { retainDeadMs: '1' }, { onDead: 'a b' }, { onDead: 1 }, { attempts: 0 }],
+        ...[{ attempts: null }, { priority: 10 }, { leaseMs: 0 }, { timeoutMs: 1.5 }, { backoff: null }, { more: 1 }],
+        ...[{ backoff: { baseMs: 1, factor: 0, maxMs: 1, jitter: 0 } }, { backoff: { baseMs: 1 } }],
+        ...[{ backoff: { baseMs: 1, factor: 2, maxMs: 1, jitter: '0' } }, { key: 'path' }, { key: { path: 'a[0]' } }],
+        ...[{ key: { path: 'a', more: 1 } }, { key: { path: 'a'.repeat(256) } }, { limit: 1 }, { limit: {} }],
+        ...[{ limit: { concurrency: 0, rate: null } }, { limit: { concurrency: null, rate: { count: 1 } } }],
+        ...[{ keyLimit: { concurrency: 1, rate: 1 } }, { keyLimit: { concurrency: null, rate: rate(0, 5) } }],
+        { keyLimit: { concurrency: null, rate: rate(5, 0) } },
+      ].map((changed) => ['select holdfast.define_queue($1, $2, true)', ['q', definitionJson(changed)]] as const),
+      ...['null', '1', '[]', '{}', '{"attempts": 1}'].map(
+        (json) => ['select holdfast.define_queue($1, $2, true)', ['q', json]] as const,
+      ),
+      ['select holdfast.define_queue($1, $2, true)', [null, definitionJson({})]] as const,
+      ['select holdfast.define_queue($1, $2, null)', ['q', definitionJson({})]] as const,
     ]
     for (const isolation of ['read committed', 'repeatable read']) {
       for (const [text, values] of hostile) {
@@ -313,6 +327,15 @@ describe('a producer', () => {
 })
 
 const refusal = { code: /^HF10\d$/ }
+
+/** A whole definition, as a client sends it. */
+function definitionJson(changed: Record<string, unknown>): string {
+  return JSON.stringify({ ...JSON.parse(encodeDefinition(undefinedQueue)), ...changed })
+}
+
+function rate(count: number, windowMs: number): unknown {
+  return { count, windowMs }
+}
 
 function uuid(): string {
   return crypto.randomUUID()
@@ -452,10 +475,28 @@ function drawnJson(draw: Random): unknown {
         given: true,
       },
       ...{ idempotencyKey: draw.pick(texts), hash: draw.pick(texts), startBefore: draw.pick(numbers) },
+      ...{
+        name: draw.pick(texts),
+        priority: draw.pick(numbers),
+        version: draw.pick(numbers),
+        limitKey: draw.pick(texts),
+      },
+      ...{ defaultKey: true, keyUnknown: true, opened: { queue: draw.pick(numbers), lane: draw.pick(numbers) } },
     }).filter(([name]) => draw.chance(['id', 'queue', 'lane', 'payload', 'maxAttempts'].includes(name) ? 0.97 : 0.2)),
   )
   const options = { delay_ms: draw.pick(numbers), limit_key: draw.pick(texts), priority: draw.pick(numbers) }
+  const { lane: _, ...unplaced } = job
+  const named = { ...unplaced, name: draw.pick(['mail', 'guarded', 'q']), payload: '1' }
+  const definition = {
+    ...(JSON.parse(definitionJson({})) as object),
+    ...(draw.chance(0.5) && { attempts: draw.pick(numbers), onDead: draw.pick(texts), key: draw.pick(texts) }),
+    ...(draw.chance(0.5) && { key: 'code', limit: { concurrency: draw.pick(numbers), rate: null } }),
+  }
   return draw.pick<unknown>([
+    [named],
+    [[named]],
+    definition,
+    definition,
     [[job]],
     [[job], [job]],
     [[job]],

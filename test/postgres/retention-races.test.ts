@@ -68,7 +68,6 @@ test(
   'a lane that is opened while its batch is removed is not left behind',
   inHand(async (hand) => {
     const { batch } = await overBatch(hand)
-    const [row] = await hand.rows('select no from holdfast.batch where id = $1', [batch])
     const tx = await hand.begin()
     await tx.run(`select holdfast.open_lanes('{mail}', '{1}', 0, 0, $1)`, [batch])
     const swept = hand.holdfast.sweep()

@@ -301,6 +301,13 @@ queue (
   retain_done_ms bigint,
   retain_dead_ms bigint,
   on_dead text,
+  definition jsonb,
+  version integer not null default 0,
+  attempts smallint not null default 5,
+  priority smallint not null default 5,
+  key_path text,
+  key_by_code boolean not null default false,
+  limit_override jsonb,
   paused_at bigint,
   paused_by text,
   max_running integer,
@@ -441,7 +448,7 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint) returns text plpgsql volatile
+function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_versions integer[]) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function admission_room(p_no integer) returns bigint plpgsql stable
@@ -474,6 +481,7 @@ function batches_to_attend(p_nos integer[], p_changes integer, OUT attend intege
   set search_path=pg_catalog, pg_temp;
 function begin_items(p_id uuid) returns TABLE(no integer, submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
 function both_sides(p_lanes integer[]) returns integer[] sql immutable;
+function bury(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
 function call_ms(p_now bigint) returns bigint sql volatile;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
@@ -491,11 +499,11 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function check_bound(p_name text, p_value bigint, p_min bigint, p_max bigint) returns void plpgsql volatile;
-function check_definition(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint) returns void plpgsql volatile;
+function check_definition(p_name text, p_definition jsonb, p_states_limits boolean) returns void plpgsql volatile;
 function check_gates(p_gates text[]) returns void plpgsql volatile;
 function check_job(p_job jsonb) returns void plpgsql volatile;
 function check_lanes(p_lanes integer[]) returns void plpgsql volatile;
+function check_limit(p_limit jsonb) returns void plpgsql volatile;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
 function check_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint) returns void plpgsql volatile;
 function check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void plpgsql volatile;
@@ -539,7 +547,7 @@ function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_on_dead text, p_max_running integer, p_max_starts integer, p_window_ms bigint, p_key_max_running integer, p_key_max_starts integer, p_key_window_ms bigint, p_only_new boolean) returns void plpgsql volatile security definer
+function define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -569,12 +577,12 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text) returns void plpgsql volatile security definer
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_version integer) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text, p_versions integer[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
@@ -587,12 +595,14 @@ function expired(p_max integer, p_now bigint, p_from bigint, p_clock bigint) ret
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function fill_in(p_job jsonb, p_no integer) returns jsonb plpgsql volatile;
 function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function find_key(p_queue holdfast.queue, p_payload text, OUT key text, OUT is_known boolean) returns record plpgsql volatile;
 function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -637,6 +647,7 @@ function is_exact(p_number numeric) returns boolean sql immutable
   set search_path=pg_catalog, pg_temp;
 function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
 function is_gate(p_gate text, p_queue integer) returns boolean sql immutable;
+function is_key_rule(p_key jsonb) returns boolean plpgsql immutable;
 function is_queue_name(p_name text) returns boolean sql immutable;
 function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
@@ -665,6 +676,7 @@ function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql vo
   set search_path=pg_catalog, pg_temp;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
+function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
@@ -706,20 +718,21 @@ function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint)
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_hasty boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_hasty boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
 function pick(p_gates text[], p_places bigint[], p_froms bigint[], p_batches integer[]) returns TABLE(gate text, batch integer, spot tid, ord bigint, turn bigint) plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function place_of(p_name text, p_priority smallint, p_opened jsonb, OUT queue integer, OUT lane integer) returns record plpgsql volatile;
+function place_of(p_name text, p_priority smallint, p_opened jsonb, OUT queue integer, OUT lane integer, OUT priority smallint) returns record plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -780,6 +793,7 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function require_key(p_queue holdfast.queue) returns void plpgsql volatile;
 function return_slots(p_no integer, p_max integer, p_now bigint, OUT gates text[], OUT moved integer) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -792,6 +806,7 @@ function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plp
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function set_limits(p_no integer) returns void plpgsql volatile;
 function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_remarks text[], p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

@@ -16,6 +16,7 @@ export const verbs = [
   ...(['define', 'enqueue', 'claim', 'renew', 'progress', 'cancelRequested', 'settle', 'sweep'] as const),
   ...(['cancel', 'requeue', 'requeueAll', 'alter', 'purge', 'pause'] as const),
   ...(['job', 'outcomes', 'jobs', 'stats', 'kvGet', 'kvWrite', 'kvScan', 'advance', 'time'] as const),
+  ...(['definitions', 'overrideLimit'] as const),
   ...(['watch', 'changes', 'examine', 'openBatch', 'addItems', 'steerBatch', 'batch', 'batches', 'items'] as const),
 ]
 

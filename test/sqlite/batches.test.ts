@@ -2,6 +2,7 @@
 // land with the items or not at all.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 import { minute, newJob, storeWorld } from './store-world.ts'
 
@@ -239,9 +240,7 @@ describe('batches in SQLite', () => {
   test('a batch is pruned once its time is over, and a dead item of it comes back as a job of none', async () => {
     await using world = await storeWorld()
     const { store, db, clock } = world
-    await store.define([
-      { name: 'mail', retainDoneMs: 0, retainDeadMs: 60 * minute, onDead: null, limit: null, keyLimit: null },
-    ])
+    await store.define([{ name: 'mail', ...undefinedQueue, retainDoneMs: 0, retainDeadMs: 60 * minute, limits: null }])
     const batch = await world.openBatch()
     await store.addItems({ batch, at: null, jobs: items(1) })
     await world.steer(batch, 'close')

@@ -81,6 +81,12 @@ CREATE TABLE holdfast_dedup (
 
 CREATE INDEX holdfast_dedup_until on holdfast_dedup (until) where until is not null;
 
+CREATE TABLE holdfast_definition ( -- whole, and what an operator sets instead; apart from the counts, which are written often
+  queue integer primary key,
+  definition text, -- JSON
+  override text -- JSON: limits
+) strict;
+
 CREATE TABLE holdfast_ended (
   seq integer primary key,
   shelf integer not null,
@@ -134,7 +140,7 @@ CREATE TABLE holdfast_job (
   dedup_key text,
   dedup_scope text,          -- live, waiting or window
   idempotency_key text,
-  limit_key text,
+  limit_key text,            -- empty: it cannot be known, and the job is dead
   cancel text,               -- JSON: effects of every cancel requested while it ran
   past text,                 -- JSON: attempts that have ended
   woken integer not null default 0, -- while it ran
@@ -209,6 +215,11 @@ CREATE TABLE holdfast_queue (
   retain_done_ms integer, -- null: for ever
   retain_dead_ms integer, -- null: for ever
   on_dead text,
+  version integer not null default 0, -- of its definition; 0: it was never defined
+  attempts integer not null default 5, -- of jobs that do not state them
+  priority integer not null default 5,
+  key_path text, -- where the payload has the limit key
+  key_by_code integer not null default 0, -- the limit key is a function that only the application's code has
   max_running integer, -- null: as many as there are workers
   max_starts integer,  -- within starts_ms
   starts_ms integer,

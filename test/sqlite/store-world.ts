@@ -3,6 +3,7 @@ import type { DatabaseSync } from 'node:sqlite'
 import { newId } from '../../src/id.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
 import type { Limit, NewJob } from '../../src/job/record.ts'
+import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { ClaimedJob, Steering, Store } from '../../src/store/store.ts'
@@ -28,12 +29,14 @@ export async function storeWorld(): Promise<StoreWorld> {
   const file = await jobsFile()
   const clock = { time: Date.parse('2030-01-01'), now: () => clock.time }
   const store = await sqlite({ path: file.path, inThread: true })({ clock })
-  const queue = { name: 'mail', retainDoneMs: minute, retainDeadMs: minute, onDead: null }
+  const queue = { name: 'mail', ...undefinedQueue, retainDoneMs: minute, retainDeadMs: minute }
   return {
     store,
     clock,
     db: file.raw(),
-    define: ({ limit = null, keyLimit = null }) => store.define([{ ...queue, limit, keyLimit }]),
+    async define({ limit = null, keyLimit = null }) {
+      await store.define([{ ...queue, limits: { limit, keyLimit, key: null } }])
+    },
     async enqueue(jobs) {
       await store.enqueue([{ jobs: jobs.map(newJob) }])
     },

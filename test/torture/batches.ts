@@ -151,7 +151,11 @@ export async function sample(world: World): Promise<void> {
       concurrency === null ? [] : [{ of: `batch ${id}`, running, limit: concurrency }],
     )
     const ofKeys = await Promise.all([keyed, paced].map((queue) => sampleKeys(world, queue)))
-    return [{ of: narrow.name, running, limit: limitOf(narrow.settings?.limit) }, ...ofBatches, ...ofKeys.flat()]
+    return [
+      { of: narrow.name, running, limit: limitOf(narrow.settings?.limits?.limit) },
+      ...ofBatches,
+      ...ofKeys.flat(),
+    ]
   })
 }
 
@@ -159,7 +163,7 @@ async function sampleKeys({ holdfast }: World, { name, settings }: typeof keyed)
   const { jobs } = await holdfast.jobs({ queue: name, state: 'running', limit: 100 })
   const perKey = Map.groupBy(jobs, ({ limitKey }) => limitKey)
   return [...perKey].flatMap(([key, { length }]) =>
-    key === null ? [] : [{ of: `${name} of ${key}`, running: length, limit: limitOf(settings?.keyLimit) }],
+    key === null ? [] : [{ of: `${name} of ${key}`, running: length, limit: limitOf(settings?.limits?.keyLimit) }],
   )
 }
 

@@ -1,7 +1,7 @@
 // Stores that break a promise about limits or batches: a sound store behind a wrapper that lies in one place.
 
 import type { BatchRecord } from '../../src/job/batch.ts'
-import type { QueueSettings } from '../../src/job/record.ts'
+import type { LimitSettings } from '../../src/job/record.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { Promised } from './judge.ts'
 import type { Break } from './rehearsal.ts'
@@ -155,6 +155,9 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
 
 const never = { count: 1, windowMs: 3_600_000 }
 
-function defining(store: Store, settingsOf: (settings: QueueSettings) => QueueSettings): Partial<Store> {
-  return { define: (queues) => store.define(queues.map(settingsOf)) }
+function defining(store: Store, limitsOf: (limits: LimitSettings) => LimitSettings): Partial<Store> {
+  return {
+    define: (queues) =>
+      store.define(queues.map(({ limits, ...rest }) => ({ ...rest, limits: limits && limitsOf(limits) }))),
+  }
 }

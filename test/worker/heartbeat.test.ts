@@ -105,7 +105,7 @@ function setup() {
     fail: aborted.reject,
   }
   const run = toRun as unknown as Run
-  const heartbeat = new Heartbeat(desk, new Set([run]), leaseMs)
+  const heartbeat = new Heartbeat(desk, new Set([run]), () => leaseMs)
   return { timers, told, heartbeat, run, checks, renewals, aborted: aborted.promise }
 }
 

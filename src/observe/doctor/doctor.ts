@@ -5,6 +5,7 @@ import { type Duration, toMs } from '../../duration.ts'
 import { checkBoolean, checkOptions } from '../../job/names.ts'
 import { type Check, runChecks } from '../../store/findings.ts'
 import type { ExamineRequest, Finding, Severity, Store } from '../../store/store.ts'
+import { differingDefinitions } from './definitions.ts'
 import { unattendedQueues } from './queues.ts'
 import { neglectedReapers } from './reapers.ts'
 import { neglectedSchedules } from './schedules.ts'
@@ -26,6 +27,7 @@ export interface Patient {
 const checks: Readonly<Record<string, Check<Patient>>> = {
   store: ({ store, request }) => store.examine(request),
   queues: unattendedQueues,
+  definitions: differingDefinitions,
   schedules: neglectedSchedules,
   reapers: neglectedReapers,
 }

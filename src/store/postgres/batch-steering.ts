@@ -11,7 +11,7 @@ import { type Batch, findNo, readNos } from './batch-row.ts'
 import { list, parseList } from './columns.ts'
 import { revive } from './control.ts'
 import type { Database, Transaction } from './database.ts'
-import { addCarefully, countReady, type Desk, type Knocks } from './enqueue.ts'
+import { addAnyway, countReady, type Desk, type Knocks } from './enqueue.ts'
 import { patiently } from './failures.ts'
 
 /** Items that are touched in one transaction. */
@@ -309,9 +309,9 @@ async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
       await new Helm(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
-        // One that is refused (its key was used for something else) tells nobody, and the batch is finished all the same.
-        const added = await tx.attempt(() => addCarefully(tx, desk.lanes, [job]))
-        if (!isRefused(added)) knocks = { gates: added.gates }
+        // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+        const added = await tx.attempt(() => addAnyway(tx, desk.lanes, [job], 'onComplete'))
+        if (!isRefused(added)) knocks = { gates: added.gates, undeliverable: added.undeliverable }
       }
       return 'finished'
     })

@@ -19,6 +19,7 @@ import type { Transaction } from './database.ts'
 import {
   addCarefully,
   addPlain,
+  areKeysKnown,
   comesReady,
   countReady,
   created,
@@ -26,6 +27,7 @@ import {
   isPlain,
   type Knocks,
   plainColumns,
+  versionsOf,
 } from './enqueue.ts'
 
 export async function openBatch(desk: Desk, settings: BatchSettings): Promise<OpenedBatch | Refused> {
@@ -42,19 +44,21 @@ export async function addItems(desk: Desk, request: ItemsRequest): Promise<Items
   return (isPlain(request) && (await addAtOnce(desk, request))) || addInTurn(desk, request)
 }
 
-const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)'
+const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
 
 /** In one call; null: nothing was done, and why is found out in turn. */
 async function addAtOnce(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
   const answer = await desk.lanes.withLanes(async () => {
     await desk.lanes.open(jobs, id)
     if (!desk.lanes.knows(jobs, id)) return null // there is no such batch
-    const call = { text: insertItems, values: [id, at, ...plainColumns(desk.lanes, jobs, id), desk.db.now] }
+    if (!areKeysKnown(desk.lanes, jobs)) return null
+    const columns = [...plainColumns(desk.lanes, jobs, id), desk.db.now, versionsOf(desk.lanes, jobs, id)]
+    const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
     return desk.db.land(call, ([row]) => read(row?.[0]), read)
   })
   if (answer === null) return null
-  desk.announce(countReady(jobs.filter(comesReady)))
+  desk.announce(countReady(jobs.filter((job) => comesReady(desk.lanes, job))))
   await desk.attend({ lists: answer.lists ?? [] })
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
@@ -92,7 +96,9 @@ async function addInTurn(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Pro
     return desk.db.transact(add)
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
-  desk.announce(countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(job))))
+  desk.announce(
+    countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(desk.lanes, job))),
+  )
   await desk.attend(knocks)
   return answer
 }
@@ -102,7 +108,7 @@ interface Added extends Knocks {
 }
 
 async function addTo(tx: Transaction, { lanes }: Desk, id: string, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs })) return addCarefully(tx, lanes, jobs, id)
+  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, id)
   const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }

@@ -8,10 +8,10 @@ import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } 
 import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
-import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
+import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import { type Care, together } from './alone.ts'
 import type { Transaction } from './database.ts'
-import { addCarefully, addPlain, isPlain, type Knocks } from './enqueue.ts'
+import { addCarefully, addPlain, areKeysKnown, bury, isPlain, type Knocks } from './enqueue.ts'
 import { isDiskFull } from './failures.ts'
 import type { HeldJob } from './held.ts'
 import type { Lanes } from './lanes.ts'
@@ -39,6 +39,8 @@ export class Clerk {
   readonly #batches = new Set<number>()
   /** By job: what is undone to a savepoint is written again, and counts as it is written last. */
   readonly #untold = new Map<string, UntoldDeath>()
+  /** Notices that cannot run, by the jobs whose deaths they tell of. */
+  readonly #undeliverable = new Map<string, UndeliverableJob>()
   #gathered: Landing[] = []
 
   constructor(tx: Transaction, lanes: Lanes, care: Care = together) {
@@ -49,8 +51,8 @@ export class Clerk {
 
   /** What is to be attended to once this has committed. */
   get knocks(): Knocks {
-    const untold = [...this.#untold.values()]
-    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches], untold }
+    const [untold, undeliverable] = [[...this.#untold.values()], [...this.#undeliverable.values()]]
+    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
   }
 
   /** A job of this gate and batch has come, gone or moved. */
@@ -72,7 +74,8 @@ export class Clerk {
     const result = resultOf(settlement)
     const remarks = remarksOf(settlement)
     const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(job, verdict)]
-    if (effects.every(cannotFail)) return await this.#gather({ job, verdict, result, effects, remarks })
+    if (effects.every((set) => this.#cannotFail(set)))
+      return await this.#gather({ job, verdict, result, effects, remarks })
     await this.write()
     const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, remarks }))
     if (!isRefused(answer)) return answer
@@ -88,7 +91,7 @@ export class Clerk {
     const effects = requestedEffects(job, verdict)
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
     const lapsed = { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
-    if (effects.every(cannotFail)) {
+    if (effects.every((set) => this.#cannotFail(set))) {
       await this.#gather({ job, verdict, result: null, effects })
       return lapsed
     }
@@ -165,10 +168,15 @@ export class Clerk {
       await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
     }
     await this.#writeKv(landings.flatMap(({ effects }) => effects))
+    const isKnown = (notice: NewJob) => areKeysKnown(this.#lanes, [notice])
     const follow = landings.flatMap((landing) => [
-      ...(notices.get(landing) ?? []),
+      ...(notices.get(landing)?.filter(isKnown) ?? []),
       ...landing.effects.flatMap((set) => set.enqueue),
     ])
+    const unknown = landings.filter((landing) => !notices.get(landing)?.every(isKnown))
+    const dead = unknown.flatMap((landing) => notices.get(landing) ?? [])
+    const buried = await bury(this.#tx, this.#lanes, dead, 'onDead')
+    for (const [i, job] of buried.entries()) this.#undeliverable.set((unknown[i] as Landing).job.id, job)
     this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
     this.#wakeFor(follow)
   }
@@ -197,6 +205,7 @@ export class Clerk {
 
   #noticeOf({ job, verdict }: Landing): NewJob[] {
     this.#untold.delete(job.id)
+    this.#undeliverable.delete(job.id)
     if (verdict.to !== 'dead' || job.onDead === null) return []
     const { id, queue, onDead: told, payload } = job
     const { attempts, error } = verdict
@@ -243,6 +252,11 @@ export class Clerk {
     }
   }
 
+  /** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */
+  #cannotFail({ sql, enqueue }: EffectSet): boolean {
+    return sql.length === 0 && isPlain({ jobs: enqueue }) && areKeysKnown(this.#lanes, enqueue)
+  }
+
   wake(queue: string, count: number): void {
     this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + count)
   }
@@ -250,11 +264,6 @@ export class Clerk {
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
-}
-
-/** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */
-function cannotFail({ sql, enqueue }: EffectSet): boolean {
-  return sql.length === 0 && isPlain({ jobs: enqueue })
 }
 
 function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): Landed {

@@ -7,7 +7,14 @@ import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState } from '../../job/record.ts'
 import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
-import { cannotCancel, cannotRequeue, notFound, requeueBlocked, requeueCancelled } from '../refusals.ts'
+import {
+  cannotCancel,
+  cannotRequeue,
+  limitKeyRequired,
+  notFound,
+  requeueBlocked,
+  requeueCancelled,
+} from '../refusals.ts'
 import type {
   CancelAnswer,
   CancelRequest,
@@ -202,10 +209,25 @@ async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeue
   if (dead[14] !== 'dead') return cannotRequeue(id, dead[14] as JobState)
   if (dead[15] != null) return requeueCancelled(id, dead[15])
   const [heldBy] = await revive(tx, [dead], false)
+  if (heldBy === 'LIMIT_KEY_REQUIRED') return keyRequired(tx, dead[9] as string)
   if (heldBy != null) return requeueBlocked(id, heldBy)
   ready.set(dead[9] as string, (ready.get(dead[9] as string) ?? 0) + 1)
-  if (dead[12] != null) gates.add(dead[12])
+  for (const gate of await gatesOf(tx, [dead])) gates.add(gate)
   return { id }
+}
+
+async function keyRequired(tx: Transaction, queue: string): Promise<Refused> {
+  const [row] = await tx.query('select key_path from holdfast.queue where name = $1', [queue])
+  return limitKeyRequired(queue, row?.[0] ?? null)
+}
+
+/** The gates of dead jobs that wait again; one that was buried has found its own just now. */
+async function gatesOf(tx: Transaction, revived: readonly Row[]): Promise<string[]> {
+  const gates = revived.flatMap((row) => row[12] ?? [])
+  const buried = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
+  if (buried.length === 0) return gates
+  const found = await tx.query('select gate from holdfast.job where id = any ($1::uuid[])', [list(buried)])
+  return [...gates, ...found.flatMap(([gate]) => gate ?? [])]
 }
 
 export async function revive(tx: Transaction, dead: readonly Row[], dryRun: boolean): Promise<(string | null)[]> {
@@ -299,11 +321,9 @@ async function requeueChunk(desk: Desk, { queue, filter, dryRun, mark }: ChunkRe
       slot: row[10] === 'live' ? `${row[9]} ${row[11]}` : null,
       heldBy: heldBy[i] ?? null,
     }))
-    dead.forEach((row, i) => {
-      if (dryRun || heldBy[i] != null) return
-      ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
-      if (row[12] != null) gates.add(row[12])
-    })
+    const revived = dead.filter((_, i) => !dryRun && heldBy[i] == null)
+    for (const row of revived) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
+    for (const gate of await gatesOf(tx, revived)) gates.add(gate)
     const last = dead.at(-1) // a chunk may be short and not the last
     return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })

@@ -1,21 +1,40 @@
-// What the store keeps of a queue's definition.
+// A queue's definition and an operator's override of its limits; see `migrations/0015-definitions.ts`.
 
 import { toError } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
+import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
+import {
+  changesOf,
+  decodeDefinition,
+  encodeDefinition,
+  redefined,
+  undefinedQueue,
+} from '../../job/stored-definition.ts'
 import { onDeadCycle } from '../refusals.ts'
-import type { Value } from './call.ts'
+import type { DefinedQueue, DefinitionRecord } from '../store.ts'
+import type { Row, Value } from './call.ts'
+import { texts } from './columns.ts'
 import type { Database } from './database.ts'
 import type { Desk } from './enqueue.ts'
 
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
-export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<void> {
+export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+  const defined: DefinedQueue[] = []
   for (const settings of queues) {
-    await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
-    if (settings.limit !== null) await awaitClaims(db, settings.name)
+    const [row] = await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
+    if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
+    defined.push(toDefined(settings.name, row))
   }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
-  await lanes.openNow(names.map((queue) => ({ queue, priority: defaults.priority })))
+  await lanes.openNow(names.map((queue) => ({ queue, priority: null })))
+  return defined
+}
+
+function toDefined(queue: string, row: Row | undefined): DefinedQueue {
+  const [before, after] = [decodeDefinition(row?.[2] ?? null), decodeDefinition(row?.[3] ?? null)]
+  const [versionBefore, version] = [Number(row?.[0]), Number(row?.[1])]
+  return { queue, version, versionBefore, changes: before && after ? changesOf(before, after) : [] }
 }
 
 /** What was committed for this queue goes for every claim from now on: those that know nothing of it yet are waited for. */
@@ -34,21 +53,43 @@ export function throwRefused(error: unknown): never {
 
 /** For a caller's transaction: a queue that is defined already stays as it is. */
 export function defineIfNew(settings: QueueSettings): { readonly text: string; readonly values: readonly Value[] } {
-  return { text: `${defineQueue.slice(0, -1)}, true)::text as defined`, values: definitionOf(settings) }
+  const text =
+    'select version::text as defined from holdfast.define_queue($1::text, $2::text::jsonb, $3::boolean, true)'
+  return { text, values: definitionOf(settings) }
 }
 
-/** Types are said, because a caller's driver may not know them. */
-const defineQueue = `select holdfast.define_queue($1::text, $2::bigint, $3::bigint, $4::text, $5::int, $6::int, $7::bigint,
-  $8::int, $9::int, $10::bigint)`
+const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3)'
 
-function definitionOf({ name, retainDoneMs, retainDeadMs, onDead, limit, keyLimit }: QueueSettings): readonly Value[] {
-  return [name, finite(retainDoneMs), finite(retainDeadMs), onDead, ...bounds(limit), ...bounds(keyLimit)]
+function definitionOf(settings: QueueSettings): readonly Value[] {
+  return [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]
 }
 
-function bounds(limit: Limit | null): (number | null)[] {
-  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
+/** Where it was damaged, the defaults count. */
+export async function readDefinitions(db: Database, queues: readonly string[] | null): Promise<DefinitionRecord[]> {
+  const rows = await db.query(
+    'select name, version, definition::text from holdfast.queue where $1::text[] is null or name = any ($1) order by name',
+    [queues && texts(queues)],
+  )
+  return rows.map(([queue, version, text]) => ({
+    queue: queue as string,
+    version: Number(version),
+    definition: decodeDefinition(text ?? null) ?? undefinedQueue,
+  }))
 }
 
-function finite(ms: number): number | null {
-  return Number.isFinite(ms) ? ms : null
+/** Once it was answered, no claim goes by other limits. */
+export async function overrideLimit({ db }: Desk, queue: string, override: LimitOverride | null): Promise<void> {
+  const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
+  await db.query('select holdfast.override_limit($1, $2::jsonb, $3, $4)', values)
+  await awaitClaims(db, queue)
+}
+
+/** Three columns of a row: how many at once, how many starts, within which time. */
+export function limitOf(row: Row | undefined, at: number): Limit | null {
+  const [concurrency, count, windowMs] = (row ?? []).slice(at, at + 3)
+  if (concurrency == null && count == null) return null
+  return {
+    concurrency: concurrency == null ? null : Number(concurrency),
+    rate: count == null ? null : { count: Number(count), windowMs: Number(windowMs) },
+  }
 }

@@ -4,11 +4,20 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
-import { isHoldfastError, isRefused, type Refused } from '../../errors.ts'
+import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
 import type { UntoldDeath } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
-import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest, FinishedBatch, UnstoredDefinition } from '../store.ts'
+import { encodeError } from '../../job/stored.ts'
+import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import type {
+  EnqueueAnswer,
+  Enqueued,
+  EnqueuedFor,
+  EnqueueRequest,
+  FinishedBatch,
+  UndeliverableJob,
+  UnstoredDefinition,
+} from '../store.ts'
 import type { Row, Value } from './call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
 import type { Database, Transaction } from './database.ts'
@@ -23,6 +32,8 @@ export interface Knocks extends Gates {
   readonly batches?: readonly number[]
   /** Deaths that no `onDead` queue was told of, to be reported. */
   readonly untold?: readonly UntoldDeath[]
+  /** Jobs that were enqueued and cannot run, to be reported. */
+  readonly undeliverable?: readonly UndeliverableJob[]
 }
 
 export interface Desk {
@@ -55,7 +66,7 @@ async function enqueueOpened(
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
   const alone = onlyJobOf(requests)
   const lane = alone && desk.lanes.knownOf(alone)
-  if (alone && lane) return [[await enqueueOne(desk, alone, lane)]]
+  if (alone && lane && desk.lanes.keyOf(alone) === null) return [[await enqueueOne(desk, alone, lane)]]
   // A lane that a stranger's open transaction is about to open delays only the requests that need it.
   const areOpen = await desk.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
   const placed = areOpen ? requests : requests.filter(({ jobs }) => desk.lanes.knows(jobs))
@@ -69,14 +80,15 @@ async function enqueuePlaced(
   requests: readonly EnqueueRequest[],
 ): Promise<readonly (EnqueueAnswer | undefined)[]> {
   if (requests.length === 0) return []
-  if (requests.every(isPlain)) return enqueuePlain(desk, requests)
+  const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(desk.lanes, request.jobs)
+  if (requests.every(goesPlainly)) return enqueuePlain(desk, requests)
   try {
     return await enqueueTogether(desk, requests, { isHasty: true })
   } catch (error) {
     if (!isCollision(error)) throw error
   }
   // One of them would have to wait over a key. Requests that need no key go on at once.
-  const plain = requests.filter(isPlain)
+  const plain = requests.filter(goesPlainly)
   const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(desk, plain)) : [])
   return requests.map((request) => answers.get(request))
 }
@@ -93,7 +105,12 @@ function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswe
   })
 }
 
-/** Nothing about these jobs has to be looked up. */
+/** Their queues' definitions, as they are known here, say which limit keys these jobs have. */
+export function areKeysKnown(lanes: Lanes, jobs: readonly NewJob[]): boolean {
+  return jobs.every((job) => lanes.keyOf(job) !== undefined)
+}
+
+/** Nothing about these jobs has to be looked up, but for their limit keys. */
 export function isPlain({ jobs }: EnqueueRequest): boolean {
   return jobs.every((job) => !job.idGiven && job.dedup === null && job.idempotency === null && job.startBefore === null)
 }
@@ -102,43 +119,47 @@ export function isPlain({ jobs }: EnqueueRequest): boolean {
 function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
   const [request] = requests
   const job = requests.length === 1 && request?.jobs.length === 1 ? request.jobs[0] : undefined
-  const isAlone = job !== undefined && job.delayMs === 0 && job.runAt === null && job.limitKey === null
+  const isAlone = job !== undefined && job.delayMs === 0 && job.runAt === null && job.limitKey == null
   return isAlone && isPlain(request as EnqueueRequest) ? job : null
 }
 
 async function enqueueOne(desk: Desk, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
   const news = desk.newsOf(ready)
-  const { id, maxAttempts, payload, headers, timeoutMs } = job
-  const values = [id, no, epoch, maxAttempts, payload, headers, timeoutMs, desk.db.now, news]
+  const { id, payload, headers, timeoutMs } = job
+  const { version, attempts } = desk.lanes.queue(job.queue)
+  const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
+  const values = [id, no, epoch, ...filled, desk.db.now, news, version]
   await desk.db.land({ text: insertOne, values }, toNothing, toNothing)
   desk.announce(ready, news !== null)
   return created(job)
 }
 
-const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
+const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
 
 function toNothing(): void {}
 
 async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
-  const ready = countReady(jobs.filter(comesReady))
+  const ready = countReady(jobs.filter((job) => comesReady(desk.lanes, job)))
   const news = desk.newsOf(ready)
-  const call = { text: insertPlain, values: [...plainColumns(desk.lanes, jobs), desk.db.now, news] }
+  const columns = plainColumns(desk.lanes, jobs)
+  const call = { text: insertPlain, values: [...columns, desk.db.now, news, versionsOf(desk.lanes, jobs)] }
   const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
   desk.announce(ready, news !== null)
   await desk.attend({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)'
+const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)'
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
 }
 
 function gateOf(lanes: Lanes, job: NewJob, batch: BatchId): string | null {
-  return job.limitKey === null ? null : gateName(lanes.of(job, batch).queue, job.limitKey)
+  const key = lanes.keyOf(job) ?? null
+  return key === null ? null : gateName(lanes.of(job, batch).queue, key)
 }
 
 export function gateName(queue: number, key: string): string {
@@ -146,17 +167,17 @@ export function gateName(queue: number, key: string): string {
 }
 
 export function keyOf(gate: string | null | undefined): string | null {
-  return gate == null ? null : gate.slice(gate.indexOf(':') + 1)
+  return gate == null ? null : gate.slice(gate.indexOf(':') + 1) || null
 }
 
 export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): Value[] {
   const places = jobs.map((job) => lanes.of(job, batch))
-  const known = [...new Set(places)]
+  const known = knownPlaces(lanes, jobs, batch)
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
     sharedList(places.map(({ no }) => no)),
-    sharedList(jobs.map(({ maxAttempts }) => maxAttempts)),
+    sharedList(jobs.map(({ queue, maxAttempts }) => maxAttempts ?? lanes.queue(queue).attempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
     optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),
@@ -168,6 +189,15 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: Batch
   ]
 }
 
+function knownPlaces(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId): readonly Lane[] {
+  return [...new Set(jobs.map((job) => lanes.of(job, batch)))]
+}
+
+/** Of the definitions that these jobs were filled in by, for each lane. */
+export function versionsOf(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): string {
+  return list(knownPlaces(lanes, jobs, batch).map(({ name }) => lanes.queue(name).version))
+}
+
 /** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
 export async function addPlain(
   tx: Transaction,
@@ -176,7 +206,8 @@ export async function addPlain(
   batch: BatchId = null,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
-  return readLists(await tx.query(insertPlain, [null, ...plainColumns(lanes, jobs, batch), tx.now, null]))
+  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, versionsOf(lanes, jobs, batch)]
+  return readLists(await tx.query(insertPlain, values))
 }
 
 async function enqueueTogether(
@@ -198,7 +229,9 @@ async function enqueueTogether(
 function announceAnswers(desk: Desk, requests: readonly EnqueueRequest[], answers: readonly EnqueueAnswer[]): void {
   const ready = requests.flatMap(({ jobs }, i) => {
     const answer = answers[i] as EnqueueAnswer
-    return isRefused(answer) ? [] : jobs.filter((job, j) => comesReady(job) && mayRun(answer[j] as Enqueued))
+    return isRefused(answer)
+      ? []
+      : jobs.filter((job, j) => comesReady(desk.lanes, job) && mayRun(answer[j] as Enqueued))
   })
   desk.announce(countReady(ready))
 }
@@ -220,6 +253,39 @@ export async function addCarefully(
   const [answer = []] = toAnswers(row?.[0] ?? '[]')
   if (isRefused(answer)) throw new Refusal(answer)
   return { enqueued: answer.map(toEnqueued), gates: gatesOf(answer) }
+}
+
+/**
+ * What must land, in a transaction that is under way: jobs whose limit key cannot be known lie dead in their queues. Answers
+ * which ones, to be told of once the transaction has committed.
+ */
+export async function bury(
+  tx: Transaction,
+  lanes: Lanes,
+  jobs: readonly NewJob[],
+  enqueuedFor: EnqueuedFor,
+): Promise<readonly UndeliverableJob[]> {
+  if (jobs.length === 0) return []
+  const buried = jobs.map((job) => {
+    const { key } = lanes.queue(job.queue)
+    const error = undeliverable(limitKeyRequired(job.queue, typeof key === 'object' ? (key?.path ?? null) : null))
+    return { id: job.id, queue: job.queue, enqueuedFor, error }
+  })
+  const rows = jobs.map((job, i) => ({ ...placedJson(lanes, job, null), error: encodeError(buried[i]?.error ?? null) }))
+  await tx.query('select holdfast.bury($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
+  return buried
+}
+
+/** The same for jobs of which some may land as any other. */
+export async function addAnyway(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[], enqueuedFor: EnqueuedFor) {
+  lanes.require(jobs)
+  const isKnown = (job: NewJob) => lanes.keyOf(job) !== undefined
+  const unknown = jobs.filter((job) => !isKnown(job))
+  const { enqueued, gates } = await addCarefully(tx, lanes, jobs.filter(isKnown))
+  const buried = await bury(tx, lanes, unknown, enqueuedFor)
+  const landed = enqueued.values()
+  const answers = jobs.map((job) => (unknown.includes(job) ? created(job) : (landed.next().value as Enqueued)))
+  return { enqueued: answers, gates, undeliverable: buried }
 }
 
 export interface CallerContext {
@@ -256,8 +322,13 @@ function isMissing(answer: string): boolean {
   return answer.startsWith('{')
 }
 
-function openedOf(lane: Lane | undefined): { readonly opened?: { readonly queue: number; readonly lane: number } } {
-  return lane ? { opened: { queue: lane.queue, lane: lane.no } } : {}
+/** What a transaction whose snapshot is older than the lane cannot see; where it can, what it sees counts. */
+function openedOf(lanes: Lanes, job: NewJob): { readonly opened?: object } {
+  const lane = lanes.knownOf(job)
+  if (!lane) return {}
+  const { attempts, key } = lanes.queue(job.queue)
+  const rule = key === 'code' ? { keyByCode: true } : key && { keyPath: key.path }
+  return { opened: { queue: lane.queue, lane: lane.no, priority: lane.priority, attempts, ...rule } }
 }
 
 /**
@@ -265,7 +336,8 @@ function openedOf(lane: Lane | undefined): { readonly opened?: { readonly queue:
  * used for the first time is better made in a transaction of its own: in the caller's it would stay invisible until the caller
  * commits, and block every other first use of that queue or priority. So another connection gets 100 ms to do it. If the callers
  * have taken all connections, it is made in the caller's transaction. The same goes for a definition. In the caller's transaction
- * it is stored only if its queue has none: a definition that differs from the stored one is left to `define`.
+ * it is stored only if its queue has none: a definition that differs from the stored one is left to `define`. What a job does not
+ * state is filled in on the server, by the definition that the caller's transaction sees.
  *
  * Statements here are run by whatever driver the caller has. So every parameter is text or a number with its type said, as
  * some drivers would encode JSON once more, and every column is text, as some know no other types.
@@ -281,10 +353,8 @@ export async function enqueueIn(
     await run(text, [...values]).then(undefined, throwRefused)
   }
   const enqueueBy = async (opens: boolean) => {
-    const jobs = request.jobs.map((job) =>
-      jobJson(job, { priority: job.priority, ...openedOf(desk.lanes.knownOf(job)) }),
-    )
-    const result = await run(insertIn, [JSON.stringify(jobs), opens, desk.db.now])
+    const jobs = request.jobs.map((job) => ({ ...namedJson(job), ...openedOf(desk.lanes, job) }))
+    const result = await run(insertIn, [JSON.stringify(jobs), opens, desk.db.now]).then(undefined, throwKeyRequired)
     const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
     return row?.answer ?? '[]'
   }
@@ -305,13 +375,21 @@ export async function enqueueIn(
   return enqueued
 }
 
+/** A definition that asks for a limit key was committed while the enqueue was under way. */
+function throwKeyRequired(error: unknown): never {
+  const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
+  if (code !== 'HF108') throw error
+  const { queue, path } = JSON.parse(String(detail)) as { readonly queue: string; readonly path: string | null }
+  throw toError(limitKeyRequired(queue, path))
+}
+
 export function created({ id }: NewJob): Enqueued {
   return { id, status: 'created' }
 }
 
 /** Of those who come to a gate, it is told when they are let in. */
-export function comesReady(job: NewJob): boolean {
-  return job.limitKey === null && mayBeReady(job)
+export function comesReady(lanes: Lanes, job: NewJob): boolean {
+  return lanes.keyOf(job) == null && mayBeReady(job)
 }
 
 /** By this machine's clock, which is good enough for a hint. */
@@ -326,28 +404,42 @@ export function countReady(jobs: readonly { readonly queue: string }[]): Map<str
 }
 
 function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch: BatchId = null): string {
-  const placed = (job: NewJob) => {
-    const { no, epoch } = lanes.of(job, batch)
-    return jobJson(job, { lane: no, epoch })
-  }
-  return JSON.stringify(requests.map(({ jobs }) => jobs.map(placed)))
+  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => placedJson(lanes, job, batch))))
 }
 
-/** Where a job goes: the lane as it is remembered, or the priority, by which the server finds the lane. */
-type Place = { readonly lane: number; readonly epoch: string } | { readonly priority: number; readonly opened?: object }
+/** With the lane as it is remembered, and filled in by the definition that is remembered beside it. */
+function placedJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, unknown> {
+  const { no, epoch } = lanes.of(job, batch)
+  const { version, attempts } = lanes.queue(job.queue)
+  const key = lanes.keyOf(job)
+  return {
+    ...jobJson(job),
+    ...{ lane: no, epoch, version, maxAttempts: job.maxAttempts ?? attempts },
+    ...(key === undefined ? { keyUnknown: true } : key !== null && { limitKey: key }),
+  }
+}
+
+/** By the name of the queue: the server finds the lane, and what the job does not state. */
+function namedJson(job: NewJob): Record<string, unknown> {
+  const { priority, maxAttempts, limitKey } = job
+  return {
+    ...jobJson(job),
+    ...(priority !== null && { priority }),
+    ...(maxAttempts !== null && { maxAttempts }),
+    ...(limitKey === undefined ? { defaultKey: true } : limitKey !== null && { limitKey }),
+  }
+}
 
 /** What is null or false is left out, and asked for with `?` on the other side. */
-function jobJson(job: NewJob, place: Place): Record<string, unknown> {
+function jobJson(job: NewJob): Record<string, unknown> {
   const { dedup, idempotency } = job
   const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
   return {
     id: job.id,
     ...(job.idGiven && { given: true }),
     name: job.queue,
-    ...place,
     payload: job.payload,
     ...(job.headers !== null && { headers: job.headers }),
-    maxAttempts: job.maxAttempts,
     ...(job.timeoutMs !== null && { timeoutMs: job.timeoutMs }),
     ...(job.delayMs > 0 && { delayMs: job.delayMs }),
     ...(job.runAt !== null && { runAt: job.runAt }),
@@ -356,7 +448,6 @@ function jobJson(job: NewJob, place: Place): Record<string, unknown> {
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
-    ...(job.limitKey !== null && { limitKey: job.limitKey }),
   }
 }
 
@@ -382,5 +473,6 @@ function toAnswers(json: string): (readonly Added[] | Refused)[] {
 }
 
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {
+  if (refused === 'HF108') return limitKeyRequired(queue, id || null)
   return refused === 'HF101' ? idempotencyMismatch({ key, id, queue }) : duplicateId(id)
 }

@@ -1,6 +1,5 @@
 // Jobs that somebody holds or held, as a settlement, a rescue or an acceptance finds them.
 
-import { defaults } from '../../job/bounds.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import type { Row } from './call.ts'
 import type { Lanes } from './lanes.ts'
@@ -56,7 +55,7 @@ export function toHeld(row: Row): HeldJob {
 export function requireLanes(lanes: Lanes, held: readonly HeldJob[]): void {
   lanes.require(
     held.flatMap((job) => [
-      ...(job.onDead === null ? [] : [{ queue: job.onDead, priority: defaults.priority }]),
+      ...(job.onDead === null ? [] : [{ queue: job.onDead, priority: null }]),
       ...decodeCancel(job.cancel).flatMap((effects) => effects.enqueue),
     ]),
   )

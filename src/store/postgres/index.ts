@@ -6,6 +6,7 @@ import type { Clock } from '../../clock.ts'
 import { type Duration, show, toMs } from '../../duration.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
+import type { LimitOverride } from '../../job/limit-key.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type {
   AcceptRequest,
@@ -17,6 +18,7 @@ import type {
   Capabilities,
   ChangesQuery,
   ClaimRequest,
+  DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
@@ -47,7 +49,7 @@ import { addItems, openBatch, readBatch, readBatches } from './batches.ts'
 import { Claims } from './claim.ts'
 import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { Database } from './database.ts'
-import { define } from './define.ts'
+import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
 import { type Desk, enqueue, enqueueIn, type Knocks } from './enqueue.ts'
 import { isForeign, patiently } from './failures.ts'
@@ -214,8 +216,9 @@ class PostgresStore implements Store {
    * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
    * whoever knocked has been answered.
    */
-  async #attend({ gates, lists, batches = [], untold = [] }: Knocks): Promise<void> {
+  async #attend({ gates, lists, batches = [], untold = [], undeliverable = [] }: Knocks): Promise<void> {
     for (const death of untold) this.#wakes.untold(death)
+    for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {
       this.#desk.announce(await attendGates(this.#db, { gates, lists }))
       if (batches.length > 0) await attendBatches(this.#desk, batches)
@@ -239,9 +242,18 @@ class PostgresStore implements Store {
     await patiently(() => this.#db.lend(work))
   }
 
-  async define(queues: readonly QueueSettings[]): Promise<void> {
-    await define(this.#desk, queues)
+  async define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+    const defined = await define(this.#desk, queues)
     this.#sweeps.expectUpkeep()
+    return defined
+  }
+
+  definitions(queues: readonly string[] | null) {
+    return readDefinitions(this.#db, queues)
+  }
+
+  overrideLimit(queue: string, override: LimitOverride | null): Promise<void> {
+    return overrideLimit(this.#desk, queue, override)
   }
 
   enqueue(requests: readonly EnqueueRequest[]) {

@@ -7,6 +7,9 @@
 // this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane, so a job
 // is never handed to the handler of another queue.
 //
+// Beside each lane is remembered what the queue's definition says of jobs, with its version. Whatever is filled in from here is
+// sent along with that version, and the statement checks it in the same way; see `migrations/0015-definitions.ts`.
+//
 // Lanes are opened in a short transaction of the store's own. A stranger's transaction may open one, too: by the SQL function, or
 // where an application's pool has no other connection left (`enqueueIn`). Until it commits, a first use of the same queue and
 // priority elsewhere has to wait. Such a wait holds no connection: the store asks, gives up after 20 ms, and asks again a little
@@ -14,6 +17,9 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { defaults } from '../../job/bounds.ts'
+import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
+import type { NewJob } from '../../job/record.ts'
+import type { Row } from './call.ts'
 import { list, texts } from './columns.ts'
 import type { Database } from './database.ts'
 import { isCollision, patiently } from './failures.ts'
@@ -43,9 +49,27 @@ export interface Lane extends LaneName {
   readonly batchId: BatchId
 }
 
-type Wanted = Pick<Lane, 'priority'> & { readonly queue: string }
+/** Without a priority: of the one that the queue's definition says. */
+interface Wanted {
+  readonly queue: string
+  readonly priority: number | null
+}
 
-/** Thrown inside a transaction that needs lanes which are not open yet: it is undone, they are opened, and it starts over. */
+/** What a version of a queue's definition says of jobs. */
+export interface KnownQueue {
+  readonly version: number
+  readonly attempts: number
+  readonly priority: number
+  readonly key: KeyRule
+}
+
+/** How often work is started over, because lanes are missing or definitions change meanwhile. */
+const startsMax = 10
+
+/**
+ * Thrown before a statement is sent, inside a transaction or not, that needs lanes which are not known here: it is undone, they
+ * are opened, and it starts over.
+ */
 export class LanesMissing extends Error {
   readonly wanted: readonly Wanted[]
   readonly batch: BatchId
@@ -61,6 +85,9 @@ export class Lanes {
   readonly #db: Database
   readonly #byPlace = new Map<string, Lane>()
   readonly #byNo = new Map<number, Lane>()
+  readonly #queues = new Map<string, KnownQueue>()
+  /** Limit keys that were found, so that a payload is read once. */
+  readonly #keys = new WeakMap<NewJob, { readonly of: KnownQueue; readonly key: string | null | undefined }>()
   /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
   readonly #ofBatches = new Set<Lane>()
 
@@ -82,14 +109,14 @@ export class Lanes {
   /** The same without a wait; false: another open transaction is about to open one of them. */
   async openNow(jobs: readonly Wanted[], batch: BatchId = null): Promise<boolean> {
     const wanted = this.#missing(jobs, batch)
-    const fresh = wanted.filter(({ queue, priority }) => !this.#awaited.has(placeOf(queue, priority, batch)))
+    const fresh = wanted.filter((each) => !this.#awaited.has(wantedPlace(each, batch)))
     if (fresh.length > 0 && !(await this.#openAll(fresh, batch))) return false
     return fresh.length === wanted.length
   }
 
   /** Asks again and again, once for all calls that need the lane. */
   #openLater(wanted: Wanted, batch: BatchId): Promise<void> {
-    const place = placeOf(wanted.queue, wanted.priority, batch)
+    const place = wantedPlace(wanted, batch)
     const known = this.#awaited.get(place)
     if (known) return known
     const asking = async () => {
@@ -107,7 +134,7 @@ export class Lanes {
     const known = jobs.flatMap((job) => this.knownOf(job) ?? [])
     for (const lane of known) this.#forget(placeOfLane(lane), lane)
     const wanted = this.#missing(jobs, null)
-    const key = wanted.map(({ queue, priority }) => `${priority} ${queue}`).join(' ')
+    const key = wanted.map((each) => wantedPlace(each, null)).join(' ')
     const opening = this.#opening.get(key) ?? this.#openAll(wanted, null).finally(() => this.#opening.delete(key))
     this.#opening.set(key, opening)
     return opening
@@ -116,7 +143,7 @@ export class Lanes {
   async #openAll(wanted: readonly Wanted[], batch: BatchId): Promise<boolean> {
     const values = [
       texts(wanted.map(({ queue }) => queue)),
-      list(wanted.map(({ priority }) => priority)),
+      list(wanted.map(({ priority }) => priority ?? 'NULL')),
       defaults.retainDoneMs,
       defaults.retainDeadMs,
       batch,
@@ -124,7 +151,10 @@ export class Lanes {
     const text = 'select * from holdfast.open_lanes($1, $2, $3, $4, $5, true)'
     try {
       const rows = await patiently(() => this.#db.once(text, values), { isHasty: true })
-      for (const row of rows) this.#remember([...row, batch])
+      for (const row of rows) {
+        this.#learn(row)
+        this.#remember([...row.slice(0, 6), batch])
+      }
       return true
     } catch (error) {
       if (!isCollision(error)) throw error
@@ -144,21 +174,21 @@ export class Lanes {
 
   /** Starts over where lanes are missing: those that are not open yet, or that were known and are gone. */
   async withLanes<T>(work: () => Promise<T>): Promise<T> {
-    let isAfresh = false
-    for (;;) {
+    for (let starts = 1; ; starts++) {
       try {
         return await work()
       } catch (error) {
-        if (error instanceof LanesMissing) await this.open(error.wanted, error.batch)
-        else if (this.#forgetIfSetBack(error) && !isAfresh) isAfresh = true
-        else throw error
+        const isMissing = error instanceof LanesMissing
+        if ((!isMissing && !this.#forgetIfOutdated(error)) || starts >= startsMax) throw error
+        if (isMissing) await this.open(error.wanted, error.batch)
       }
     }
   }
 
-  /** The database was set back behind a lane that was known here; see `migrations/0003-enqueue.ts`. */
-  #forgetIfSetBack(error: unknown): boolean {
+  /** The database was set back behind a lane that was known here, or a queue was defined anew; see `migrations/0003-enqueue.ts`. */
+  #forgetIfOutdated(error: unknown): boolean {
     if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
+    this.#queues.clear()
     this.#byPlace.clear()
     this.#byNo.clear()
     this.#ofBatches.clear()
@@ -168,12 +198,17 @@ export class Lanes {
   #missing(jobs: readonly Wanted[], batch: BatchId): Wanted[] {
     const missing = new Map<string, Wanted>()
     for (const job of jobs) {
-      const place = placeOf(job.queue, job.priority, batch)
-      const known = this.#byPlace.get(place)
-      if (known === undefined) missing.set(place, job)
+      const known = this.#find(job, batch)
+      if (known === undefined) missing.set(wantedPlace(job, batch), job)
       else if (batch !== null) this.#use(known)
     }
     return [...missing.values()]
+  }
+
+  /** Only where it is also known what the queue's definition says. */
+  #find({ queue, priority }: Wanted, batch: BatchId): Lane | undefined {
+    const known = this.#queues.get(queue)
+    return known && this.#byPlace.get(placeOf(queue, priority ?? known.priority, batch))
   }
 
   #use(lane: Lane): void {
@@ -183,13 +218,33 @@ export class Lanes {
 
   /** Of no batch. */
   knownOf(job: Wanted): Lane | undefined {
-    return this.#byPlace.get(placeOf(job.queue, job.priority, null))
+    return this.#find(job, null)
   }
 
+  /** Another call may have found that what is known here is out of date: then the work starts over (LanesMissing). */
   of(job: Wanted, batch: BatchId = null): Lane {
-    const lane = this.#byPlace.get(placeOf(job.queue, job.priority, batch))
-    if (!lane) throw new Error(`The lane of queue ${job.queue} was not opened.`)
+    const lane = this.#find(job, batch)
+    if (!lane) throw new LanesMissing([job], batch)
     return lane
+  }
+
+  /** The same. */
+  queue(name: string): KnownQueue {
+    const known = this.#queues.get(name)
+    if (!known) throw new LanesMissing([{ queue: name, priority: null }], null)
+    return known
+  }
+
+  /** The limit key of a job, by what is known here; undefined: it is not known. Never throws, so it may be asked at any time. */
+  keyOf(job: NewJob): string | null | undefined {
+    if (job.limitKey !== undefined) return job.limitKey
+    const of = this.#queues.get(job.queue)
+    if (!of) return undefined
+    const found = this.#keys.get(job)
+    if (found?.of === of) return found.key
+    const key = resolveKey(of.key, job)
+    if (of.key !== null) this.#keys.set(job, { of, key })
+    return key
   }
 
   /** The lane that a claim names; null where no such lane is there (any more). */
@@ -225,6 +280,12 @@ export class Lanes {
     this.#ofBatches.delete(lane)
   }
 
+  #learn([name, , , , , , version, attempts, priority, keyPath, keyByCode]: Row): void {
+    const key = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
+    const known = { version: Number(version), attempts: Number(attempts), priority: Number(priority), key } as const
+    this.#queues.set(name as string, known)
+  }
+
   #remember([name, priority, queue, no, batch, epoch, batchId]: readonly (string | null | undefined)[]): void {
     const lane: Lane = {
       name: name as string,
@@ -256,4 +317,9 @@ function placeOfLane({ name, priority, batch, batchId }: Lane): string {
 
 function placeOf(queue: string, priority: number, batch: BatchId): string {
   return `${priority} ${queue} ${batch ?? ''}`
+}
+
+/** The same for a lane that is not known: of the default priority, it is not known which one that is. */
+function wantedPlace({ queue, priority }: Wanted, batch: BatchId): string {
+  return `${priority ?? 'default'} ${queue} ${batch ?? ''}`
 }

@@ -18,6 +18,7 @@ import { enqueueSql } from './migrations/0011-enqueue-sql.ts'
 import { limits } from './migrations/0012-limits.ts'
 import { batches } from './migrations/0013-batches.ts'
 import { roles } from './migrations/0014-roles.ts'
+import { definitions } from './migrations/0015-definitions.ts'
 import { armour, grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
 
@@ -42,6 +43,7 @@ export const steps: readonly Step[] = [
   { sql: limits },
   { sql: batches, minClient: 13 },
   { sql: roles },
+  { sql: definitions, minClient: 15 },
 ]
 
 /** How long a step waits for a table, and everybody who comes later behind it. */

@@ -3,14 +3,17 @@
 
 import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
-import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
+import type { LimitOverride } from '../../job/limit-key.ts'
+import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
 import { decodeError, decodePast, decodeRemarks } from '../../job/stored.ts'
+import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
 import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import type { Row } from './call.ts'
 import { list } from './columns.ts'
 import type { Database } from './database.ts'
+import { limitOf } from './define.ts'
 import { keyOf } from './enqueue.ts'
 
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
@@ -380,13 +383,17 @@ interface Counted {
   readonly paused: boolean
   readonly pausedAt: number | null
   readonly pausedBy: string | null
+  readonly limit: Limit | null
+  readonly keyLimit: Limit | null
+  readonly override: LimitOverride | null
   readonly counts: Record<JobState, number>
 }
 
 const selectCounts = `
   select q.name, q.no, q.paused, coalesce(sum(t.scheduled), 0), coalesce(sum(t.ready), 0), coalesce(sum(t.running), 0),
          coalesce(sum(t.done), 0), coalesce(sum(t.dead), 0), coalesce(sum(t.cancelled), 0), coalesce(sum(t.held), 0),
-         q.paused_at, q.paused_by
+         q.paused_at, q.paused_by, q.max_running, q.max_starts, q.window_ms, q.key_max_running, q.key_max_starts,
+         q.key_window_ms, q.limit_override::text
     from holdfast.queue q
     left join holdfast.tally t on t.queue = q.no and t.xid >= holdfast.low_tally()
    group by q.no having q.is_named or count(t.xid) > 0 order by q.name`
@@ -404,6 +411,9 @@ function toCounted(row: Row): Counted {
     paused: paused === 't',
     pausedAt: numberOrNull(pausedAt),
     pausedBy: pausedBy ?? null,
+    limit: limitOf(row, 12),
+    keyLimit: limitOf(row, 15),
+    override: decodeOverride(row[18] ?? null),
     counts: Object.fromEntries(Object.entries(counts).map(([state, n]) => [state, Number(n)])) as Record<
       JobState,
       number
@@ -445,11 +455,9 @@ export async function readStats(db: Database): Promise<QueueStats[]> {
     for (const [no, runAt, now] of await db.query(selectOldest, [db.now, list(waiting)]))
       oldest.set(Number(no), Math.max(0, Number(now) - Number(runAt)))
   }
-  return counted.map(({ name, no, paused, pausedAt, pausedBy, counts }) => ({
+  return counted.map(({ name, no, counts, ...rest }) => ({
     queue: name,
-    paused,
-    pausedAt,
-    pausedBy,
+    ...rest,
     counts,
     oldestWaitingMs: counts.ready > 0 ? (oldest.get(no) ?? 0) : null,
   }))

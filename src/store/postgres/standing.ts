@@ -1,10 +1,10 @@
 // What stands between a job and its run. Only looks; what is counted is counted up to a bound.
 
 import { bounds } from '../../job/bounds.ts'
-import type { Limit } from '../../job/record.ts'
+import { decodeOverride } from '../../job/stored-definition.ts'
 import type { KeyStanding, Standing } from '../store.ts'
 import { readBatch } from './batches.ts'
-import type { Row } from './call.ts'
+import { limitOf } from './define.ts'
 import type { Desk } from './enqueue.ts'
 import { numberOf } from './migrations/0001-tables.ts'
 import { readJob } from './read.ts'
@@ -28,6 +28,7 @@ export async function standing(desk: Desk, id: string): Promise<Standing | null>
       pausedBy: queue?.[1] ?? null,
       running: Number(queue?.[2]),
       limit: limitOf(queue, 3),
+      override: decodeOverride(queue?.[7] ?? null),
       nextStartAt: numberOrNull(queue?.[6]),
     },
     ahead: job.state === 'ready' ? Number((await db.query(countAhead, [id]))[0]?.[0] ?? 0) : null,
@@ -48,7 +49,7 @@ const selectQueue = `
          (select coalesce(sum(t.running), 0) from holdfast.tally t
            where t.queue = q.no and t.xid >= holdfast.low_tally()),
          q.max_running, q.max_starts, q.window_ms,
-         ${nextStart({ gate: 'q.no::text', count: 'q.max_starts', reserved: '0' })}
+         ${nextStart({ gate: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text
     from holdfast.queue q where q.name = $1`
 
 /** Those that wait in some lanes. */
@@ -116,15 +117,6 @@ async function keyStanding({ db }: Desk, id: string, now: number): Promise<KeySt
     holders: JSON.parse(row[6] ?? '[]'),
     ahead: Number(row[4]),
     nextStartAt: numberOrNull(row[5]),
-  }
-}
-
-function limitOf(row: Row | undefined, at: number): Limit | null {
-  const [concurrency, count, windowMs] = (row ?? []).slice(at, at + 3)
-  if (concurrency == null && count == null) return null
-  return {
-    concurrency: numberOrNull(concurrency),
-    rate: count == null ? null : { count: Number(count), windowMs: Number(windowMs) },
   }
 }
 

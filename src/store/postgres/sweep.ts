@@ -11,7 +11,7 @@
 import type { UntoldDeath } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
-import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
+import type { LapsedHold, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
 import { alone, type Care, together } from './alone.ts'
 import { sweepBatches } from './batch-steering.ts'
 import { Clerk } from './clerk.ts'
@@ -61,11 +61,12 @@ export class Sweeps {
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
-    const { report, ready, batches: ended, untold } = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
+    const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
+    const { report, ready, batches: ended, untold, undeliverable } = swept
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#desk.announce(ready)
-    await this.#desk.attend({ batches: ended, untold })
+    await this.#desk.attend({ batches: ended, untold, undeliverable })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
@@ -95,6 +96,7 @@ export class Sweeps {
       ready: sumOf([rescued.ready, rest.ready]),
       batches: rescued.batches,
       untold: rescued.untold,
+      undeliverable: rescued.undeliverable,
     }
   }
 
@@ -126,6 +128,7 @@ export class Sweeps {
       ready: sumOf(rescues.map(({ ready }) => ready)),
       batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
       untold: rescues.flatMap(({ untold }) => untold),
+      undeliverable: rescues.flatMap(({ undeliverable }) => undeliverable),
     }
   }
 
@@ -202,6 +205,7 @@ interface Swept {
   /** Of which items have ended. */
   readonly batches: readonly number[]
   readonly untold: readonly UntoldDeath[]
+  readonly undeliverable: readonly UndeliverableJob[]
 }
 
 /** Where to begin, at this time. */
@@ -218,6 +222,7 @@ interface Rescued {
   /** Of which items have ended. */
   readonly batches: readonly number[]
   readonly untold: readonly UntoldDeath[]
+  readonly undeliverable: readonly UndeliverableJob[]
 }
 
 async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
@@ -229,8 +234,8 @@ async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range
   const lapsed: LapsedHold[] = []
   for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
   await clerk.write()
-  const { batches = [], untold = [] } = clerk.knocks
-  return { lapsed, ready: clerk.becameReady, batches, untold }
+  const { batches = [], untold = [], undeliverable = [] } = clerk.knocks
+  return { lapsed, ready: clerk.becameReady, batches, untold, undeliverable }
 }
 
 interface SweptRest {

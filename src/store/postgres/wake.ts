@@ -20,7 +20,7 @@ import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientBase } from 'pg'
 import type { UntoldDeath } from '../../job/death.ts'
-import type { FinishedBatch, Subscriber } from '../store.ts'
+import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './address.ts'
 import type { Database } from './database.ts'
 import { isBroken } from './failures.ts'
@@ -155,6 +155,11 @@ export class Wakes {
   /** A batch was found to be finished in this process. */
   finished(batch: FinishedBatch): void {
     for (const subscriber of this.#subscribers) subscriber.onFinished?.(batch)
+  }
+
+  /** A job was enqueued in this process that cannot run. */
+  undeliverable(job: UndeliverableJob): void {
+    for (const subscriber of this.#subscribers) subscriber.onUndeliverable?.(job)
   }
 
   /** A job died in this process, and no notice was made for its `onDead` queue. */

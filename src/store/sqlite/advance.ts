@@ -1,5 +1,5 @@
 import type { AdvanceAnswer, AdvanceRequest } from '../store.ts'
-import { enqueueJob } from './enqueue.ts'
+import { enqueueAnyway } from './enqueue.ts'
 import { applyKv } from './kv.ts'
 import type { Transaction } from './transaction.ts'
 
@@ -7,6 +7,6 @@ export function advance(tx: Transaction, { key, version, value, jobs }: AdvanceR
   return tx.attempt(() => {
     const moved = applyKv(tx, { as: 'compareAndSet', key, version, value, ttlMs: null })
     if (!moved.applied) return 'stale'
-    return { version: moved.version as number, enqueued: jobs.map((job) => enqueueJob(tx, job)) }
+    return { version: moved.version as number, enqueued: jobs.map((job) => enqueueAnyway(tx, job, 'schedule')) }
   })
 }

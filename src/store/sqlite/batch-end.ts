@@ -5,7 +5,7 @@ import { newId } from '../../id.ts'
 import { completionJob, failsTooOften, totalOf } from '../../job/batch.ts'
 import { type BatchRow, flagsOf, targetOf } from './batches.ts'
 import { stepChore } from './chores.ts'
-import { enqueueJob } from './enqueue.ts'
+import { enqueueAnyway } from './enqueue.ts'
 import type { Transaction } from './transaction.ts'
 
 export function conclude(tx: Transaction): void {
@@ -47,8 +47,8 @@ function finish(tx: Transaction, row: BatchRow): void {
   tx.finished.push({ ...completion, name: row.name })
   const target = targetOf(row)
   if (target === null) return
-  // One that is refused (its key was used for something else) tells nobody, and the batch is finished all the same.
-  tx.attempt(() => enqueueJob(tx, completionJob(target, completion, newId())))
+  // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+  tx.attempt(() => enqueueAnyway(tx, completionJob(target, completion, newId()), 'onComplete'))
 }
 
 function remove(tx: Transaction, row: BatchRow): void {

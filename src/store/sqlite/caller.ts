@@ -5,34 +5,52 @@
 
 import { statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
-import { HoldfastError, isRefused } from '../../errors.ts'
+import { HoldfastError, isRefused, type Refused } from '../../errors.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type { EnqueueAnswer, EnqueueRequest } from '../store.ts'
 import { Connection } from './connection.ts'
-import { define, isDefined } from './control.ts'
+import { define } from './define.ts'
 import { enqueue } from './enqueue.ts'
 import { Transaction } from './transaction.ts'
 
 export interface CallerEnqueue extends EnqueueRequest {
   readonly now: number
-  /** What the store is to know of the queue. */
+  /** What the store is to know of the queue; null: nothing, or it knows. */
   readonly settings: QueueSettings | null
+  /** The version that these settings had when they were last defined so; 0: never. */
+  readonly definedAs: number
+}
+
+export interface CallerAnswer {
+  readonly answer: EnqueueAnswer
+  readonly definedAs: number
 }
 
 /** What SQLite itself refuses (another process writes, the disk is full) is thrown as it comes, and leaves nothing behind. */
-export function enqueueIn(db: DatabaseSync, { jobs, now, settings }: CallerEnqueue): EnqueueAnswer {
+export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: CallerEnqueue): CallerAnswer {
   const connection = connectionTo(db)
   return connection.savepoint(() => {
     // Writes before it reads: a transaction that has looked first cannot write once somebody else has, and SQLite waits
     // for others as long as the caller's connection says only for one that has not.
     connection.run('update holdfast_meta set next = next')
     const tx = new Transaction(connection, now)
-    const defined = settings === null || isDefined(tx, settings) || define(tx, settings)
-    if (isRefused(defined)) return defined
+    const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
+    if (isRefused(defined)) return { answer: defined, definedAs }
     const answer = enqueue(tx, { jobs })
     tx.finish()
-    return answer
+    return { answer, definedAs: defined }
   })
+}
+
+/**
+ * A process defines a queue once. Where it did so in a caller's transaction, nobody says whether that was committed; the
+ * version tells: one that is lower than the one it was defined as was rolled back.
+ */
+function defineOnce(tx: Transaction, settings: QueueSettings, definedAs: number): number | Refused {
+  const version = tx.findQueue(settings.name)?.version ?? 0
+  if (definedAs > 0 && version >= definedAs) return definedAs
+  const defined = define(tx, settings)
+  return isRefused(defined) ? defined : defined.version
 }
 
 /** Prepared once for each connection: 33 against 120 µs for an enqueue. */

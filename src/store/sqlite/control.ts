@@ -1,11 +1,17 @@
-// What people do to jobs and queues from outside: define, pause, cancel, requeue.
+// What people do to jobs and queues from outside: pause, cancel, requeue.
 
-import type { Refused } from '../../errors.ts'
-import type { EffectSet, Limit, QueueSettings } from '../../job/record.ts'
+import type { EffectSet } from '../../job/record.ts'
 import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
-import { cannotCancel, cannotRequeue, notFound, onDeadCycle, requeueBlocked, requeueCancelled } from '../refusals.ts'
+import {
+  cannotCancel,
+  cannotRequeue,
+  limitKeyRequired,
+  notFound,
+  requeueBlocked,
+  requeueCancelled,
+} from '../refusals.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
-import { isTaken, takeDedup } from './enqueue.ts'
+import { isTaken, keyToRevive, takeDedup } from './enqueue.ts'
 import {
   type EndedPlace,
   end,
@@ -22,73 +28,6 @@ import {
 import type { QueueRow } from './queue.ts'
 import { applyEffects } from './settle.ts'
 import type { Transaction } from './transaction.ts'
-
-export function define(tx: Transaction, settings: QueueSettings): true | Refused {
-  const cycle = cycleOf(tx, settings)
-  if (cycle !== null) return onDeadCycle(cycle)
-  const queue = tx.queue(settings.name)
-  const asked = columnsOf(settings)
-  const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
-  const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')
-  if (!isKeyLimitSame) queue.key_review = '' // sweeps look at every key again
-  const hasRate = asked.key_max_starts !== null
-  if (hasRate !== (queue.key_max_starts !== null)) tx.keys.countRunning(queue, hasRate)
-  if (!isSame('max_running') || !isSame('max_starts')) tx.wake(queue.name, queue.ready)
-  Object.assign(queue, asked)
-  tx.db.run(
-    `update holdfast_queue
-        set retain_done_ms = ?, retain_dead_ms = ?, on_dead = ?, max_running = ?, max_starts = ?, starts_ms = ?,
-            key_max_running = ?, key_max_starts = ?, key_starts_ms = ?, key_review = ?
-      where no = ?`,
-    queue.retain_done_ms,
-    queue.retain_dead_ms,
-    queue.on_dead,
-    queue.max_running,
-    queue.max_starts,
-    queue.starts_ms,
-    queue.key_max_running,
-    queue.key_max_starts,
-    queue.key_starts_ms,
-    queue.key_review,
-    queue.no,
-  )
-  return true
-}
-
-/** From this queue along those that are told of deaths back to it, were it defined so; null: the way ends. */
-function cycleOf(tx: Transaction, { name, onDead }: QueueSettings): string[] | null {
-  const path = [name]
-  for (let told = onDead; told !== null; told = tx.findQueue(told)?.on_dead ?? null) {
-    path.push(told)
-    if (told === name) return path
-    if (path.indexOf(told) < path.length - 1) return null // a cycle that this queue only leads to
-  }
-  return null
-}
-
-/** Nothing would change. */
-export function isDefined(tx: Transaction, settings: QueueSettings): boolean {
-  const queue = tx.findQueue(settings.name)
-  if (!queue) return false
-  return Object.entries(columnsOf(settings)).every(([column, value]) => queue[column as keyof QueueRow] === value)
-}
-
-function columnsOf({ retainDoneMs, retainDeadMs, onDead, limit, keyLimit }: QueueSettings) {
-  const [max_running, max_starts, starts_ms] = limitColumns(limit)
-  const [key_max_running, key_max_starts, key_starts_ms] = limitColumns(keyLimit)
-  return {
-    ...{ retain_done_ms: finite(retainDoneMs), retain_dead_ms: finite(retainDeadMs), on_dead: onDead },
-    ...{ max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms },
-  }
-}
-
-function limitColumns(limit: Limit | null): [number | null, number | null, number | null] {
-  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
-}
-
-function finite(ms: number): number | null {
-  return Number.isFinite(ms) ? ms : null
-}
 
 export interface Pause {
   readonly name: string
@@ -144,11 +83,12 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
   const batch = tx.batches.get(job.batch)
   if (batch?.is_cancelled) return requeueCancelled(id, batch.id)
   const heldBy = blockedBy(tx, job)
-  if (heldBy === undefined) {
-    revive(tx, job)
-    return { id }
-  }
-  return requeueBlocked(id, heldBy)
+  if (heldBy !== undefined) return requeueBlocked(id, heldBy)
+  const limit_key = keyToRevive(tx, job)
+  const queue = tx.queueByNo(job.queue)
+  if (limit_key === undefined) return limitKeyRequired(queue.name, queue.key_path)
+  revive(tx, { ...job, limit_key })
+  return { id }
 }
 
 /** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
@@ -194,12 +134,13 @@ export function revive(tx: Transaction, job: IdleRow): void {
   tx.db.run(
     `update holdfast_job
         set attempts = 0, freed = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, held = 0,
-            run_at = ?, batch = ?
+            run_at = ?, batch = ?, limit_key = ?
       where seq = ?`,
     ended.attempt === null ? job.past : encodePast(job.past, lastAttempt(ended)),
     ord,
     tx.now,
     batch?.no ?? 0,
+    job.limit_key,
     job.seq,
   )
   listOrHold(tx, queue, { ...job, batch: batch?.no ?? 0 }, ord)
@@ -247,10 +188,12 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
   for (const job of dead) {
     const slot = job.dedup_scope === 'live' ? `${job.queue} ${job.dedup_key}` : null
     const heldBy = namesakeOf(tx, job) ?? cancelledBatchOf(tx, job) ?? keyHolder(tx, job)
+    const limit_key = keyToRevive(tx, job)
     if (heldBy !== undefined) skipped.push({ id: job.id, slot, heldBy })
+    else if (limit_key === undefined) skipped.push({ id: job.id, slot, heldBy: 'LIMIT_KEY_REQUIRED' })
     else {
       requeued.push({ id: job.id, slot })
-      if (!dryRun) revive(tx, job)
+      if (!dryRun) revive(tx, { ...job, limit_key })
     }
   }
   const last = dead.at(-1)

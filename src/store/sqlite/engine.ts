@@ -16,14 +16,15 @@
 import type { Clock } from '../../clock.ts'
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { UntoldDeath } from '../../job/death.ts'
-import type { FinishedBatch, HoldName, SweepRequest } from '../store.ts'
+import type { FinishedBatch, HoldName, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
 import { addItems, batchChore, openBatch, steerBatch } from './batch.ts'
 import { claim } from './claim.ts'
-import { cancel, define, pause, requeue, requeueChunk } from './control.ts'
+import { cancel, pause, requeue, requeueChunk } from './control.ts'
 import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './database.ts'
+import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
@@ -40,7 +41,20 @@ import { readChanges, watch } from './watch.ts'
 
 const quick = { claim, renew, progress, sweep, watch }
 const durable = {
-  ...{ define, pause, enqueue, advance, settle, cancel, requeue, requeueChunk, alter, purgeChunk, accept },
+  ...{
+    define,
+    overrideLimit,
+    pause,
+    enqueue,
+    advance,
+    settle,
+    cancel,
+    requeue,
+    requeueChunk,
+    alter,
+    purgeChunk,
+    accept,
+  },
   ...{ openBatch, addItems, steerBatch, batchChore },
   kvWrite: applyKv,
   repair,
@@ -52,6 +66,7 @@ const read = {
     readJobs,
     readStanding,
     readStats,
+    readDefinitions,
     readCancelRequested,
     readChanges,
     kvGet,
@@ -87,9 +102,10 @@ export interface News {
   readonly cancels: readonly string[] | null
   readonly finished: readonly FinishedBatch[]
   readonly untold: readonly UntoldDeath[]
+  readonly undeliverable: readonly UndeliverableJob[]
 }
 
-export const noNews: News = { ready: [], cancels: [], finished: [], untold: [] }
+export const noNews: News = { ready: [], cancels: [], finished: [], untold: [], undeliverable: [] }
 
 /** Answers to a group that has committed, and its news. */
 export type Deliver = (replies: readonly Reply[], news: News) => void
@@ -172,6 +188,7 @@ export class Engine {
     const cancels: string[] = []
     const finished: FinishedBatch[] = []
     const untold: UntoldDeath[] = []
+    const undeliverable: UndeliverableJob[] = []
     const answers = items.map((item) => {
       try {
         const alone = this.#alone(isDurable, { no, verb, items: [item] })
@@ -179,12 +196,13 @@ export class Engine {
         cancels.push(...(alone.news.cancels ?? []))
         finished.push(...alone.news.finished)
         untold.push(...alone.news.untold)
+        undeliverable.push(...alone.news.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], { ready, cancels, finished, untold })
+    deliver([{ no, verb, answers }], { ready, cancels, finished, untold, undeliverable })
   }
 
   /**
@@ -259,8 +277,8 @@ function settledUp<T>(tx: Transaction, verb: VerbName, answer: T): T {
   return answer
 }
 
-function newsOf({ becameReady, cancelsRequested, finished, untold }: Transaction): News {
-  return { ready: [...becameReady], cancels: cancelsRequested, finished, untold }
+function newsOf({ becameReady, cancelsRequested, finished, untold, undeliverable }: Transaction): News {
+  return { ready: [...becameReady], cancels: cancelsRequested, finished, untold, undeliverable }
 }
 
 function sqlFaultOf(error: unknown): SqlFault | null {

@@ -1,47 +1,110 @@
 // Enqueue. A request's jobs land together or not at all. Looking and writing are one transaction and SQLite has one
 // writer, so of two producers racing for a key exactly one finds it free.
 
+import { resolveKey } from '../../job/limit-key.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
-import { duplicateId, idempotencyMismatch, Refusal } from '../refusals.ts'
-import type { EnqueueAnswer, Enqueued, EnqueueRequest } from '../store.ts'
-import { findById, findBySeq, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
-import type { QueueRow } from './queue.ts'
+import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest } from '../store.ts'
+import { end, findById, findBySeq, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
+import { keyRuleOf, type QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 
-export function enqueue(tx: Transaction, { jobs }: EnqueueRequest): EnqueueAnswer {
+export function enqueue(tx: Transaction, request: EnqueueRequest): EnqueueAnswer {
+  const keyed = keyedQueues(tx, request.jobs)
+  const jobs = keyed.size === 0 ? request.jobs : request.jobs.map((job) => withKey(tx, job, keyed))
   readKeysAhead(tx, jobs)
-  if (!jobs.some(mayBeRefused)) return jobs.map((job) => enqueueJob(tx, job))
+  if (!jobs.some((job) => mayBeRefused(job, keyed))) return jobs.map((job) => enqueueJob(tx, job))
   return tx.attempt(() => jobs.map((job) => enqueueJob(tx, job)))
+}
+
+/** Queues whose definition says how to find the limit key of jobs that do not state it. One that is not there yet has none. */
+function keyedQueues(tx: Transaction, jobs: readonly NewJob[]): ReadonlySet<string> {
+  const names = new Set<string>()
+  for (const { queue, limitKey } of jobs) if (limitKey === undefined) names.add(queue)
+  for (const name of names) {
+    const queue = tx.findQueue(name)
+    if (!queue || keyRuleOf(queue) === null) names.delete(name)
+  }
+  return names
+}
+
+/** With the limit key that its queue's path finds. A job whose key cannot be known stays as it is, and is refused later. */
+function withKey(tx: Transaction, job: NewJob, keyed: ReadonlySet<string>): NewJob {
+  if (job.limitKey !== undefined || !keyed.has(job.queue)) return job
+  const limitKey = resolveKey(keyRuleOf(tx.queue(job.queue)), job)
+  return limitKey === undefined ? job : { ...job, limitKey }
 }
 
 /** Those of the first job's queue: a request rarely has jobs of two. */
 function readKeysAhead(tx: Transaction, jobs: readonly NewJob[]): void {
   const [first] = jobs
-  if (!first || first.limitKey === null || jobs.length === 1) return
+  if (first?.limitKey == null || jobs.length === 1) return
   const known = tx.findQueue(first.queue)
   if (!known) return // made with the first job, so that it goes with one that is refused
   const keys = jobs.filter(({ queue }) => queue === first.queue).map(({ limitKey }) => limitKey)
   tx.keys.readAhead(
     known,
-    keys.filter((key) => key !== null),
+    keys.filter((key) => typeof key === 'string'),
   )
 }
 
-/** Only a chosen id or an idempotency key can be refused; everything else cannot fail and needs no savepoint. */
-function mayBeRefused(job: NewJob): boolean {
-  return job.idGiven || job.idempotency !== null
+/** Only a chosen id, an idempotency key or an unknown limit key can be refused; nothing else needs a savepoint. */
+function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>): boolean {
+  return job.idGiven || job.idempotency !== null || (job.limitKey === undefined && keyed.has(job.queue))
 }
 
 /** Throws a Refusal; whoever may meet one calls this inside `tx.attempt`. */
 export function enqueueJob(tx: Transaction, job: NewJob, batch = 0): Enqueued {
   const queue = tx.queue(job.queue)
+  const limitKey = resolveKey(keyRuleOf(queue), job)
+  if (limitKey === undefined) throw new Refusal(limitKeyRequired(queue.name, queue.key_path))
   const first = job.idempotency && findIdempotent(tx, queue, job.idempotency)
   if (first) return { id: first, status: 'duplicate' }
   const holder = job.dedup && findHolder(tx, queue, job.dedup)
-  if (holder) return meetHolder(tx, queue, job, holder)
+  if (holder) return meetHolder(tx, queue, job, { ...holder, limitKey })
   if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
-  insert(tx, queue, job, batch)
+  insert(tx, queue, job, { batch, limitKey })
   return { id: job.id, status: 'created' }
+}
+
+/** For what must land: a job whose limit key cannot be known lies dead in its queue, and is told of. */
+export function enqueueAnyway(tx: Transaction, job: NewJob, enqueuedFor: EnqueuedFor): Enqueued {
+  const queue = tx.queue(job.queue)
+  if (resolveKey(keyRuleOf(queue), job) !== undefined) return enqueueJob(tx, job)
+  bury(tx, queue, job, enqueuedFor)
+  return { id: job.id, status: 'created' }
+}
+
+/** The empty limit key says that there should be one; see `keyToRevive`. */
+function bury(tx: Transaction, queue: QueueRow, job: NewJob, enqueuedFor: EnqueuedFor): void {
+  const { id, dedup } = job
+  const why = limitKeyRequired(queue.name, queue.key_path)
+  const [seq, error] = [tx.nextNumber(), undeliverable(why)]
+  const plainly = { ...job, startBefore: null, idempotency: null }
+  tx.bare.run(insertJob, ...toRow(tx, queue, plainly, { seq, batch: 0, limitKey: '' }))
+  const keys = { dedup_key: dedup?.key ?? null, dedup_scope: dedup && scopeName(dedup), idempotency_key: null }
+  const numbers = {
+    priority: job.priority ?? queue.priority,
+    batch: 0,
+    max_attempts: job.maxAttempts ?? queue.attempts,
+  }
+  const plain = { limit_key: '', start_before: null, freed: 0, cancel: null, past: null }
+  const buried = { seq, id, queue: queue.no, ...keys, ...numbers, ...plain }
+  end(tx, queue, buried, { state: 'dead', attempts: 0, result: null, error, run: null })
+  tx.undeliverable.push({ id, queue: queue.name, enqueuedFor, error })
+}
+
+/** The limit key that a dead job comes back with; undefined: it still cannot be known. */
+export function keyToRevive(tx: Transaction, { seq, queue, limit_key }: Revived): string | null | undefined {
+  if (limit_key !== '') return limit_key
+  const stored = tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', seq)
+  return resolveKey(keyRuleOf(tx.queueByNo(queue)), { payload: stored?.payload ?? 'null' })
+}
+
+interface Revived {
+  readonly seq: number
+  readonly queue: number
+  readonly limit_key: string | null
 }
 
 function findIdempotent(
@@ -64,6 +127,11 @@ interface Holder {
   readonly id: string
 }
 
+interface Met extends Holder {
+  /** Of the job that met it. */
+  readonly limitKey: string | null
+}
+
 function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): Holder | undefined {
   const slot = tx.db.get<Holder & { readonly until: number | null }>(
     'select seq, id, until from holdfast_dedup where queue = ? and key = ?',
@@ -83,10 +151,10 @@ export function isTaken(
   return holder !== undefined && (isWaiting(holder) || holder.state === 'running')
 }
 
-function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id }: Holder): Enqueued {
+function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id, limitKey }: Met): Enqueued {
   const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
   if (!holder || !isWaiting(holder)) return { id, status: 'duplicate' }
-  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority, limitKey: job.limitKey })
+  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority, limitKey })
   tx.db.run('update holdfast_job set payload = ?, headers = ? where seq = ?', job.payload, job.headers, seq)
   return { id, status: 'duplicate', replaced: true }
 }
@@ -100,29 +168,35 @@ function isLive(tx: Transaction, id: string): boolean {
   return newest !== undefined && !isEnded(newest.state)
 }
 
-function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): void {
-  if (job.limitKey !== null) tx.keys.admitEarlier(queue, job.limitKey)
-  const seq = tx.nextNumber()
-  const runAt = dueAt(tx, job)
-  const isReady = runAt <= tx.now
-  const key = job.limitKey === null ? null : tx.keys.row(queue, job.limitKey)
-  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key, batch)
+const insertJob = `insert into holdfast_job
+     (seq, id, queue, priority, batch, limit_key, ord, held, run_at, attempts, max_attempts, freed, created_at, start_before,
+      timeout_ms, dedup_key, dedup_scope, idempotency_key, headers, payload)
+   values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+interface Place {
+  readonly seq: number
+  readonly batch: number
+  readonly limitKey: string | null
+  readonly isReady?: boolean
+  readonly isHeld?: boolean
+  readonly runAt?: number
+}
+
+/** What the job does not state is what its queue says. */
+function toRow(tx: Transaction, queue: QueueRow, job: NewJob, place: Place) {
+  const { seq, batch, limitKey, isReady = false, isHeld = false, runAt = tx.now } = place
   const { dedup, idempotency } = job
-  tx.bare.run(
-    `insert into holdfast_job
-       (seq, id, queue, priority, batch, limit_key, ord, held, run_at, attempts, max_attempts, freed, created_at, start_before,
-        timeout_ms, dedup_key, dedup_scope, idempotency_key, headers, payload)
-     values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`,
+  return [
     seq,
     job.id,
     queue.no,
-    job.priority,
+    job.priority ?? queue.priority,
     batch,
-    job.limitKey,
+    limitKey,
     isReady ? seq : null,
     isHeld ? 1 : 0,
     isReady ? tx.now : runAt,
-    job.maxAttempts,
+    job.maxAttempts ?? queue.attempts,
     tx.now,
     job.startBefore,
     job.timeoutMs,
@@ -131,16 +205,32 @@ function insert(tx: Transaction, queue: QueueRow, job: NewJob, batch: number): v
     idempotency?.key ?? null,
     job.headers,
     job.payload,
-  )
+  ] as const
+}
+
+interface Joined {
+  readonly batch: number
+  readonly limitKey: string | null
+}
+
+function insert(tx: Transaction, queue: QueueRow, job: NewJob, { batch, limitKey }: Joined): void {
+  if (limitKey !== null) tx.keys.admitEarlier(queue, limitKey)
+  const seq = tx.nextNumber()
+  const runAt = dueAt(tx, job)
+  const isReady = runAt <= tx.now
+  const key = limitKey === null ? null : tx.keys.row(queue, limitKey)
+  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key, batch)
+  const { dedup, idempotency } = job
+  tx.bare.run(insertJob, ...toRow(tx, queue, job, { seq, batch, limitKey, isReady, isHeld, runAt }))
   if (!isReady) {
     listScheduled(tx, queue, runAt, seq, batch)
     tx.tell(queue, 'scheduled', job.id)
   } else if (isHeld) {
-    tx.keys.standNew(queue, key, { seq, batch, priority: job.priority })
+    tx.keys.standNew(queue, key, { seq, batch, priority: job.priority ?? queue.priority })
     tx.tell(queue, 'held', job.id)
     tx.keys.admit(queue, key)
   } else {
-    if (batch > 0) tx.batches.openLane(batch, queue.no, job.priority)
+    if (batch > 0) tx.batches.openLane(batch, queue.no, job.priority ?? queue.priority)
     if (key !== null) tx.keys.enter(key)
     tx.listNewReady(queue, seq, batch)
     tx.tell(queue, 'ready', job.id)

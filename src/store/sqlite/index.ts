@@ -5,7 +5,9 @@ import { type Clock, systemClock } from '../../clock.ts'
 import { type Duration, toMs } from '../../duration.ts'
 import { isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
+import type { LimitOverride } from '../../job/limit-key.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
+import { settingsText } from '../../job/stored-definition.ts'
 import { repaired } from '../findings.ts'
 import type {
   AcceptAnswer,
@@ -22,6 +24,7 @@ import type {
   ChangesQuery,
   ClaimedJob,
   ClaimRequest,
+  DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
@@ -84,12 +87,13 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const subscribers = new Set<Subscriber>()
-    const onNews: OnNews = ({ ready, cancels, finished, untold }) => {
+    const onNews: OnNews = ({ ready, cancels, finished, untold, undeliverable }) => {
       for (const subscriber of subscribers) {
         for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
         if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
         for (const batch of finished) subscriber.onFinished?.(batch)
         for (const death of untold) subscriber.onUntold?.(death)
+        for (const job of undeliverable) subscriber.onUndeliverable?.(job)
       }
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
@@ -116,6 +120,8 @@ class SqliteStore implements Store {
   readonly #clock: Clock
   /** null: in memory. */
   readonly #path: string | null
+  /** Versions of what was defined in callers' transactions, by what it says. */
+  readonly #definedAtOnce = new Map<string, number>()
   #closing: Promise<void> | null = null
 
   constructor({ port, subscribers, clock, path }: Parts) {
@@ -127,8 +133,16 @@ class SqliteStore implements Store {
     this.capabilities = { manyWriters: isFile, callerTransaction: isFile, sqlEffects: true, survivesPowerLoss: isFile }
   }
 
-  async define(queues: readonly QueueSettings[]): Promise<void> {
-    for (const answer of await this.#port.call('define', queues)) if (isRefused(answer)) throw toError(answer)
+  define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+    return this.#all('define', queues)
+  }
+
+  definitions(queues: readonly string[] | null) {
+    return this.#one('readDefinitions', queues)
+  }
+
+  async overrideLimit(queue: string, override: LimitOverride | null): Promise<void> {
+    await this.#one('overrideLimit', { name: queue, override })
   }
 
   enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
@@ -138,7 +152,12 @@ class SqliteStore implements Store {
   /** Nobody but the store reaches a database in memory. */
   enqueueAtOnce(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer {
     const db = toCallerConnection(tx, this.#path as string)
-    return enqueueIn(db, { ...request, settings, now: Math.floor(this.#clock.now()) })
+    const text = settings && settingsText(settings)
+    const definedAs = text === null ? 0 : (this.#definedAtOnce.get(text) ?? 0)
+    const now = Math.floor(this.#clock.now())
+    const { answer, definedAs: version } = enqueueIn(db, { ...request, settings, definedAs, now })
+    if (text !== null) this.#definedAtOnce.set(text, version)
+    return answer
   }
 
   claim(request: ClaimRequest): Promise<ClaimedJob[]> {

@@ -43,6 +43,11 @@ export const steps: readonly Step[] = [
     retain_done_ms integer, -- null: for ever
     retain_dead_ms integer, -- null: for ever
     on_dead text,
+    version integer not null default 0, -- of its definition; 0: it was never defined
+    attempts integer not null default 5, -- of jobs that do not state them
+    priority integer not null default 5,
+    key_path text, -- where the payload has the limit key
+    key_by_code integer not null default 0, -- the limit key is a function that only the application's code has
     max_running integer, -- null: as many as there are workers
     max_starts integer,  -- within starts_ms
     starts_ms integer,
@@ -57,6 +62,12 @@ export const steps: readonly Step[] = [
     done integer not null default 0,
     dead integer not null default 0,
     cancelled integer not null default 0
+  ) strict;
+
+  create table holdfast_definition ( -- whole, and what an operator sets instead; apart from the counts, which are written often
+    queue integer primary key,
+    definition text, -- JSON
+    override text -- JSON: limits
   ) strict;
 
   create table holdfast_job (
@@ -77,7 +88,7 @@ export const steps: readonly Step[] = [
     dedup_key text,
     dedup_scope text,          -- live, waiting or window
     idempotency_key text,
-    limit_key text,
+    limit_key text,            -- empty: it cannot be known, and the job is dead
     cancel text,               -- JSON: effects of every cancel requested while it ran
     past text,                 -- JSON: attempts that have ended
     woken integer not null default 0, -- while it ran

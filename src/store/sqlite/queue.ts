@@ -1,5 +1,6 @@
 // A queue's row: what was asked of it, and the counts of its jobs.
 
+import type { KeyRule } from '../../job/limit-key.ts'
 import type { Limit } from '../../job/record.ts'
 
 export interface QueueRow {
@@ -11,6 +12,12 @@ export interface QueueRow {
   retain_done_ms: number | null
   retain_dead_ms: number | null
   on_dead: string | null
+  /** Of its definition; 0: it was never defined. */
+  version: number
+  attempts: number
+  priority: number
+  key_path: string | null
+  key_by_code: number
   max_running: number | null
   max_starts: number | null
   starts_ms: number | null
@@ -31,6 +38,7 @@ type Nullable = number | null
 type Text = string | null
 type Settings = [
   ...retention: [Nullable, Nullable, Text],
+  ...defaults: [number, number, number, Text, number],
   ...limit: [Nullable, Nullable, Nullable],
   ...keyLimit: [Nullable, Nullable, Nullable, Text],
 ]
@@ -44,7 +52,7 @@ export type QueueTuple = readonly [
 ]
 
 export const selectQueue = `select no, name, paused_at, paused_by, retain_done_ms, retain_dead_ms, on_dead,
-    max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review,
+    version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review,
     held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
 
 export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
@@ -58,21 +66,32 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     retain_done_ms: tuple[4],
     retain_dead_ms: tuple[5],
     on_dead: tuple[6],
-    max_running: tuple[7],
-    max_starts: tuple[8],
-    starts_ms: tuple[9],
-    key_max_running: tuple[10],
-    key_max_starts: tuple[11],
-    key_starts_ms: tuple[12],
-    key_review: tuple[13],
-    held: count(14),
-    scheduled: count(15),
-    ready: count(16),
-    running: count(17),
-    done: count(18),
-    dead: count(19),
-    cancelled: count(20),
+    version: tuple[7],
+    attempts: tuple[8],
+    priority: tuple[9],
+    key_path: tuple[10],
+    key_by_code: tuple[11],
+    max_running: tuple[12],
+    max_starts: tuple[13],
+    starts_ms: tuple[14],
+    key_max_running: tuple[15],
+    key_max_starts: tuple[16],
+    key_starts_ms: tuple[17],
+    key_review: tuple[18],
+    held: count(19),
+    scheduled: count(20),
+    ready: count(21),
+    running: count(22),
+    done: count(23),
+    dead: count(24),
+    cancelled: count(25),
   }
+}
+
+/** How the limit key of its jobs is found. */
+export function keyRuleOf({ key_path, key_by_code }: QueueRow): KeyRule {
+  if (key_by_code !== 0) return 'code'
+  return key_path === null ? null : { path: key_path }
 }
 
 /** Of the whole queue. */

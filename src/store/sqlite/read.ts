@@ -8,8 +8,9 @@ import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
+import { readOverrides } from './define.ts'
 import { type EndedPlace, findById, newestFirst } from './job.ts'
-import type { QueueRow } from './queue.ts'
+import { keyLimitOf, limitOf, type QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 
 interface RecordRow {
@@ -111,7 +112,7 @@ export function readRecord(tx: Transaction, seq: number): JobRecord | undefined 
     result: row.result,
     error: decodeError(row.error),
     remarks: decodeRemarks(row.remarks),
-    limitKey: row.limit_key,
+    limitKey: row.limit_key || null,
     batch: row.batch_id,
     history: historyOf(row),
   }
@@ -227,6 +228,7 @@ function decodeMark(text: string): Mark {
 }
 
 export function readStats(tx: Transaction): QueueStats[] {
+  const overrides = readOverrides(tx)
   return tx.queues().map((queue) => {
     const { held, scheduled, ready, running, done, dead, cancelled } = queue
     return {
@@ -236,6 +238,9 @@ export function readStats(tx: Transaction): QueueStats[] {
       pausedBy: queue.paused_by,
       counts: { held, scheduled, ready, running, done, dead, cancelled },
       oldestWaitingMs: ready === 0 ? null : tx.now - oldestReadyAt(tx, queue),
+      limit: limitOf(queue),
+      keyLimit: keyLimitOf(queue),
+      override: overrides.get(queue.no) ?? null,
     }
   })
 }

@@ -8,7 +8,7 @@ import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../..
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
-import { enqueueJob } from './enqueue.ts'
+import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import type { QueueRow } from './queue.ts'
@@ -182,6 +182,6 @@ function tellOfDeath(
     tx.untold.push(notice)
     return untoldError(error, notice)
   }
-  enqueueJob(tx, notice) // it has neither an id, a key nor a limit that could refuse it
+  enqueueAnyway(tx, notice, 'onDead')
   return error
 }

@@ -4,6 +4,7 @@
 import { bounds } from '../../job/bounds.ts'
 import type { KeyStanding, Standing } from '../store.ts'
 import { toBatch } from './batches.ts'
+import { readOverrides } from './define.ts'
 import { type FoundRow, findById } from './job.ts'
 import { keyLimitOf, limitOf, type QueueRow } from './queue.ts'
 import { readRecord } from './read.ts'
@@ -27,6 +28,7 @@ export function readStanding(tx: Transaction, id: string): Standing | null {
       pausedBy: queue.paused_by,
       running: queue.running,
       limit,
+      override: readOverrides(tx).get(queue.no) ?? null,
       nextStartAt: nextStartOf(tx, queue, limit?.rate ?? null),
     },
     ahead: job.state === 'ready' ? countAhead(tx, job) : null,

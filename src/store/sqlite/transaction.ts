@@ -16,7 +16,7 @@ import type { UntoldDeath } from '../../job/death.ts'
 import type { EndState, JobState, Remarks } from '../../job/record.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
-import type { ChangedState, FinishedBatch } from '../store.ts'
+import type { ChangedState, FinishedBatch, UndeliverableJob } from '../store.ts'
 import { conclude } from './batch-end.ts'
 import { Batches } from './batches.ts'
 import type { Connection } from './connection.ts'
@@ -64,6 +64,8 @@ export class Transaction {
   readonly finished: FinishedBatch[] = []
   /** Deaths that this transaction tells no `onDead` queue of. */
   readonly untold: UntoldDeath[] = []
+  /** Jobs that this transaction had to enqueue and that cannot run. */
+  readonly undeliverable: UndeliverableJob[] = []
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
@@ -238,6 +240,7 @@ export class Transaction {
     const told = this.#told.length
     const finished = this.finished.length
     const untold = this.untold.length
+    const undeliverable = this.undeliverable.length
     const cancels = this.cancelsRequested.length
     const { admitted } = this.keys
     try {
@@ -257,6 +260,7 @@ export class Transaction {
       this.#told.length = told
       this.finished.length = finished
       this.untold.length = untold
+      this.undeliverable.length = undeliverable
       this.cancelsRequested.length = cancels
       this.keys.forget(admitted)
       this.batches.forget()

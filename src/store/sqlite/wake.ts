@@ -61,7 +61,7 @@ export class ForeignCommits {
       this.#seen = version
       this.#cancels = cancels
       if (ready.length > 0 || hasCancels)
-        this.#onNews({ ready, cancels: hasCancels ? null : [], finished: [], untold: [] })
+        this.#onNews({ ready, cancels: hasCancels ? null : [], finished: [], untold: [], undeliverable: [] })
     } catch {
       // the next look or call meets the same
     }

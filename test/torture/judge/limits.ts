@@ -74,7 +74,7 @@ function crowded(evidence: Evidence, spans: readonly Span[]): Ruling {
 
 function sharesOf(evidence: Evidence): (id: string) => Share[] {
   const limitOfBatch = new Map(evidence.left.batches.map(({ id, concurrency }) => [id, concurrency]))
-  const queueLimits = new Map([narrow, keyed, paced].map(({ name, settings }) => [name, settings]))
+  const queueLimits = new Map([narrow, keyed, paced].map(({ name, settings }) => [name, settings?.limits]))
   return (id) => {
     const [job, another] = evidence.jobs.get(id) ?? []
     if (!job || another) return []

@@ -58,9 +58,16 @@ create table holdfast.queue (
   retain_done_ms bigint, -- null: for ever
   retain_dead_ms bigint, -- null: for ever
   on_dead text,
+  definition jsonb, -- whole; null: it was never defined
+  version int not null default 0, -- of the definition; see 0015-definitions.ts
+  attempts smallint not null default 5, -- of jobs that do not state them
+  priority smallint not null default 5,
+  key_path text, -- where the payload has the limit key
+  key_by_code boolean not null default false, -- the limit key is a function that only the application's code has
+  limit_override jsonb, -- what an operator sets instead of the definition's limits
   paused_at bigint,
   paused_by text,
-  max_running int, -- limits of all its jobs; null: none
+  max_running int, -- limits of all its jobs, as they count now; null: none
   max_starts int, -- within any window_ms
   window_ms bigint,
   key_max_running int, -- limits of those with the same key
@@ -112,7 +119,7 @@ create table holdfast.job (
   woken boolean not null default false, -- while it ran
   is_held boolean not null default false,
   is_item boolean not null default false, -- of a batch; only said of those with a gate
-  gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key
+  gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
   line_ord bigint, -- of an item that was let in: its place in the line, should it go back there
   headers text,
   payload text not null

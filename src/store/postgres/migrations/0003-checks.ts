@@ -143,22 +143,25 @@ begin
   end loop;
 end $holdfast$;
 
--- A job as enqueue_job takes it. What is not given is not there; null is nothing that a client sends.
+-- A job as enqueue_job takes it. What is not given is not there; null is nothing that a client sends. One by the name of its queue
+-- need not state a priority or attempts: they are filled in.
 create function holdfast.check_job(p_job jsonb) returns void language plpgsql as $holdfast$
 declare
   v_int_max constant bigint := 2147483647;
   v_uuid constant text := '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
   v_lane int := holdfast.number_option(p_job, 'lane', 1, v_int_max);
 begin
-  if coalesce(p_job ->> 'id' !~* v_uuid, true) or holdfast.number_option(p_job, 'maxAttempts', 1, 10000) is null
-     or (v_lane is null and holdfast.number_option(p_job, 'priority', 0, 9) is null)
-     or (v_lane is not null and coalesce(p_job ->> 'epoch' !~* v_uuid, true)) then
-    perform holdfast.refuse('HF106', 'INVALID_OPTION: a job has an id, attempts, and a lane with its epoch or a priority.');
+  if coalesce(p_job ->> 'id' !~* v_uuid, true)
+     or (v_lane is not null and (holdfast.number_option(p_job, 'maxAttempts', 1, 10000) is null
+                                 or coalesce(p_job ->> 'epoch' !~* v_uuid, true))) then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: a job has an id, and a lane with its epoch and attempts, or the name of its queue.');
   end if;
   if v_lane is null and not holdfast.is_queue_name(p_job ->> 'name') then
     perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
   end if;
-  perform holdfast.number_option(p_job, 'timeoutMs', 1, ${centuryMs}), holdfast.number_option(p_job, 'delayMs', 0, ${centuryMs}),
+  perform holdfast.number_option(p_job, 'priority', 0, 9), holdfast.number_option(p_job, 'maxAttempts', 1, 10000),
+          holdfast.number_option(p_job, 'version', 0, v_int_max),
+          holdfast.number_option(p_job, 'timeoutMs', 1, ${centuryMs}), holdfast.number_option(p_job, 'delayMs', 0, ${centuryMs}),
           holdfast.number_option(p_job, 'runAt', 0, ${lastTime}), holdfast.number_option(p_job, 'startBefore', 0, ${lastTime}),
           holdfast.number_option(p_job, 'windowMs', 1, ${centuryMs}),
           holdfast.key_option(p_job, 'dedupKey'), holdfast.key_option(p_job, 'idempotencyKey'), holdfast.key_option(p_job, 'hash'),
@@ -178,24 +181,17 @@ begin
   end if;
 end $holdfast$;
 
--- What a producer opens: lanes of plain jobs, with the retention that a queue has by default.
+-- What a producer opens: lanes of plain jobs, with the retention that a queue has by default. Without a priority, the lane of the
+-- queue's own.
 create function holdfast.check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void language plpgsql
 as $holdfast$
 begin
   if not holdfast.has_length(p_names, array[cardinality(p_priorities)]) or array_ndims(p_priorities) <> 1
      or p_batch is not null
      or exists (select from unnest(p_names, p_priorities) u(name, priority)
-                 where not holdfast.is_queue_name(u.name) or coalesce(u.priority not between 0 and 9, true)) then
+                 where not holdfast.is_queue_name(u.name) or u.priority not between 0 and 9) then
     perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -, a priority is a '
-      'whole number from 0 to 9, and a producer opens no lanes of batches.');
-  end if;
-end $holdfast$;
-
-create function holdfast.check_bound(p_name text, p_value bigint, p_min bigint, p_max bigint) returns void language plpgsql
-as $holdfast$
-begin
-  if p_value not between p_min and p_max then
-    perform holdfast.refuse('HF106', format('INVALID_OPTION: %s must be a whole number from %s to %s.', p_name, p_min, p_max));
+      'whole number from 0 to 9 (null: the queue''s own), and a producer opens no lanes of batches.');
   end if;
 end $holdfast$;
 

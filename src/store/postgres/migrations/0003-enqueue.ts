@@ -21,12 +21,14 @@ const isDue = `${due} as is_due`
 
 export const enqueue = `
 ${checks}
--- Opens the lanes of plain jobs, or of the batch with this id; answers nothing where there is no such batch. A lane that another
+-- Opens the lanes of plain jobs, or of the batch with this id; answers nothing where there is no such batch. Without a priority, the
+-- lane of the priority that the queue's definition says. Answers also what the definition says of jobs. A lane that another
 -- open transaction is about to open must be waited for. A hasty caller gives up (lock_not_available) and asks again later, so
 -- that it holds no connection meanwhile.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
   p_retain_dead_ms bigint, p_batch uuid default null, p_hasty boolean default false)
-returns table (name text, priority smallint, queue int, lane int, batch int, epoch uuid) language plpgsql as $holdfast$
+returns table (name text, priority smallint, queue int, lane int, batch int, epoch uuid, version int,
+  attempts smallint, default_priority smallint, key_path text, key_by_code boolean) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
   v_open boolean := true;
@@ -54,10 +56,10 @@ begin
   on conflict do nothing;
   with opened as (
     insert into holdfast.lane (queue, priority, batch, is_open)
-    select distinct q.no, u.priority, v_batch, v_open
+    select distinct q.no, coalesce(u.priority, q.priority), v_batch, v_open
       from unnest(p_names, p_priorities) u(name, priority) join holdfast.queue q on q.name = u.name
-     where u.priority is not null
-       and not exists (select from holdfast.lane l where l.queue = q.no and l.priority = u.priority and l.batch = v_batch)
+     where not exists (select from holdfast.lane l where l.queue = q.no
+                          and l.priority = coalesce(u.priority, q.priority) and l.batch = v_batch)
      order by 1, 2
     on conflict do nothing
     returning no
@@ -65,27 +67,30 @@ begin
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select o.no + f.front, '0', 0, '{}', '{}' from opened o, (values (0), (1)) f(front);
   return query
-    select q.name, l.priority, q.no, l.no, l.batch, l.epoch
+    select q.name, l.priority, q.no, l.no, l.batch, l.epoch, q.version, q.attempts, q.priority, q.key_path, q.key_by_code
       from unnest(p_names, p_priorities) u(name, priority)
       join holdfast.queue q on q.name = u.name
-      left join holdfast.lane l on l.queue = q.no and l.priority = u.priority and l.batch = v_batch;
+      join holdfast.lane l on l.queue = q.no and l.priority = coalesce(u.priority, q.priority) and l.batch = v_batch;
 end $holdfast$;
 
--- The numbers of a queue and of the lane of its plain jobs of one priority, by their names. What is used for the first time is made
+-- The numbers of a queue and of the lane of its plain jobs of one priority, by their names; without a priority, of the one that the
+-- queue's definition says. What is used for the first time is made
 -- in this very transaction: a caller's own transaction needs no second connection. \`p_opened\` is what the client has just opened
 -- over a connection of its own. A transaction whose snapshot is older cannot see it, and takes it as it was given.
-create function holdfast.place_of(p_name text, p_priority smallint, p_opened jsonb, out queue int, out lane int)
+create function holdfast.place_of(p_name text, p_priority smallint, p_opened jsonb, out queue int, out lane int,
+  out priority smallint)
 language plpgsql as $holdfast$
 begin
-  select q.no, l.no into queue, lane
-    from holdfast.queue q join holdfast.lane l on l.queue = q.no and l.priority = p_priority and l.batch = 0
+  select q.no, l.no, l.priority into queue, lane, priority
+    from holdfast.queue q join holdfast.lane l on l.queue = q.no and l.priority = coalesce(p_priority, q.priority) and l.batch = 0
    where q.name = p_name;
   if not found and p_opened is not null and current_setting('transaction_isolation') <> 'read committed'
      and holdfast.is_trusted() then
     queue := (p_opened ->> 'queue')::int;
     lane := (p_opened ->> 'lane')::int;
+    priority := (p_opened ->> 'priority')::smallint;
   elsif not found then
-    select o.queue, o.lane into queue, lane
+    select o.queue, o.lane, o.priority into queue, lane, priority
       from holdfast.open_lanes(array[p_name], array[p_priority], 86400000, 1209600000) o;
   end if;
 end $holdfast$;
@@ -101,18 +106,21 @@ end $holdfast$;
 
 -- A client remembers the numbers of lanes. A lane that was opened just before a standby took over, after the backup that was
 -- restored, or in a schema that was dropped since, is gone. Its number may belong to another queue now, but its epoch does not.
--- The client forgets what it knows and starts over.
+-- A client also remembers what the queue's definition says, with its version. Where either is out of date, the client forgets what
+-- it knows and starts over.
 create function holdfast.miss_lane() returns void language plpgsql as $holdfast$
 begin
-  raise exception 'the database was set back behind a lane that this client knew; start over' using errcode = 'HF006';
+  raise exception 'the database was set back behind a lane that this client knew, or the queue was defined anew; start over'
+    using errcode = 'HF006';
 end $holdfast$;
 
--- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch. Answers which lists of knocks are to be attended to at once.
+-- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the version of its
+-- queue's definition that the client filled in by. Answers which lists of knocks are to be attended to at once.
 -- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
 -- of it all the same, because he may have gone before this has committed. News go out with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
-  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null)
+  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null, p_versions int[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
@@ -148,8 +156,9 @@ begin
                      j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
     if cardinality(p_lanes) = 1 then
       insert into holdfast.tally (xid, queue, ready)
-      select pg_current_xact_id(), l.queue, cardinality(p_ids)
-        from holdfast.lane l where l.no = p_lanes[1] and l.epoch = p_epochs[1];
+      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l
+       cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+       where l.no = p_lanes[1] and l.epoch = p_epochs[1] and q.version = coalesce(p_versions[1], q.version);
       if not found then
         perform holdfast.miss_lane();
       end if;
@@ -157,10 +166,12 @@ begin
       insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), l.queue, c.jobs
         from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
-        join unnest(p_known, p_epochs) k(no, epoch) on k.no = c.lane
-        join holdfast.lane l on l.no = k.no and l.epoch = k.epoch;
+        join unnest(p_known, p_epochs, p_versions) k(no, epoch, version) on k.no = c.lane
+       cross join lateral (select * from holdfast.lane where no = k.no offset 0) l
+       cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+       where l.epoch = k.epoch and q.version = coalesce(k.version, q.version);
       get diagnostics v_lanes = row_count;
-      if v_lanes < (select count(distinct u) from unnest(p_lanes) u) then
+      if v_lanes <> (select count(distinct u) from unnest(p_lanes) u) then
         perform holdfast.miss_lane();
       end if;
     end if;
@@ -174,8 +185,9 @@ begin
   end if;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(l.batch > 0), array_agg(q.key_max_running)
     into v_nos, v_queues, v_priorities, v_items, v_key_most
-    from unnest(p_known, p_epochs) k(no, epoch)
-    join holdfast.lane l on l.no = k.no and l.epoch = k.epoch join holdfast.queue q on q.no = l.queue;
+    from unnest(p_known, p_epochs, p_versions) k(no, epoch, version)
+    join holdfast.lane l on l.no = k.no and l.epoch = k.epoch
+    join holdfast.queue q on q.no = l.queue and q.version = coalesce(k.version, q.version);
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.miss_lane();
   end if;
@@ -250,7 +262,8 @@ create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns b
               else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
 $holdfast$;
 
--- One job, with all its conditions. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
+-- One job, with all its conditions: of a lane, as a client filled it in that knew \`version\` of the queue's definition, or of a queue
+-- by its name, to be filled in here. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
 -- whoever called.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -276,14 +289,18 @@ declare
 begin
   if p_job ? 'lane' then -- as the client remembers it
     select l.queue, l.no, l.priority, l.batch > 0 into v_queue, v_lane, v_priority, v_is_item
-      from holdfast.lane l where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid;
+      from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+     where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid
+       and q.version = coalesce((p_job ->> 'version')::int, q.version);
     if not found then
       perform holdfast.miss_lane();
+    elsif p_job ? 'keyUnknown' then
+      perform holdfast.require_key(q) from holdfast.queue q where q.no = v_queue;
     end if;
   else
-    v_priority := (p_job ->> 'priority')::smallint;
-    v_is_item := false;
-    select o.queue, o.lane into v_queue, v_lane from holdfast.place_of(p_job ->> 'name', v_priority::smallint, p_job -> 'opened') o;
+    select o.queue, o.lane, o.priority, false into v_queue, v_lane, v_priority, v_is_item
+      from holdfast.place_of(p_job ->> 'name', (p_job ->> 'priority')::smallint, p_job -> 'opened') o;
+    p_job := holdfast.fill_in(p_job, v_queue);
   end if;
   v_gate := v_queue || ':' || (p_job ->> 'limitKey');
   v_state := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
@@ -442,6 +459,8 @@ declare
   v_answers jsonb[] := '{}';
   v_code text;
   v_text text;
+  v_detail text;
+  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown))';
 begin
   if not holdfast.is_trusted() then
     perform holdfast.check_requests(p_requests);
@@ -458,8 +477,17 @@ begin
      where u.job ? 'replace' and j.ready_xid is not null
        and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
   v_now := holdfast.call_ms(p_now);
+  -- Jobs by the names of their queues do not say whether their limit keys are known.
+  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.defaultKey))') then
+    if exists (select from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+                 left join holdfast.queue q on q.name = u.job ->> 'name'
+                where u.job ? 'defaultKey'
+                  and (q.key_by_code or q.key_path is not null or q.no is null and u.job ? 'opened')) then
+      v_refusable := '$[*]';
+    end if;
+  end if;
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
-    if not jsonb_path_exists(v_request, '$[*] ? (exists (@.given) || exists (@.idempotencyKey))') then
+    if not jsonb_path_exists(v_request, v_refusable) then
       v_answer := '[]';
       for v_job in select job from jsonb_array_elements(v_request) u(job) loop
         v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
@@ -470,8 +498,11 @@ begin
         for v_job in select job from jsonb_array_elements(v_request) u(job) loop
           v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
         end loop;
-      exception when sqlstate 'HF101' or sqlstate 'HF102' then
-        get stacked diagnostics v_code = returned_sqlstate, v_text = message_text;
+      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
+        get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
+        if v_code = 'HF108' then
+          v_text := coalesce(v_detail::jsonb ->> 'path', '');
+        end if;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
           'queue', v_job ->> 'name');
       end;
@@ -495,7 +526,8 @@ begin
     select jsonb_agg(distinct jsonb_build_array(u.job -> 'name', u.job -> 'priority')) into v_missing
       from jsonb_array_elements(p_jobs) u(job)
      where not exists (select from holdfast.queue q join holdfast.lane l on l.queue = q.no
-                        where q.name = u.job ->> 'name' and l.priority = (u.job ->> 'priority')::smallint and l.batch = 0);
+                        where q.name = u.job ->> 'name' and l.batch = 0
+                          and l.priority = coalesce((u.job ->> 'priority')::smallint, q.priority));
     if v_missing is not null then
       return jsonb_build_object('missing', v_missing);
     end if;

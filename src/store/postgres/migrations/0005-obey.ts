@@ -288,7 +288,8 @@ begin
   end loop;
 end $holdfast$;
 
--- Dead jobs start again: [{ id, seq, past }]. Answers for each null, or the id of the job that keeps it from coming back.
+-- Dead jobs start again: [{ id, seq, past }]. Answers for each null, or the id of the job that keeps it from coming back, or
+-- LIMIT_KEY_REQUIRED.
 create function holdfast.revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -300,10 +301,13 @@ declare
   v_lane int;
   v_batch int;
   v_held uuid;
+  v_found record;
+  v_keyless boolean;
   v_answers jsonb := '[]';
 begin
   for v_turn in select * from jsonb_to_recordset(p_jobs) u(id uuid, seq bigint, past text) loop
     v_held := null;
+    v_keyless := false;
     select * into v_ended from holdfast.ended e where e.id = v_turn.id order by e.seq desc limit 1;
     if v_ended.seq is distinct from v_turn.seq or exists (select from holdfast.job j where j.id = v_turn.id) then
       v_held := v_turn.id;
@@ -312,6 +316,13 @@ begin
     elsif v_ended.dedup_scope = 'live' then
       select * into v_slot from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
+    end if;
+    if v_held is null and v_ended.gate = v_ended.queue || ':' then -- buried, because its limit key could not be known
+      select f.key, f.is_known into v_found
+        from holdfast.queue q cross join lateral holdfast.find_key(q, v_ended.payload) f where q.no = v_ended.queue;
+      v_ended.gate := v_ended.queue || ':' || v_found.key;
+      v_keyless := not v_found.is_known;
+      v_held := case when v_keyless then v_turn.id end;
     end if;
     -- Last, for it begins a round.
     v_batch := v_ended.batch;
@@ -369,7 +380,7 @@ begin
         delete from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.seq = v_ended.seq;
       end if;
     end if;
-    v_answers := v_answers || coalesce(to_jsonb(v_held), 'null');
+    v_answers := v_answers || case when v_keyless then '"LIMIT_KEY_REQUIRED"' else coalesce(to_jsonb(v_held), 'null') end;
   end loop;
   return v_answers;
 end $holdfast$;

@@ -171,7 +171,7 @@ begin
     'name', p_queue,
     'payload', v_payload,
     'headers', holdfast.checked_headers(p_options -> 'headers'),
-    'maxAttempts', coalesce(holdfast.number_option(p_options, 'attempts', 1, 10000), 5),
+    'maxAttempts', holdfast.number_option(p_options, 'attempts', 1, 10000),
     'timeoutMs', holdfast.number_option(p_options, 'timeout_ms', 1, v_century_ms),
     'delayMs', holdfast.number_option(p_options, 'delay_ms', 0, v_century_ms),
     'runAt', holdfast.time_option(p_options, 'run_at'),
@@ -226,8 +226,10 @@ begin
   end if;
   v_job := jsonb_strip_nulls(v_job || jsonb_build_object(
     'name', $1,
-    'priority', coalesce(holdfast.number_option(v_options, 'priority', 0, 9), 5),
-    'limitKey', holdfast.key_option(v_options, 'limit_key')));
+    'priority', holdfast.number_option(v_options, 'priority', 0, 9),
+    'limitKey', holdfast.key_option(case when jsonb_typeof(v_options -> 'limit_key') = 'number'
+      then jsonb_build_object('limit_key', v_options ->> 'limit_key') else v_options end, 'limit_key'),
+    'defaultKey', case when not coalesce(options, '{}') ? 'limit_key' then true end)); -- null: knowingly no key
   if v_job ? 'given' or v_job ? 'idempotencyKey' then
     begin
       v_answer := holdfast.enqueue_job(v_job, v_now);

@@ -1,0 +1,82 @@
+import { span } from '../duration.ts'
+import type { QueueInfo } from '../holdfast.ts'
+import type { Limit } from '../job/record.ts'
+import type { LimitOptions, LimitOverrideOptions } from '../limit.ts'
+import { type Command, given, type Options, UsageError } from './command.ts'
+
+export const limit: Command = {
+  name: 'limit',
+  operands: '<queue>',
+  says: 'sets limits of a queue in place of its definition, until they are cleared; without options, shows them',
+  options: {
+    concurrency: { value: 'n', says: 'how many jobs of the queue may run at once' },
+    rate: { value: 'n/duration', says: 'how many jobs of the queue may start within that time: 10/1m' },
+    none: { says: 'no limit of the whole queue' },
+    'key-concurrency': { value: 'n', says: 'how many jobs of each limit key may run at once' },
+    'key-rate': { value: 'n/duration', says: 'how many jobs of each limit key may start within that time' },
+    'key-none': { says: 'no limit of limit keys' },
+    clear: { says: 'the limits of the definition count again' },
+  },
+  examples: ['holdfast limit crawl', 'holdfast limit crawl --key-concurrency 1', 'holdfast limit crawl --clear'],
+
+  async run({ open, operands: [queue = ''], options }) {
+    const override = overrideOf(options)
+    const holdfast = await open()
+    if (override !== undefined) await holdfast.overrideLimit(queue, override)
+    const info = (await holdfast.queues()).find(({ name }) => name === queue)
+    if (info === undefined) return { data: null, text: `There is no queue ${queue}.`, isMissing: true }
+    const { limit, keyLimit, limitOverride } = info
+    return { data: { queue, limit, keyLimit, limitOverride }, text: `${queue}: ${limitsText(info)}.` }
+  },
+}
+
+/** Undefined: nothing is to be changed. */
+function overrideOf(options: Options): LimitOverrideOptions | null | undefined {
+  const whole = limitIn(options, { concurrency: 'concurrency', rate: 'rate', none: 'none' })
+  const ofKeys = limitIn(options, { concurrency: 'key-concurrency', rate: 'key-rate', none: 'key-none' })
+  const isNothing = whole === undefined && ofKeys === undefined
+  if (!options.isSet('clear')) return isNothing ? undefined : given({ limit: whole, keyLimit: ofKeys })
+  if (!isNothing) throw new UsageError('--clear takes back every override; give it alone.')
+  return null
+}
+
+type Names = Readonly<Record<'concurrency' | 'rate' | 'none', string>>
+
+function limitIn(options: Options, names: Names): Omit<LimitOptions, 'key'> | null | undefined {
+  const concurrency = options.number(names.concurrency)
+  const rate = rateIn(options, names.rate)
+  const isSet = concurrency !== undefined || rate !== undefined
+  if (!options.isSet(names.none)) return isSet ? given({ concurrency, rate }) : undefined
+  if (isSet) throw new UsageError(`--${names.none} says that there is no limit; give it alone.`)
+  return null
+}
+
+function rateIn(options: Options, name: string): LimitOptions['rate'] {
+  const text = options.text(name)
+  if (text === undefined) return undefined
+  const [, count, per] = /^(\d+)\/(.+)$/.exec(text) ?? []
+  if (count === undefined || per === undefined) throw new UsageError(`--${name} is such as 10/1m; got "${text}".`)
+  return { count: Number(count), per: per as '1m' }
+}
+
+/** `2 at once (override); 1 at once of each key`. */
+export function limitsText({ limit, keyLimit, limitOverride }: QueueInfo): string {
+  const whose = (isOverride: boolean) => (isOverride ? ' (override)' : '')
+  const parts = [
+    limit || limitOverride?.limit === null ? `${limitText(limit)}${whose(limitOverride?.limit !== undefined)}` : null,
+    keyLimit || limitOverride?.keyLimit === null
+      ? `${limitText(keyLimit)} of each key${whose(limitOverride?.keyLimit !== undefined)}`
+      : null,
+  ]
+  return parts.filter((part) => part !== null).join('; ') || 'no limits'
+}
+
+function limitText(limit: Limit | null): string {
+  if (limit === null) return 'no limit'
+  const { concurrency, rate } = limit
+  const parts = [
+    concurrency === null ? null : `${concurrency} at once`,
+    rate && `${rate.count} in ${span(rate.windowMs)}`,
+  ]
+  return parts.filter((part) => part !== null).join(', ')
+}

@@ -1,0 +1,68 @@
+// How the limit key of a job is found. Pure: every store and every way in uses these functions, or SQL that says the same.
+//
+// A key path names a property of the payload, and properties of it: `customer.id`. What it leads to is a text or an
+// integer. Arrays are never entered. Anything else, a missing property too, is no key: the enqueue is refused.
+
+import { bounds } from './bounds.ts'
+import { byteLength } from './codec.ts'
+import { parseJson } from './json.ts'
+import type { Limit, NewJob } from './record.ts'
+
+/** A path into the payload; `code`: a function in the application's code, which no store can call; null: jobs have no key. */
+export type KeyRule = { readonly path: string } | 'code' | null
+
+/** Each part starts with a letter, so that PostgreSQL never takes it for a place in an array. */
+const keyPath = /^[A-Za-z_$][A-Za-z0-9_$-]*(\.[A-Za-z_$][A-Za-z0-9_$-]*)*$/
+
+export function isKeyPath(path: unknown): path is string {
+  return typeof path === 'string' && path.length <= bounds.nameLength && keyPath.test(path)
+}
+
+/** The key; undefined: it cannot be known. */
+export function resolveKey(rule: KeyRule, { limitKey, payload }: Pick<NewJob, 'limitKey' | 'payload'>): Key {
+  if (limitKey !== undefined) return limitKey
+  if (rule === null) return null
+  return rule === 'code' ? undefined : keyAt(rule.path, payload)
+}
+
+type Key = string | null | undefined
+
+/** What a JSON text has at this path, as a key; undefined: nothing that could be one. */
+export function keyAt(path: string, json: string): string | undefined {
+  let value: unknown = parseJson(json)
+  for (const name of path.split('.')) {
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+    if (!isObject || !Object.hasOwn(value as object, name)) return undefined
+    value = (value as Readonly<Record<string, unknown>>)[name]
+  }
+  if (typeof value === 'number') return Number.isSafeInteger(value) ? String(value) : undefined
+  return isLimitKey(value) ? value : undefined
+}
+
+/** Text that a store keeps as a key. */
+export function isLimitKey(key: unknown): key is string {
+  return typeof key === 'string' && key !== '' && isClean(key) && byteLength(key) <= bounds.keyBytes
+}
+
+function isClean(text: string): boolean {
+  return !text.includes('\0') && text.isWellFormed()
+}
+
+/** Limits of one queue: what its definition says, and where an operator overrides that, what the operator says. */
+export interface LimitPair {
+  readonly limit: Limit | null
+  readonly keyLimit: Limit | null
+}
+
+/** A limit that is there (null: no limit at all) wins over the definition's. */
+export interface LimitOverride {
+  readonly limit?: Limit | null
+  readonly keyLimit?: Limit | null
+}
+
+export function overridden({ limit, keyLimit }: LimitPair, override: LimitOverride | null): LimitPair {
+  return {
+    limit: override?.limit === undefined ? limit : override.limit,
+    keyLimit: override?.keyLimit === undefined ? keyLimit : override.keyLimit,
+  }
+}

@@ -1,0 +1,153 @@
+// A queue's definition and an operator's override of its limits. The queue's row has what is asked for all the time: defaults of
+// jobs, how their limit key is found, and the limits as they count now, which are the override's where there is one.
+
+import type { Refused } from '../../errors.ts'
+import { type LimitOverride, overridden } from '../../job/limit-key.ts'
+import type { Limit, QueueSettings } from '../../job/record.ts'
+import {
+  changesOf,
+  decodeDefinition,
+  decodeOverride,
+  encodeDefinition,
+  redefined,
+  type StoredDefinition,
+  undefinedQueue,
+} from '../../job/stored-definition.ts'
+import { onDeadCycle } from '../refusals.ts'
+import type { DefinedQueue, DefinitionRecord } from '../store.ts'
+import type { QueueRow } from './queue.ts'
+import type { Transaction } from './transaction.ts'
+
+export function define(tx: Transaction, settings: QueueSettings): DefinedQueue | Refused {
+  const cycle = cycleOf(tx, settings)
+  if (cycle !== null) return onDeadCycle(cycle)
+  const queue = tx.queue(settings.name)
+  const { definition: before, override } = readStored(tx, queue)
+  const after = redefined(before, settings)
+  const versionBefore = queue.version
+  const changes = before === null ? [] : changesOf(before, after)
+  if (before !== null && changes.length === 0) {
+    return { queue: queue.name, version: versionBefore, versionBefore, changes }
+  }
+  queue.version += 1
+  write(tx, queue, after, override)
+  const keep = `insert into holdfast_definition (queue, definition) values (?, ?)
+    on conflict (queue) do update set definition = excluded.definition`
+  tx.db.run(keep, queue.no, encodeDefinition(after))
+  return { queue: queue.name, version: queue.version, versionBefore, changes }
+}
+
+/** From this queue along those that are told of deaths back to it, were it defined so; null: the way ends. */
+function cycleOf(tx: Transaction, { name, onDead }: QueueSettings): string[] | null {
+  const path = [name]
+  for (let told = onDead; told !== null; told = tx.findQueue(told)?.on_dead ?? null) {
+    path.push(told)
+    if (told === name) return path
+    if (path.indexOf(told) < path.length - 1) return null // a cycle that this queue only leads to
+  }
+  return null
+}
+
+export interface Override {
+  readonly name: string
+  readonly override: LimitOverride | null
+}
+
+export function overrideLimit(tx: Transaction, { name, override }: Override): true {
+  const queue = tx.queue(name)
+  const definition = readStored(tx, queue).definition ?? { ...undefinedQueue, ...retentionOf(queue) }
+  write(tx, queue, definition, override)
+  const keep = `insert into holdfast_definition (queue, override) values (?, ?)
+    on conflict (queue) do update set override = excluded.override`
+  tx.db.run(keep, queue.no, override && JSON.stringify(override))
+  return true
+}
+
+function retentionOf({ retain_done_ms, retain_dead_ms }: QueueRow) {
+  return {
+    retainDoneMs: retain_done_ms ?? Number.POSITIVE_INFINITY,
+    retainDeadMs: retain_dead_ms ?? Number.POSITIVE_INFINITY,
+  }
+}
+
+/** Where it was damaged, the defaults count. */
+export function readDefinitions(tx: Transaction, names: readonly string[] | null): DefinitionRecord[] {
+  const queues = names === null ? tx.queues() : names.map((name) => tx.findQueue(name))
+  return queues.flatMap((queue) => {
+    if (queue === undefined) return []
+    const definition = queue.version > 0 ? readStored(tx, queue).definition : null
+    return [{ queue: queue.name, version: queue.version, definition: definition ?? undefinedQueue }]
+  })
+}
+
+export function readOverrides(tx: Transaction): Map<number, LimitOverride | null> {
+  const select = 'select queue, override from holdfast_definition where override is not null'
+  const rows = tx.db.all<{ queue: number; override: string }>(select)
+  return new Map(rows.map(({ queue, override }) => [queue, decodeOverride(override)]))
+}
+
+interface Stored {
+  readonly definition: StoredDefinition | null
+  readonly override: LimitOverride | null
+}
+
+function readStored(tx: Transaction, { no }: QueueRow): Stored {
+  const select = 'select definition, override from holdfast_definition where queue = ?'
+  const row = tx.db.get<{ definition: string | null; override: string | null }>(select, no)
+  return { definition: decodeDefinition(row?.definition ?? null), override: decodeOverride(row?.override ?? null) }
+}
+
+function write(tx: Transaction, queue: QueueRow, definition: StoredDefinition, override: LimitOverride | null): void {
+  const asked = columnsOf(definition, override)
+  const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
+  const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')
+  if (!isKeyLimitSame) queue.key_review = '' // sweeps look at every key again
+  const hasRate = asked.key_max_starts !== null
+  if (hasRate !== (queue.key_max_starts !== null)) tx.keys.countRunning(queue, hasRate)
+  if (!isSame('max_running') || !isSame('max_starts')) tx.wake(queue.name, queue.ready)
+  Object.assign(queue, asked)
+  tx.db.run(
+    `update holdfast_queue
+        set version = ?, attempts = ?, priority = ?, key_path = ?, key_by_code = ?, retain_done_ms = ?, retain_dead_ms = ?,
+            on_dead = ?, max_running = ?, max_starts = ?, starts_ms = ?, key_max_running = ?, key_max_starts = ?,
+            key_starts_ms = ?, key_review = ?
+      where no = ?`,
+    queue.version,
+    queue.attempts,
+    queue.priority,
+    queue.key_path,
+    queue.key_by_code,
+    queue.retain_done_ms,
+    queue.retain_dead_ms,
+    queue.on_dead,
+    queue.max_running,
+    queue.max_starts,
+    queue.starts_ms,
+    queue.key_max_running,
+    queue.key_max_starts,
+    queue.key_starts_ms,
+    queue.key_review,
+    queue.no,
+  )
+}
+
+function columnsOf(definition: StoredDefinition, override: LimitOverride | null) {
+  const { attempts, priority, retainDoneMs, retainDeadMs, onDead, key } = definition
+  const { limit, keyLimit } = overridden(definition, override)
+  const [max_running, max_starts, starts_ms] = limitColumns(limit)
+  const [key_max_running, key_max_starts, key_starts_ms] = limitColumns(keyLimit)
+  return {
+    ...{ attempts, priority, key_path: typeof key === 'object' ? (key?.path ?? null) : null },
+    key_by_code: key === 'code' ? 1 : 0,
+    ...{ retain_done_ms: finite(retainDoneMs), retain_dead_ms: finite(retainDeadMs), on_dead: onDead },
+    ...{ max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms },
+  }
+}
+
+function limitColumns(limit: Limit | null): [number | null, number | null, number | null] {
+  return [limit?.concurrency ?? null, limit?.rate?.count ?? null, limit?.rate?.windowMs ?? null]
+}
+
+function finite(ms: number): number | null {
+  return Number.isFinite(ms) ? ms : null
+}

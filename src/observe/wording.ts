@@ -2,6 +2,7 @@
 // What somebody should act upon is a warning or an error, and goes to stderr where no logger is given; the course of
 // things is `info`, single jobs are `debug`. A sentence names job, queue and worker; payloads and results are never told.
 
+import { isHoldfastError } from '../errors.ts'
 import type { EventName, HoldfastEvents, JobFacts } from '../events.ts'
 import type { JobError } from '../job/record.ts'
 import type { LogFacts, LogLevel } from './logger.ts'
@@ -196,7 +197,9 @@ export const wording: Wording = {
   'store.down': {
     level: 'error',
     say: ({ by, error }) => ({
-      message: `The store does not answer (${by}): ${saying(error)} It is asked again until it does.`,
+      message: refuses(error)
+        ? `The store refuses to write (${by}): ${saying(error)} It is asked again until it does.`
+        : `The store does not answer (${by}): ${saying(error)} It is asked again until it does.`,
       facts: { by, error: errorFacts(error) },
       kind: 'outages of the store',
     }),
@@ -399,4 +402,9 @@ function count(number: number, noun: string): string {
 
 function time(ms: number): string {
   return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
+}
+
+/** It answers, and does not do what it is asked for. */
+function refuses(error: Error): boolean {
+  return isHoldfastError(error) && error.facts['refuses'] !== undefined
 }

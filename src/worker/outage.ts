@@ -1,5 +1,8 @@
 // The store is away. Everybody who asks it goes on asking, less and less often; that it is away is told once, and so is
 // that it is back.
+//
+// A store that refuses some calls and answers others (the fact `refuses` of its error) is not back because it answers those
+// others. It is back when a call that it refused has been answered, or is not made any more.
 
 import { pause, type Timers } from '../clock.ts'
 import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
@@ -21,6 +24,8 @@ export class Outage {
   #error: Error | null = null
   /** Who waits for an answer. All are looked after by one timer, which most never touch: they are answered before. */
   readonly #asked = new Set<{ readonly at: number; looks: number }>()
+  /** Calls that the store has refused and that are made again. */
+  readonly #refused = new Set<object>()
   #watch: NodeJS.Timeout | null = null
 
   constructor(by: string, events: Events, timers: Timers, random: () => number = Math.random) {
@@ -37,13 +42,21 @@ export class Outage {
 
   /** Asks until it is answered. What is no outage is thrown; so is the outage itself once the signal has aborted. */
   async survive<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    for (let tries = 0; ; tries++) {
-      try {
-        return await this.ask(call)
-      } catch (error) {
-        if (!isOutage(error) || signal?.aborted) throw error
-        await pause(this.#timers, pauseAfter(tries, this.#random()), signal)
+    const made = {}
+    try {
+      for (let tries = 0; ; tries++) {
+        try {
+          const answer = await this.ask(call)
+          if (this.#refused.delete(made)) this.#up()
+          return answer
+        } catch (error) {
+          if (!isOutage(error) || signal?.aborted) throw error
+          if (isRefusal(error)) this.#refused.add(made)
+          await pause(this.#timers, pauseAfter(tries, this.#random()), signal)
+        }
       }
+    } finally {
+      this.#refused.delete(made)
     }
   }
 
@@ -87,6 +100,7 @@ export class Outage {
 
   #up(): void {
     const now = this.#timers.now()
+    if (this.#refused.size > 0) return
     this.#answeredAt = now
     if (this.#since === null) return
     const awayMs = now - this.#since
@@ -98,6 +112,11 @@ export class Outage {
 
 export function isOutage(error: unknown): error is Error {
   return isHoldfastError(error, 'STORE_UNAVAILABLE')
+}
+
+/** The store is there, and refuses what it was asked for. */
+function isRefusal(error: Error): boolean {
+  return isHoldfastError(error) && error.facts['refuses'] !== undefined
 }
 
 /** A store that is away may say so to each request in its own place. */

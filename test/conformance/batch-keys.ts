@@ -192,6 +192,23 @@ export function batchKeyTests(inWorld: InWorld): void {
     }
 
     test(
+      'an item that is put off for no time goes behind the items of its key that wait for the batch',
+      inWorld(async ({ holdfast }) => {
+        const two = defineQueue<Mail>('mail', { limit: { key, concurrency: 2 } })
+        const items = [0, 1, 2].map((n) => ({ queue: two, payload: { tenant: 'a', n } }))
+        await holdfast.batch({ name: 'b', concurrency: 1 }, items)
+        await (await claimOne(holdfast, 'mail')).snooze(0)
+        const order: number[] = []
+        for (const _ of items) {
+          const lease = await claimOne(holdfast, 'mail')
+          order.push((lease.job.payload as Mail).n)
+          await lease.done()
+        }
+        assert.deepEqual(order, [1, 2, 0])
+      }),
+    )
+
+    test(
       'an item that is cancelled, deleted or put off while it is ready leaves its room in the batch to another',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b', 'c', 'd'))

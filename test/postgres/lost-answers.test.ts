@@ -316,7 +316,7 @@ test(
     const id = await hand.enqueue('mail', 'a')
     const other = await hand.begin()
     await other.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('mail')])
-    const cut = proxy.cut('lock_lanes', 'during')
+    const cut = proxy.cut('lock_jobs', 'during')
     const answered = far.cancel(id)
     await cut
     await hand.waiters(2)

@@ -26,6 +26,19 @@ describe('the schema', () => {
     assert.equal(dump, await readFile(golden, 'utf8'))
   })
 
+  test('gives every logged table a replica identity, so that no publication halts the queue', async () => {
+    await using ground = await setup()
+    await using holdfast = await open(ground.url)
+    await holdfast.queue('mail').enqueue(1)
+    await holdfast.sweep() // which makes partitions
+    const bare = await ground.rows(`
+      select c.relname from pg_class c
+       where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' and c.relpersistence = 'p' and c.relreplident <> 'f'
+         and not exists (select from pg_index i where i.indrelid = c.oid and i.indisvalid
+                            and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end)`)
+    assert.deepEqual(bare, [])
+  })
+
   test('is the same when an administrator made it with the script', async () => {
     await using ground = await setup()
     await ground.pool.query(migrationScript(new Schema('holdfast')))

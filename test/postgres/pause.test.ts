@@ -27,7 +27,8 @@ const ways: Readonly<Record<string, { readonly alone: boolean; claim(hand: Hand)
   'a claim of a job alone': {
     alone: true,
     claim: async (hand) => [
-      "select unnest(ids) as id from holdfast.claim_one($1, 'w', 60000, 10, 'mail', $2, '{}', null)",
+      `select unnest(c.ids) as id from holdfast.lane l
+        cross join lateral holdfast.claim_one($1, 'w', 60000, 10, 'mail', l.no, l.epoch, '{}', null) c where l.no = $2`,
       [await hand.lane('mail')],
     ],
   },

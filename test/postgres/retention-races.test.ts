@@ -69,6 +69,7 @@ test(
   inHand(async (hand) => {
     const { batch } = await overBatch(hand)
     const tx = await hand.begin()
+    const [row] = await hand.rows('select no from holdfast.batch where id = $1', [batch])
     await tx.run(`select holdfast.open_lanes('{mail}', '{1}', 0, 0, $1)`, [batch])
     const swept = hand.holdfast.sweep()
     await hand.waiters(1, 0, 'remove_batch')

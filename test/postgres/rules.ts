@@ -46,8 +46,8 @@ export const boundMovesToTheEnd: Rule = {
 
 /** Claims of one lane come one after the other. */
 export const laneLock: Rule = {
-  from: 'perform holdfast.lock_lanes(v_lanes);\n  v_now',
-  to: 'v_now',
+  from: 'end if;\n  perform holdfast.lock_lanes(v_lanes);\n  v_now',
+  to: 'end if;\n  v_now',
   alone: {
     from: `,
           pg_advisory_xact_lock(LANE_LOCKS, p_lane);`,
@@ -72,14 +72,16 @@ export const ownTransaction: Rule = {
 
 /** A claim needs read committed. */
 export const readCommitted: Rule = {
-  from: `if current_setting('transaction_isolation') <> 'read committed' then`,
-  to: 'if false then',
+  from: `if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'a claim`,
+  to: `if false then
+    raise exception 'a claim`,
 }
 
 /** The time is read after the wait for the lanes. */
 export const clockAfterLock: Rule = {
-  from: 'perform holdfast.lock_lanes(v_lanes);\n  v_now := holdfast.now_ms(p_now);',
-  to: 'v_now := holdfast.now_ms(p_now);\n  perform holdfast.lock_lanes(v_lanes);',
+  from: 'end if;\n  perform holdfast.lock_lanes(v_lanes);\n  v_now := holdfast.now_ms(p_now);',
+  to: 'end if;\n  v_now := holdfast.now_ms(p_now);\n  perform holdfast.lock_lanes(v_lanes);',
 }
 
 /** A claim that was sent again finds its lease. */

@@ -68,6 +68,25 @@ export async function submitOnce(world: World, label: string): Promise<void> {
   })
 }
 
+/** One whose retention is over as soon as it is finished: it meets requeues and retries of its dead items at every moment. */
+export async function submitFleeting(world: World, label: string): Promise<void> {
+  const { holdfast, journal, random } = world
+  const labels = Array.from({ length: 1 + random.below(4) }, (_, n) => `${label}-${n}`)
+  const items = labels.map((each) => ({ queue: pieces, payload: { label: each, kind: 'fleeting' }, attempts: 1 }))
+  await journal.ask('submitOnce', { labels, fleeting: true }, async () => {
+    const batch = await holdfast.batch({ name: 'fleeting', retain: random.below(20) }, items)
+    return { batch: batch.id }
+  })
+}
+
+/** Those of them that have died are brought back, several at once. */
+export async function reviveFleeting({ holdfast, journal, random }: World): Promise<void> {
+  const { jobs } = await holdfast.jobs({ queue: pieces.name, state: 'dead', limit: 50 })
+  const dead = jobs.filter(({ payload }) => (payload as { kind: string }).kind === 'fleeting')
+  const some = dead.filter(() => random.chance(0.3))
+  await Promise.all(some.map(({ id }) => journal.ask('requeue', { id }, () => holdfast.requeue(id).then(() => true))))
+}
+
 const deletable = 'deletable'
 const concurrencies = [1, 2, 5, Number.POSITIVE_INFINITY]
 

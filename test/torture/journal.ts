@@ -41,6 +41,7 @@ export type Kind =
   | 'idempotent'
   | 'transacted'
   | 'item'
+  | 'fleeting'
   | 'task'
   | 'after'
   | 'anchor'
@@ -106,7 +107,8 @@ export interface Calls {
   /** The first `upTo` items of the batch of this key, which is what its key makes it; all of them, and it is closed. */
   readonly submit: { readonly key: string; readonly upTo: number; readonly closes: boolean }
   /** A batch without a key, of these labels, in parts. */
-  readonly submitOnce: { readonly labels: readonly string[] }
+  /** `fleeting`: its record goes as soon as it is finished, and its items stay. */
+  readonly submitOnce: { readonly labels: readonly string[]; readonly fleeting?: true }
   readonly steer: { readonly batch: string; readonly as: Steering }
   /** How much runs, at one moment each. */
   readonly sample: Readonly<Record<string, never>>

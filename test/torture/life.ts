@@ -2,7 +2,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../src/errors.ts'
-import { sample, steerSome, submitOnce, submitPart } from './batches.ts'
+import { reviveFleeting, sample, steerSome, submitFleeting, submitOnce, submitPart } from './batches.ts'
 import { enqueueLimited, enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
 import { type Abandoned, claimAndSettle, claimLimited, haunt, settleLate } from './fates.ts'
 import { abandonRow, increment, meddle, misuse, putOwn, turnValve } from './meddling.ts'
@@ -135,6 +135,11 @@ export class Life {
         [pieces, keyed],
         this.#calmly((label) => submitOnce(world, label), 20),
       ),
+      submitFleeting: this.#unlessFull(
+        [pieces, keyed],
+        this.#calmly((label) => submitFleeting(world, label), 10),
+      ),
+      reviveFleeting: this.#calmly(() => reviveFleeting(world), 5),
       steer: this.#calmly(() => steerSome(world)),
       sample: this.#calmly(() => sample(world)),
     }

@@ -21,7 +21,7 @@ import {
 } from './world.ts'
 
 /** Keys of these outlive a deletion, or are judged by the jobs that have them. */
-const kept: readonly Kind[] = ['idempotent', 'window', 'transacted', 'item']
+const kept: readonly Kind[] = ['idempotent', 'window', 'transacted', 'item', 'fleeting']
 
 const deeds = {
   cancel: 6,

@@ -56,6 +56,25 @@ test('what is no outage is thrown at once, and told to nobody else', async () =>
   assert.deepEqual([isOutage(wrong), isOutage(away)], [false, true])
 })
 
+test('a store that refuses one call and answers others is told of once, and is back when that call is answered', async () => {
+  const { timers, told, outage } = setup()
+  const refused = new HoldfastError('STORE_UNAVAILABLE', 'It refuses to write.', { refuses: 'writes' })
+  let tries = 0
+  const settled = outage.survive(async () => {
+    tries += 1
+    if (tries < 4) throw refused
+    return 'written'
+  })
+  for (let looks = 0; looks < 3; looks++) {
+    await settle()
+    assert.equal(await outage.survive(async () => 'read'), 'read')
+    assert.equal(outage.error, refused)
+    timers.advance((timers.nextAt ?? timers.now()) - timers.now(), () => {})
+  }
+  assert.equal(await settled, 'written')
+  assert.deepEqual(told, ['w1 down: It refuses to write.', `w1 up after ${timers.now()}`])
+})
+
 test('a signal ends the wait: it asks once more, and then throws the outage', async () => {
   const { outage } = setup()
   const stop = new AbortController()

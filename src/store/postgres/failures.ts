@@ -136,8 +136,28 @@ export function storeUnavailable(cause: unknown): HoldfastError {
   return unavailable(cause, false)
 }
 
+/** A publication covers a table whose rows the server could not name in it; said whatever the server's language. */
+function isPublishedInVain(error: unknown): boolean {
+  return (error as { routine?: unknown } | null)?.routine === 'CheckCmdReplicaIdentity'
+}
+
+/**
+ * The server is there and answers, and refuses to change a table. The fact `refuses` tells a worker that other answers do not
+ * mean that it is over.
+ */
+function publishedInVain(cause: unknown): HoldfastError {
+  const { message, detail } = cause as { readonly message: string; readonly detail?: string }
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `PostgreSQL refuses to change a table of the store that a publication covers: ${message}${detail ? ` (${detail})` : ''}. Nothing was carried out. Run "holdfast doctor": it names the table and the publication; --fix, as the owner of the schema, gives the table its replica identity.`,
+    { code: codeOf(cause), mayHaveLanded: false, refuses: 'writes' },
+    { cause },
+  )
+}
+
 function unavailable(cause: unknown, mayHaveLanded: boolean): HoldfastError {
   if (isDenied(cause)) return lacksGrant(cause)
+  if (isPublishedInVain(cause)) return publishedInVain(cause)
   // Where a host has several addresses, what was wrong with each of them is inside.
   const said = cause instanceof AggregateError ? cause.errors[0] : cause
   const message = said instanceof Error ? said.message : String(said)

@@ -152,7 +152,9 @@ export class Keys {
   /** Whether a job that comes now need not stand in line. */
   hasRoom(queue: QueueRow, row: KeyRow, batch: number): boolean {
     if (batch > 0 && this.#tx.batches.admissionRoom(batch) <= 0) return false
-    if (row.hasLine && !row.isLineSure && this.room(queue, row) > 0) this.#lookForLine(row)
+    // Whoever waits for a batch comes first where that has got room in this transaction.
+    const isUnsure = (row.hasLine && !row.isLineSure) || row.hasBlocked
+    if (isUnsure && this.room(queue, row) > 0) this.#lookForLine(row)
     return !row.hasLine && this.room(queue, row) > 0
   }
 

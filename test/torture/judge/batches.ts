@@ -34,14 +34,23 @@ function submissions(evidence: Evidence): Ruling {
         ? []
         : [`${key} was submitted to ${answer.batch}, and has ${ids}`]
     }),
-    check(evidence.of('submitOnce'), ({ asked: { labels }, answer }) => {
+    check(evidence.of('submitOnce'), ({ asked: { labels, fleeting }, answer }) => {
       if (answer === null || evidence.deletedBatches.has(answer.batch)) return []
+      if (fleeting) return survivors(evidence.left, labels, answer.batch)
       const items = itemsOf(evidence.left, answer.batch)
       return labels.length === items.length
         ? []
         : [`${answer.batch} was given ${labels.length}, and has ${items.length}`]
     }),
   )
+}
+
+/** The record of a batch may be gone; each of its items is there, whoever brought it back meanwhile. */
+function survivors({ jobs }: Observation, labels: readonly string[], batch: string): string[] {
+  const there = new Set(jobs.map(labelOf))
+  return labels
+    .filter((label) => !there.has(label))
+    .map((label) => `item ${label} of ${batch}, which may be gone, is lost`)
 }
 
 function itemsOf({ jobs }: Observation, batch: string): JobInfo[] {

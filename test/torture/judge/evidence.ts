@@ -120,9 +120,10 @@ export class Evidence implements Findings {
     return this.#deleted.has(id) || queue === litter.name
   }
 
-  /** Somebody asked that it start again. */
+  /** Somebody asked that it start again, or may have: an item whose batch is gone does not tell which one was retried. */
   mayBeRequeued({ id, queue, batch }: Pick<JobInfo, 'id' | 'queue' | 'batch'>): boolean {
-    return this.#requeued.has(id) || this.#requeuedQueues.has(queue) || this.#retriedBatches.has(batch ?? '')
+    if (this.#requeued.has(id) || this.#requeuedQueues.has(queue) || this.#retriedBatches.has(batch ?? '')) return true
+    return batch === null && (this.jobs.get(id)?.[0]?.payload as Payload | undefined)?.kind === 'fleeting'
   }
 
   crashedBetween(from: number, to: number): boolean {

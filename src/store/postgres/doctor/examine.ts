@@ -8,6 +8,7 @@ import { schemaDrift } from './drift.ts'
 import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
 import { jobsWithoutLane } from './laneless.ts'
 import { notifications } from './notifications.ts'
+import { publications } from './publications.ts'
 import { grants, ownersFunctions } from './rights.ts'
 import { connections, durability, loggedPayloads, serverClock, serverVersion } from './server.ts'
 import { oldTransactions, preparedTransactions, replication } from './sessions.ts'
@@ -33,6 +34,7 @@ const checks: Readonly<Record<string, Check<Patient>>> = {
   'old-transaction': oldTransactions,
   'prepared-transaction': preparedTransactions,
   replication,
+  publications,
   autovacuum,
   'dead-rows': deadRows,
   partitions,

@@ -20,6 +20,20 @@
 // that were full, somebody had to be cleared away each time, and to hand over cost 22 µs a job instead of 19.
 // `job_place` and `job_line` have no entry twice, so nobody need look for such as are.
 //
+// IDENTITY. While a publication exists that covers a table (`for all tables`: a change feed, an upgrade with little downtime), the
+// server refuses every update and delete of a row of it unless the table has a replica identity. So every logged table has one:
+//
+// - its primary key, where there is one;
+// - the unique index of ids, for `job`: a delete logs 16 bytes more, under `wal_level = logical` alone;
+// - the whole row, for the rest. It costs nothing but under `wal_level = logical`, where a delete logs the old row. The rows of
+//   counts and gates are narrow. Those of `ended` are not, but most go with their partition, which logs nothing of them. A key
+//   for each of these tables was the other way: one more index to write for every settlement, on every server.
+//
+// Partitions that are made later get theirs where they are made; unlogged tables are never published. Bytes of WAL a job, enqueued,
+// claimed and settled in groups of 500, without identities and with them: 1,105 and 1,105 under `wal_level = replica`, 1,105 and
+// 1,137 under `logical`; with a limit key 1,889 and 1,933 under `logical`. A finished job of 170 bytes that is deleted by a purge:
+// 66 and 374 under `logical`.
+//
 // Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back letter for letter.
 
 export function numberOf(gate: string): string {
@@ -327,6 +341,16 @@ create table holdfast.batch_note ( -- outcomes and warnings by label, costs by n
 );
 create index batch_note_xid on holdfast.batch_note (batch, xid);
 create index batch_note_sum on holdfast.batch_note (batch, xid) where low is not null;
+
+alter table holdfast.job replica identity using index job_id;
+alter table holdfast.ended replica identity full;
+alter table holdfast.ended_rest replica identity full;
+alter table holdfast.tally replica identity full;
+alter table holdfast.gate_room replica identity full;
+alter table holdfast.knock replica identity full;
+alter table holdfast.start replica identity full;
+alter table holdfast.batch_tally replica identity full;
+alter table holdfast.batch_note replica identity full;
 
 -- Rows come and go by the thousand a second: vacuum after a fixed number of them, whatever the table's size, and quickly.
 alter table holdfast.job set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000,

@@ -349,7 +349,7 @@ begin
       if not found then
         select o.lane into v_lane from holdfast.queue q
          cross join lateral holdfast.open_lanes(array[q.name], array[v_ended.priority], 0, 0,
-                              (select b.id from holdfast.batch b where b.no = v_batch)) o where q.no = v_ended.queue;
+           (select b.id from holdfast.batch b where b.no = v_batch)) o where q.no = v_ended.queue;
       end if;
       v_ord := nextval('holdfast.number');
       if v_ended.gate is not null then

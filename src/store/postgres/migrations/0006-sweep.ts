@@ -220,6 +220,7 @@ begin
       execute format('drop table if exists %s.ended_%s_%s', v_schema, v_need.class, v_need.bucket);
       execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
+      execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
       -- Who inserts has chosen a partition once it has the table; one that chose ended_rest would be refused, and shown in the log.
       execute format('lock table %s.ended in share row exclusive mode', v_schema);
       execute format('alter table %1$s.ended attach partition %1$s.ended_%2$s_%3$s for values from (%2$s, %4$s) to (%2$s, %5$s)',

@@ -137,6 +137,27 @@ describe('the stored definition', () => {
       await other.close()
     }),
   )
+
+  test(
+    'in a caller’s transaction that is older than the queue, jobs are filled in by what the client knows of it',
+    inHand(async (hand) => {
+      const read = async (id: string) => readJob(hand.holdfast, id)
+      const tx = await hand.begin()
+      await tx.run('set transaction isolation level repeatable read')
+      await tx.run('select 1')
+      const limit = { key: 'customer.id', concurrency: 1 }
+      const mail = hand.holdfast.queue<unknown>('mail', { attempts: 2, priority: 3, limit })
+      await mail.enqueue(customer('bob'))
+      const plain = await mail.enqueue(customer('ada'), { tx: tx.client })
+      const stated = await mail.enqueue({}, { tx: tx.client, attempts: 7, priority: 0, limitKey: null })
+      await rejects(mail.enqueue({}, { tx: tx.client }), 'LIMIT_KEY_REQUIRED')
+      await tx.commit()
+      const [first, second] = [await read(plain.id), await read(stated.id)]
+      assert.deepEqual([first.maxAttempts, first.priority, first.limitKey], [2, 3, 'ada'])
+      assert.deepEqual([second.maxAttempts, second.priority, second.limitKey], [7, 0, null])
+      await hand.recount()
+    }),
+  )
 })
 
 function customer(id: unknown): unknown {

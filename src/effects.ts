@@ -7,6 +7,7 @@ import { HoldfastError } from './errors.ts'
 import { bounds } from './job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from './job/codec.ts'
 import { parseJson } from './job/json.ts'
+import { resolveKey } from './job/limit-key.ts'
 import { checkKey, checkOptions } from './job/names.ts'
 import type { EffectSet, KvPut, NewJob } from './job/record.ts'
 import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
@@ -27,9 +28,14 @@ export interface Effects {
   readonly sql?: readonly SqlStatement[]
 }
 
+/** Stores what the definition of a follow-up's queue says; undefined: there is nothing to store, or it is stored. */
+export type Define = (definition: AnyDefinition) => Promise<unknown> | undefined
+
+/** Without `define` the store may not know the queues of follow-ups yet. */
 export async function prepareEffects(
   effects: Effects | null | undefined,
   capabilities: Capabilities,
+  define?: Define,
 ): Promise<EffectSet | null> {
   if (effects == null) return null
   checkOptions(effects, 'effects', ['enqueue', 'put', 'delete', 'sql'])
@@ -50,7 +56,7 @@ export async function prepareEffects(
     put: put.map(toPut),
     delete: remove.map((key) => checkKey(key, 'effects.delete')),
     sql: sql.map(toSqlEffect),
-    enqueue: await Promise.all(enqueue.map(toNewJob)),
+    enqueue: await Promise.all(enqueue.map((followUp) => toNewJob(followUp, define))),
   }
   checkChars(charsOf(set), 'Effects')
   return set
@@ -125,11 +131,35 @@ function keepableValue(value: unknown): unknown {
   }
 }
 
-async function toNewJob(followUp: FollowUp): Promise<NewJob> {
+async function toNewJob(followUp: FollowUp, define: Define | undefined): Promise<NewJob> {
   if (typeof followUp !== 'object' || followUp === null) {
     const wanted = `effects.enqueue takes { queue, payload, …options } for each job; got ${show(followUp)}.`
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'effects.enqueue' })
   }
   const { queue, payload, ...options } = followUp
-  return prepareJob(toDefinition(queue), payload, options)
+  const definition = toDefinition(queue)
+  const job = await prepareJob(definition, payload, options)
+  return (await isStored(definition, define)) ? job : asDefined(job, definition)
+}
+
+/** A definition that cannot be stored now keeps no job from being settled. */
+async function isStored(definition: AnyDefinition, define: Define | undefined): Promise<boolean> {
+  if (definition.settings === null) return true
+  if (!define) return false
+  try {
+    await define(definition)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** With what the definition says in place of what the follow-up does not state, for a store that may not know it. */
+function asDefined(job: NewJob, { priority, attempts, settings }: AnyDefinition): NewJob {
+  return {
+    ...job,
+    priority: job.priority ?? priority,
+    maxAttempts: job.maxAttempts ?? attempts,
+    limitKey: resolveKey(settings?.limits?.key ?? null, job),
+  }
 }

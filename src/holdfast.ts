@@ -233,6 +233,7 @@ export class Holdfast {
     }
     this.#leaseDesk = {
       capabilities: store.capabilities,
+      define: (definition) => this.#enqueues.define(definition),
       run: (action) => this.#calls.run(action),
       renew: (request) => this.#renews.add(request),
       progress: (request) => this.#progress.add(request),
@@ -360,7 +361,9 @@ export class Holdfast {
   /** `cancelled`: it waited and has ended, with its effects. `requested`: it runs, and its holder is told. */
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
     checkOptions(options, 'cancel options', ['effects'])
-    const effects = traceEffects(keepable(await prepareEffects(options.effects, this.#store.capabilities)))
+    const effects = traceEffects(
+      keepable(await prepareEffects(options.effects, this.#store.capabilities, this.#leaseDesk.define)),
+    )
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
     return answer?.status as 'cancelled' | 'requested'

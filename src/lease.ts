@@ -4,7 +4,7 @@
 
 import { type AnyDefinition, isRetryable } from './definition.ts'
 import { type Duration, toMs } from './duration.ts'
-import { type Effects, prepareEffects } from './effects.ts'
+import { type Define, type Effects, prepareEffects } from './effects.ts'
 import { HoldfastError, isRefused, toError } from './errors.ts'
 import { backoffMs } from './job/backoff.ts'
 import { bounds } from './job/bounds.ts'
@@ -32,6 +32,7 @@ import type {
 /** What a lease needs of the client it came from. */
 export interface LeaseDesk {
   readonly capabilities: Capabilities
+  readonly define: Define
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
   run<T>(action: () => Promise<T>): Promise<T>
   renew(request: RenewRequest): Promise<RenewAnswer>
@@ -209,7 +210,7 @@ export class Lease<Payload = unknown, Result = unknown> {
   /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
   async #prepare(effects: Effects): Promise<EffectSet | null> {
     try {
-      return await prepareEffects(effects, this.#desk.capabilities)
+      return await prepareEffects(effects, this.#desk.capabilities, this.#desk.define)
     } catch (error) {
       await this.#retry(error, this.#delayMs(undefined))
       throw error

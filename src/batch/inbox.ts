@@ -2,7 +2,7 @@
 // as long; here somebody takes it. To accept is one transaction of the store: the job is done, and the entry gone, if both are
 // still what was seen. Whoever comes second, or too late, is told. What nobody takes in time comes back as a job.
 
-import { type Effects, prepareEffects } from '../effects.ts'
+import { type Define, type Effects, prepareEffects } from '../effects.ts'
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { encodeJson, resultRule, wakeRule } from '../job/codec.ts'
@@ -14,6 +14,7 @@ import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
 /** What an inbox needs of the client it came from. */
 export interface InboxDesk {
   readonly store: Store
+  readonly define: Define
   run<T>(action: () => Promise<T>): Promise<T>
   look<T>(action: () => Promise<T>): Promise<T>
 }
@@ -113,12 +114,12 @@ export class Pickup<Value = unknown> {
     return this.#desk.run(async () => {
       checkOptions(options, 'accept options', ['outcome', 'warning', 'costs', 'effects'])
       const { effects, ...remarks } = options
-      const { store } = this.#desk
+      const { store, define } = this.#desk
       const request: AcceptRequest = {
         ...{ id: this.id, key: this.#key, version: this.#version },
         result: result === undefined ? null : encodeJson(result, resultRule),
         remarks: toRemarks(remarks, 'accept options'),
-        effects: await prepareEffects(effects, store.capabilities),
+        effects: await prepareEffects(effects, store.capabilities, define),
       }
       const answer = await store.accept(request)
       if (answer === 'stale') throw this.#gone('accept')

@@ -2,7 +2,7 @@
 // prepared is a failure of that attempt.
 
 import { type AnyDefinition, isRetryable } from '../definition.ts'
-import { prepareEffects, requireCapable, together } from '../effects.ts'
+import { type Define, prepareEffects, requireCapable, together } from '../effects.ts'
 import type { HoldfastError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
 import { encodeJson, resultRule } from '../job/codec.ts'
@@ -25,6 +25,7 @@ export interface Ground {
   readonly claimed: ClaimedJob
   readonly attempt: number
   readonly capabilities: Capabilities
+  readonly define: Define
   readonly staged: StagedEffects | null
   /** What its handler said that it has cost so far. */
   readonly costs: Costs | null
@@ -82,7 +83,7 @@ export function retryDelayMs({ definition, attempt, random }: Ground): number {
 
 function ofFailure(error: unknown, ground: Ground): Settlement | Promise<Settlement> {
   if (!isPermanent(error) || error.effects === undefined) return failure(error, ground)
-  return prepareEffects(error.effects, ground.capabilities).then(
+  return prepareEffects(error.effects, ground.capabilities, ground.define).then(
     (effects) => dead(error, effects, 'failed', ground),
     (unprepared) => retry(unprepared, ground),
   )
@@ -143,18 +144,18 @@ function done(result: unknown, labels: Labels, ground: Ground): Settlement | Pro
 }
 
 function doneWith(result: unknown, labels: Labels, ground: Ground): Settlement | Promise<Settlement> {
-  const { staged, capabilities, costs } = ground
+  const { staged, costs } = ground
   const text = result === undefined ? null : encodeJson(result, resultRule)
   const { outcome, warning } = labels
   const remarks = remarksOf({ outcome, warning, costs })
   if (text === null && remarks === null && !staged) return plainlyDone
   const said = remarks === null ? {} : { remarks }
   if (!staged) return { as: 'done', result: text, effects: null, ...said }
-  return prepared(staged, capabilities).then((effects) => ({ as: 'done', result: text, effects, ...said }))
+  return prepared(staged, ground).then((effects) => ({ as: 'done', result: text, effects, ...said }))
 }
 
-async function prepared(staged: StagedEffects, capabilities: Capabilities): Promise<EffectSet | null> {
-  const here = await prepareEffects(staged.all(), capabilities)
+async function prepared(staged: StagedEffects, { capabilities, define }: Ground): Promise<EffectSet | null> {
+  const here = await prepareEffects(staged.all(), capabilities, define)
   return staged.adopted ? together(requireCapable(staged.adopted, capabilities), here) : here
 }
 

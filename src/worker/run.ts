@@ -16,6 +16,7 @@
 
 import type { AnyDefinition } from '../definition.ts'
 import { type Duration, toMs } from '../duration.ts'
+import type { Define } from '../effects.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { DeliveryFacts, Events, RunFacts } from '../events.ts'
 import { jobError } from '../job/error.ts'
@@ -57,6 +58,7 @@ export interface RunDesk {
   readonly worker: string
   readonly events: Events
   readonly capabilities: Capabilities
+  readonly define: Define
   readonly unwindMs: number
   now(): number
   random(): number
@@ -243,6 +245,10 @@ export class Run implements JobDesk, Ground {
 
   get capabilities(): Capabilities {
     return this.#desk.capabilities
+  }
+
+  get define(): Define {
+    return this.#desk.define
   }
 
   get staged(): StagedEffects | null {

@@ -426,6 +426,7 @@ export class Worker {
       worker: this.name,
       events,
       capabilities: store.capabilities,
+      define: (definition) => this.#desk.define(definition),
       get unwindMs() {
         return unwindMs()
       },

@@ -42,6 +42,31 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
+        'a follow-up by a definition that the store has not seen obeys it, and so does the next producer by name',
+        inWorld(async ({ holdfast, another }) => {
+          await holdfast.queue('first').enqueue(1)
+          const settled = await (await claimOne(holdfast, 'first')).done(null, {
+            enqueue: [{ queue: whole, payload: ada }],
+          })
+          const [{ id } = { id: '' }] = settled.enqueued
+          const followUp = await readJob(holdfast, id)
+          assert.deepEqual([followUp.maxAttempts, followUp.priority], [2, 3])
+          const named = await readJob(holdfast, (await (await another()).queue('mail').enqueue(ada)).id)
+          assert.deepEqual([named.maxAttempts, named.priority], [2, 3])
+        }),
+      )
+
+      test(
+        'a limit holds for follow-ups by a definition that the store has not seen',
+        inWorld(async ({ holdfast }) => {
+          await holdfast.queue('first').enqueue(1)
+          const enqueue = [1, 2].map((n) => ({ queue: byPath, payload: { ...ada, n } }))
+          await (await claimOne(holdfast, 'first')).done(null, { enqueue })
+          assert.equal((await holdfast.claim(['mail'], { max: 5 })).length, 1)
+        }),
+      )
+
+      test(
         'a job without a stored definition has the defaults',
         inWorld(async ({ holdfast }) => {
           const { maxAttempts, priority } = await readJob(holdfast, (await holdfast.queue('mail').enqueue(ada)).id)

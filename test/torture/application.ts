@@ -6,6 +6,8 @@ import pg from 'pg'
 import { HoldfastError } from '../../src/errors.ts'
 
 export interface Application extends AsyncDisposable {
+  /** Its connections, where it has a server: the store may use them, too. */
+  readonly pool?: pg.Pool
   /** How long a transaction may be held open without keeping everybody else from working. */
   readonly holdMaxMs: number
   /** A row of this tag, and what `work` does with the transaction. */
@@ -74,6 +76,7 @@ function onPostgres(url: string): Application {
   pool.on('error', () => {})
   const tagsOf = (text: string) => outage(async () => (await pool.query(text)).rows.map(({ tag }) => tag as string))
   return {
+    pool,
     holdMaxMs: 300,
     transact: (tag, { as, holdMs }, work) =>
       outage(async () => {

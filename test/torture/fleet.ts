@@ -91,7 +91,16 @@ export class Fleet implements AsyncDisposable {
       setClock(clockFile, 0)
     }
     const log = program === 'watches' ? join(directory, 'watch') : join(directory, `${life}.log`)
-    const duty = { url, receiver, life, seed, mayBeDown, log, listens: parts[who]?.listens ?? true }
+    const duty = {
+      url,
+      receiver,
+      life,
+      seed,
+      mayBeDown,
+      log,
+      listens: parts[who]?.listens ?? true,
+      sharesPool: parts[who]?.sharesPool ?? false,
+    }
     const onSettled = (count: number) => {
       this.settled += count
     }

@@ -11,6 +11,8 @@ export interface Part {
   readonly seed: number
   /** Whether it hears wake-ups. */
   readonly listens: boolean
+  /** Whether store and application share one small pool, where there is one. */
+  readonly sharesPool: boolean
 }
 
 export type Fault =
@@ -24,6 +26,8 @@ export type Fault =
   | { readonly kind: 'poison'; readonly who: number }
   | { readonly kind: 'snapshot' | 'transaction' | 'fullDisk' | 'hold' | 'restart' | 'crash'; readonly ms: number }
   | { readonly kind: 'drop' | 'deafen' }
+  /** Messages on the channel of wake-ups that the store never wrote. */
+  | { readonly kind: 'forge' }
   | { readonly kind: 'cut'; readonly moment: Moment }
 
 export type FaultKind = Fault['kind']
@@ -61,12 +65,19 @@ const everywhere = {
 }
 const weights: Readonly<Record<StoreName, Readonly<Record<string, number>>>> = {
   sqlite: everywhere,
-  postgres: { ...everywhere, cut: 15, drop: 5, hold: 5, restart: 2, crash: 3, deafen: 4 },
+  postgres: { ...everywhere, cut: 15, drop: 5, hold: 5, restart: 2, crash: 3, deafen: 4, forge: 4 },
 }
 
 export function planOf({ seed, store, seconds }: PlanOptions): Plan {
   const random = new Random(seed)
-  const cast = parts.map((role): Part => ({ role, seed: random.below(2 ** 32), listens: random.chance(0.8) }))
+  const cast = parts.map(
+    (role): Part => ({
+      role,
+      seed: random.below(2 ** 32),
+      listens: random.chance(0.8),
+      sharesPool: random.chance(0.4),
+    }),
+  )
   const faults: Timed[] = []
   for (let atMs = random.between(0, 2 * everyMs); atMs < seconds * 1_000; atMs += random.between(0, 2 * everyMs)) {
     faults.push({ atMs: Math.round(atMs), fault: draw(random, random.weighted(weights[store]) as FaultKind) })
@@ -101,6 +112,7 @@ function draw(random: Random, kind: FaultKind): Fault {
       return { kind, ms: ms(0, 500) }
     case 'drop':
     case 'deafen':
+    case 'forge':
       return { kind }
     case 'cut':
       return { kind, moment: random.pick(['before', 'during', 'after'] as const) }

@@ -185,6 +185,8 @@ class Round {
         return blows.dropConnections?.()
       case 'deafen':
         return blows.deafen?.()
+      case 'forge':
+        return blows.forge?.()
       case 'cut':
         // Nobody may call any more before the round is over.
         void blows.cutCall?.(fault.moment)

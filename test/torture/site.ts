@@ -55,6 +55,8 @@ export interface Blows {
   cutCall?(moment: Moment): Promise<void>
   /** Ends the sessions that listen for wake-ups. */
   deafen?(): Promise<void>
+  /** Sends messages that no store writes to whatever listens for wake-ups. */
+  forge?(): Promise<void>
 }
 
 const isRoot = process.getuid?.() === 0
@@ -189,6 +191,36 @@ function postgresBlows(server: Server, url: string, proxy: CuttingProxy): Blows 
         () => {},
         () => {}, // it may be down
       ),
+    forge: () => querying(url, forgeMessages).catch(() => {}), // it may be down
+  }
+}
+
+/** Of the kinds that once ended processes, hid wake-ups or multiplied queries. */
+const forged = [
+  ...[
+    '{"ready":[null]}',
+    '{"ready":[["torture",-5]]}',
+    '{"ready":[["torture",1e308]]}',
+    '{"cancel":[null,1,"x"]}',
+    'null',
+    '[]',
+  ],
+  ...[
+    'not JSON',
+    '{"ready":{"length":1e9}}',
+    '{"__proto__":{"ready":1}}',
+    '{"from":"nobody"}',
+    `{"ready":[["${'q'.repeat(5_000)}",1]]}`,
+  ],
+]
+
+async function forgeMessages(client: pg.Client): Promise<void> {
+  const { rows } = await client.query(
+    `select distinct substring(query from '"(.*)"') as channel from pg_stat_activity
+      where datname = current_database() and query ilike 'listen %'`,
+  )
+  for (const { channel } of rows) {
+    for (const text of forged) await client.query('select pg_notify($1, $2)', [channel, text])
   }
 }
 

@@ -3,7 +3,7 @@
 
 import { open } from '../../../src/open.ts'
 import { postgres } from '../../../src/store/postgres/index.ts'
-import { applicationAt } from '../application.ts'
+import { type Application, applicationAt } from '../application.ts'
 import { Journal } from '../journal.ts'
 import { Random } from '../random.ts'
 import { block } from '../tasks.ts'
@@ -20,6 +20,8 @@ export interface Duty {
   readonly receiver: string
   /** Whether it hears wake-ups; else it must look by itself. */
   readonly listens: boolean
+  /** Whether store and application share one small pool, where there is one. */
+  readonly sharesPool: boolean
 }
 
 export type Order =
@@ -45,12 +47,18 @@ export interface Member {
 }
 
 export async function openWorld(): Promise<AppWorld> {
-  const { url, log, life, seed, mayBeDown, listens } = duty
-  const store = url.startsWith('sqlite:') || listens ? url : postgres({ url, listen: false })
-  const holdfast = await patiently(() => open(store, { logger: false }))
-  const journal = Journal.at(log, { mayBeDown })
+  const { url, log, life, seed, mayBeDown } = duty
   const application = applicationAt(url)
+  const holdfast = await patiently(() => open(storeOf(application), { logger: false }))
+  const journal = Journal.at(log, { mayBeDown })
   return { holdfast, journal, application, life, random: new Random(seed), now: () => Date.now() }
+}
+
+function storeOf({ pool }: Application) {
+  const { url, listens, sharesPool } = duty
+  const heard = listens ? {} : { listen: false as const }
+  if (pool && sharesPool) return postgres({ pool, ...heard })
+  return pool && !listens ? postgres({ url, ...heard }) : url
 }
 
 /** The store may be away just when a process starts. */

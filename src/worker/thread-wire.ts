@@ -163,9 +163,10 @@ const effectSet = shape({
   sql: list(shape({ text, values: list(anything) })),
   enqueue: list(
     shape({
-      ...{ id: text, idGiven: flag, queue: text, payload: text, headers: nullable(text), priority: number },
-      ...{ maxAttempts: number, timeoutMs: nullable(number), delayMs: number, runAt: nullable(number) },
-      ...{ startBefore: nullable(number), dedup: nullable(isObject), limitKey: nullable(text) },
+      ...{ id: text, idGiven: flag, queue: text, payload: text, headers: nullable(text) },
+      ...{ priority: nullable(number), maxAttempts: nullable(number), timeoutMs: nullable(number), delayMs: number },
+      ...{ runAt: nullable(number), startBefore: nullable(number), dedup: nullable(isObject) },
+      limitKey: optional(nullable(text)), // what is not stated is null or undefined: see NewJob
       idempotency: nullable(shape({ key: text, hash: text })),
     }),
   ),

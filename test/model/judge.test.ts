@@ -10,7 +10,7 @@ import { type Break, faults, withFault } from './faults.ts'
 import { findDisagreement, kindsMet, live } from './run.ts'
 
 const seed = 20_300_101
-const runsMax = 200
+const runsMax = 600
 /** The rarest kinds come once in a hundred runs. */
 const coverageRuns = 1_000
 

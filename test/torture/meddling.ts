@@ -189,6 +189,7 @@ export async function turnValve(world: World, label: string): Promise<void> {
   const entries = [label, `${label}-second`].map((each) => plain(world, each, queue.name))
   await enqueue(world, queue, entries)
   const racing = claim(world, `${label}-racing`, { queues: [queue.name], max: 1, wait: 0 })
+  racing.catch(() => undefined) // it is awaited below, unless the pause itself fails first
   const isPaused = await setPaused(world, queue.name, true)
   if (isPaused) await beQuiet(world, queue.name, racing)
   await Promise.all((await racing).map((lease) => settleAs(world, lease, { worker: `${label}-racing`, as: 'done' })))

@@ -40,7 +40,7 @@ export class Definitions {
     return this.#read(queues)
   }
 
-  /** The same where jobs of queues were met that nobody knew of. */
+  /** The same for queues of claimed jobs that this process has not read yet. */
   meet(queues: readonly string[]): Promise<void> | undefined {
     const unknown = queues.filter((name) => !this.#known.has(name) && !this.#readAt.has(name))
     return unknown.length === 0 ? undefined : this.#read([...new Set(unknown)])

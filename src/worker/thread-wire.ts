@@ -1,9 +1,9 @@
 // The messages between a worker and the thread that runs its handlers, and how each side reads them.
 //
 // They go over a port of their own, which the module of the handler cannot reach. Every message names its type and the
-// number of the job that it is about. Numbers are given by the worker, one for each start in that thread. A message that has
-// another shape, or names a job that is not the current one, is ignored: a job that has ended can neither act on the next one
-// nor be acted on.
+// number of the job that it is about. Numbers are given by the worker, one for each start in that thread. A message that names
+// no job, or a job that is not the current one, is ignored: a job that has ended can neither act on the next one nor be acted
+// on. A message from the thread that names the current job and has another shape may have been its end: it fails that job.
 
 import type { MessagePort } from 'node:worker_threads'
 import type { DeliveryFacts } from '../events.ts'
@@ -110,6 +110,12 @@ export function readFromThread(message: unknown): FromThread | null {
   if (!isOneOf(message, fromThread)) return null
   const read = message as FromThread
   return read.type === 'returned' && read.isFate && !isFateShape(read.returned) ? null : read
+}
+
+/** The number of the job that a message names; null where it names none. */
+export function jobNamedIn(message: unknown): number | null {
+  const job = isObject(message) ? Reflect.get(message, 'job') : null
+  return ordinal(job) ? job : null
 }
 
 /** Whether it has the fields of the fate that it says to be. A handler can change what `job.snooze` and the others gave it. */

@@ -23,6 +23,7 @@ import { Job } from './job.ts'
 import {
   type FormerJob,
   type FromThread,
+  jobNamedIn,
   type Leftover,
   type Returned,
   readFromThread,
@@ -203,7 +204,11 @@ export class Thread {
 
   #receive(received: unknown): void {
     const message = readFromThread(received)
-    if (!message) return
+    if (!message) {
+      if (this.#current && jobNamedIn(received) === this.#current.no)
+        this.#unreadable(new Error('it has another shape'))
+      return
+    }
     if (message.type === 'leftover') this.#leftover(message)
     else if (this.#current?.no === message.job) this.#heed(this.#current, message)
   }

@@ -832,7 +832,7 @@ function waiting_items(p_no integer, p_mark jsonb, p_max integer, OUT jobs jsonb
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer, p_waits boolean) returns SETOF holdfast.waiting_job plpgsql volatile
+function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer) returns SETOF holdfast.waiting_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off

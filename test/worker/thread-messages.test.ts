@@ -42,6 +42,14 @@ describe('a module that posts to its parentPort', () => {
     assert.deepEqual([first.state, second.state, second.result], ['done', 'done', first.result])
   })
 
+  test('fails its job at once where it breaks the message that ends it', async () => {
+    await using world = await setup()
+    const job = await run(world.holdfast, { as: 'break its end' })
+    assert.deepEqual([job.state, job.error?.code], ['dead', 'INVALID_PAYLOAD'])
+    const next = await run(world.holdfast, { as: 'return' })
+    assert.equal(next.state, 'done')
+  })
+
   test('finds neither the port of the thread nor anything that was sent over it', async () => {
     await using world = await setup()
     const { result } = await run(world.holdfast, { as: 'list what is reachable' })

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { MessagePort, parentPort, threadId, workerData } from 'node:worker_threads'
 import type { Job } from '../../../src/worker/job.ts'
 
-export type Forgery = 'fail' | 'return' | 'close the port' | 'list what is reachable'
+export type Forgery = 'fail' | 'return' | 'close the port' | 'break its end' | 'list what is reachable'
 
 export interface ForgerTask {
   readonly as: Forgery
@@ -19,10 +19,21 @@ export default async (job: Job<ForgerTask>) => {
   const { as, messages = [] } = job.payload
   for (const message of messages) parentPort?.postMessage(message)
   if (as === 'close the port') parentPort?.close()
+  if (as === 'break its end') breakCosts(job)
   await sleep(20)
   if (as === 'fail') throw new Error('the true end')
   if (as === 'list what is reachable') return { heard, keys: Object.keys(workerData), ports: portsIn(workerData) }
   return threadId
+}
+
+/** As a wrong polyfill would: the costs at the end of the job are no amounts any more. */
+function breakCosts(job: Job<ForgerTask>): void {
+  job.cost('tokens', 1)
+  const { fromEntries } = Object
+  Object.fromEntries = () => {
+    Object.fromEntries = fromEntries
+    return { tokens: 'many' }
+  }
 }
 
 function portsIn(value: unknown, depth = 3): number {

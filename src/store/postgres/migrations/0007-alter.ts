@@ -9,7 +9,7 @@
 // as long as that row is locked: 7.4 s were measured behind a settlement with an effect of 8 s. So the lanes come first, where
 // they are needed, and then the rows, without waiting (skip locked). Where a row is not to be had, everything is given back: a
 // block with an exception handler is a subtransaction, and its locks go when it is undone. Then the row is waited for alone, and
-// given back, too. Who waits for a row so has nothing that anybody else could wait for: there is no deadlock. (Lost: rows first,
+// given back, too. A transaction that waits for a row in this way has nothing that another could wait for: there is no deadlock. (Lost: rows first,
 // and then lanes. A settlement would wait for a cancel that waits for a lane.)
 //
 // STEPS. What is done to many jobs goes in steps of a bounded size, each in a transaction of its own, and each goes on from the
@@ -30,23 +30,19 @@ export const lanesInAStep = 32
 
 const waitingColumns = (was: string) => `j.id, j.attempts, ${was}, j.gate, j.lane, j.ready_xid, j.ord`
 
-const walkReady = (lock: string) => `return query
+const walkReady = `return query
         select ${waitingColumns("'ready'")} from holdfast.job j
          where j.lane = v_lane and (j.ready_xid, j.ord) > (v_xid, v_ord)
            and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)
-         order by j.ready_xid, j.ord limit v_left ${lock};`
+         order by j.ready_xid, j.ord limit v_left for update skip locked;`
 
-const walkOthers = (lock: string) => `return query
+const walkOthers = `return query
         select ${waitingColumns("case when j.is_held then 'held' else 'scheduled' end")} from holdfast.job j
          where j.lane = v_lane and j.ready_xid is null and j.ord > v_ord
            and case when j.is_held then 'held' else 'scheduled' end = any (p_states)
-         order by j.ready_xid, j.ord limit v_left ${lock};`
+         order by j.ready_xid, j.ord limit v_left for update skip locked;`
 
-const walk = (statement: (lock: string) => string) => `if p_waits then
-        ${statement('for update')}
-      else
-        ${statement('for update skip locked')}
-      end if;
+const walk = (statement: string) => `${statement}
       get diagnostics v_found = row_count;
       v_left := v_left - v_found;`
 
@@ -111,9 +107,9 @@ $holdfast$;
 create type holdfast.waiting_job as (id uuid, attempts smallint, was text, gate text, lane int, xid xid8, ord bigint);
 
 -- Up to so many jobs that wait in these lanes and are in one of these states, their rows locked, in the order of the lanes given
--- and in each of \`job_place\`; from a place on (side: its lane, xid, ord), or from the beginning. Rows that others have locked are
--- waited for, or passed over. Whoever asks for ready ones has locked the lanes.
-create function holdfast.walk_waiting(p_lanes int[], p_states text[], p_from jsonb, p_max int, p_waits boolean)
+-- and in each of \`job_place\`; from a place on (side: its lane, xid, ord), or from the beginning. Rows that another
+-- transaction has locked are passed over. A caller that asks for ready ones has locked the lanes.
+create function holdfast.walk_waiting(p_lanes int[], p_states text[], p_from jsonb, p_max int)
 returns setof holdfast.waiting_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -311,7 +307,7 @@ begin
       perform holdfast.lock_lanes(holdfast.both_sides(v_lanes));
     end if;
     v_found := array(
-      select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), array[p_state], p_mark, p_max, false) w);
+      select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), array[p_state], p_mark, p_max) w);
     v_ids := array(select u.id from unnest(v_found) u);
     gates := to_jsonb(array(select distinct u.gate from unnest(v_found) u where u.gate is not null and u.was = 'ready'));
     batches := to_jsonb(array(

@@ -388,7 +388,7 @@ begin
   end if;
   perform holdfast.lock_lanes(holdfast.both_sides(v_lanes));
   v_found := array(
-    select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), '{ready,held,scheduled}', p_mark, p_max, false) w);
+    select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), '{ready,held,scheduled}', p_mark, p_max) w);
   jobs := coalesce((select jsonb_agg(jsonb_build_object('id', u.id, 'attempts', u.attempts, 'was', u.was, 'gate', u.gate))
                       from unnest(v_found) u), '[]');
   if cardinality(v_found) < p_max then

@@ -13,7 +13,7 @@
 // `SmallestQueue` is one narrow table without a single promise beyond that: insert, update, delete. For orientation.
 
 import { DatabaseSync, type StatementSync } from 'node:sqlite'
-import { migrate } from '../src/store/sqlite/migrations.ts'
+import { migrate } from '../src/store/sqlite/schema/migrations.ts'
 import { payload, queueName } from './load.ts'
 
 const payloadText = JSON.stringify(payload)

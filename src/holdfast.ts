@@ -7,46 +7,9 @@ import { Inbox } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
-import { Calls, closedError } from './calls.ts'
-import { Claims } from './claims.ts'
-import { systemTimers, type Timers } from './clock.ts'
-import {
-  type AnyDefinition,
-  type BehaviourOptions,
-  defineQueue,
-  isDefinition,
-  type QueueDefinition,
-  toDefinition,
-} from './definition.ts'
-import { Definitions } from './definitions.ts'
-import { isDisabled } from './disabled.ts'
-import { type Effects, keepable, prepareEffects } from './effects.ts'
-import { Enqueues } from './enqueues.ts'
-import { isRefused, toError } from './errors.ts'
-import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
-import { Group } from './group.ts'
-import { bounds } from './job/bounds.ts'
-import type { LimitOverride } from './job/limit-key.ts'
-import {
-  checkInboxName,
-  checkInteger,
-  checkJobId,
-  checkOptions,
-  checkQueueName,
-  checkText,
-  checkTime,
-} from './job/names.ts'
-import type { JobState, Limit, NewJob } from './job/record.ts'
-import { type JobInfo, toJobInfo } from './job-info.ts'
-import { Kv } from './kv/kv.ts'
-import type { Lease, LeaseDesk } from './lease.ts'
-import { type LimitOverrideOptions, toOverride } from './limit.ts'
-import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
-import { type Explanation, explain } from './observe/explain.ts'
-import { logTo } from './observe/log.ts'
-import type { Logger } from './observe/logger.ts'
-import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
-import { type ClaimOptions, Queue, type QueueDesk } from './queue.ts'
+import { Calls, closedError } from './client/calls.ts'
+import { Group } from './client/group.ts'
+import { type JobInfo, toJobInfo } from './client/job-info.ts'
 import {
   encodeWakeData,
   type JobsFilter,
@@ -59,8 +22,48 @@ import {
   toRequeueAll,
   toResultRequest,
   toWanted,
-} from './requests.ts'
-import { Results } from './results.ts'
+} from './client/requests.ts'
+import { Results } from './client/results.ts'
+import { Waiters } from './client/waiters.ts'
+import { type Watch, Watches, type WatchFilter } from './client/watch.ts'
+import { kvWeight, settleWeight, weightMax } from './client/weight.ts'
+import { isRefused, toError } from './errors.ts'
+import { type AnyListener, type EventName, Events, type Listener } from './events.ts'
+import { bounds } from './job/bounds.ts'
+import type { LimitOverride } from './job/limit-key.ts'
+import {
+  checkInboxName,
+  checkInteger,
+  checkJobId,
+  checkOptions,
+  checkQueueName,
+  checkText,
+  checkTime,
+} from './job/names.ts'
+import type { JobState, Limit, NewJob } from './job/record.ts'
+import { Kv } from './kv/kv.ts'
+import { Claims } from './lease/claim.ts'
+import type { Lease, LeaseDesk } from './lease/lease.ts'
+import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
+import { type Explanation, explain } from './observe/explain.ts'
+import { logTo } from './observe/log.ts'
+import type { Logger } from './observe/logger.ts'
+import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
+import {
+  type AnyDefinition,
+  type BehaviourOptions,
+  defineQueue,
+  isDefinition,
+  type QueueDefinition,
+  toDefinition,
+} from './queue/definition.ts'
+import { type Effects, keepable, prepareEffects } from './queue/effects.ts'
+import { Enqueues } from './queue/enqueue.ts'
+import { type LimitOverrideOptions, toOverride } from './queue/limit.ts'
+import { type ClaimOptions, Queue, type QueueDesk } from './queue/queue.ts'
+import { Definitions } from './queue/stored-definitions.ts'
+import { systemTimers, type Timers } from './runtime/clock.ts'
+import { isDisabled } from './runtime/kill-switch.ts'
 import { Firing } from './schedule/firing.ts'
 import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
@@ -90,11 +93,8 @@ import { Reaper } from './sweep/reaper.ts'
 import { type ReaperOptions, type Revival, toReaperPlan } from './sweep/reaper-options.ts'
 import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper, type SweepTotals } from './sweep/sweeper.ts'
-import { Waiters } from './waiters.ts'
-import { type Watch, Watches, type WatchFilter } from './watch.ts'
-import { kvWeight, settleWeight, weightMax } from './weight.ts'
-import type { Gate, GateOptions } from './worker/gate.ts'
-import { type GateInfo, Gates } from './worker/gates.ts'
+import type { Gate, GateOptions } from './worker/gate/gate.ts'
+import { type GateInfo, Gates } from './worker/gate/gates.ts'
 import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
 import { presencePrefix, readPresence, type WorkerInfo } from './worker/presence.ts'
 import { closeOnSignals, type SignalOptions } from './worker/signals.ts'

@@ -1,4 +1,4 @@
-import './node-version.ts'
+import './runtime/node-version.ts'
 
 export type {
   Batch,
@@ -15,17 +15,9 @@ export type { BatchItem, BatchOptions, CompletionOptions } from './batch/options
 export type { BatchProgress } from './batch/progress.ts'
 export type { ItemResult } from './batch/result.ts'
 export type { Items, Submitted } from './batch/submission.ts'
-export type { Clock } from './clock.ts'
-export {
-  type AnyDefinition,
-  type BackoffOptions,
-  type BehaviourOptions,
-  defineQueue,
-  type QueueDefinition,
-  type SchemaOptions,
-} from './definition.ts'
-export type { Duration } from './duration.ts'
-export type { Effects, FollowUp } from './effects.ts'
+export type { AttemptInfo, JobInfo, ProgressInfo } from './client/job-info.ts'
+export type { JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
+export type { JobChange, Watch, WatchFilter } from './client/watch.ts'
 export { type ErrorCode, HoldfastError, isHoldfastError } from './errors.ts'
 export type {
   AnyListener,
@@ -39,10 +31,11 @@ export type { Holdfast, QueueInfo, Stats } from './holdfast.ts'
 export type { BatchState, Completion } from './job/batch.ts'
 export type { Costs, Ending, JobError, JobState } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'
-export type { AttemptInfo, JobInfo, ProgressInfo } from './job-info.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
-export type { Lease, LeasedJob, Settled } from './lease.ts'
-export type { KeyOption, LimitKey, LimitOption, LimitOptions, LimitOverrideOptions, RateOptions } from './limit.ts'
+export type { RemarkOptions } from './lease/annotations.ts'
+export type { Lease, LeasedJob, Settled } from './lease/lease.ts'
+export { Permanent } from './lease/permanent.ts'
+export { RetryLater } from './lease/retry-later.ts'
 export type { DoctorOptions } from './observe/doctor/doctor.ts'
 export type { Explanation, ExplanationFacts, Why } from './observe/explain.ts'
 export { type HealthParts, healthHandler, type PartCheck, type PartHealth, storeHealth } from './observe/health.ts'
@@ -50,18 +43,33 @@ export type { LogFacts, Logger, LogLevel } from './observe/logger.ts'
 export { injectTrace, type JobHeaders } from './observe/trace-context.ts'
 export { type TracedJob, type TracingMiddleware, type TracingOptions, tracing } from './observe/tracing.ts'
 export { type OpenOptions, open, type StoreOpener } from './open.ts'
-export { Permanent } from './permanent.ts'
-export type { DedupOptions, EnqueueOptions } from './prepare.ts'
-export type { ClaimOptions, Entry, Queue } from './queue.ts'
-export type { RemarkOptions } from './remarks.ts'
-export type { JobsFilter, RequeueAllFilter, ResultOptions } from './requests.ts'
-export { RetryLater } from './retry-later.ts'
+export {
+  type AnyDefinition,
+  type BackoffOptions,
+  type BehaviourOptions,
+  defineQueue,
+  type QueueDefinition,
+  type SchemaOptions,
+} from './queue/definition.ts'
+export type { Effects, FollowUp } from './queue/effects.ts'
+export type {
+  KeyOption,
+  LimitKey,
+  LimitOption,
+  LimitOptions,
+  LimitOverrideOptions,
+  RateOptions,
+} from './queue/limit.ts'
+export type { DedupOptions, EnqueueOptions } from './queue/prepare.ts'
+export type { ClaimOptions, Entry, Queue } from './queue/queue.ts'
+export type { SqlStatement } from './queue/sql-statement.ts'
+export type { Clock } from './runtime/clock.ts'
+export type { Duration } from './runtime/duration.ts'
 export type { ScheduleInfo } from './schedule/info.ts'
 export type { ScheduleOptions } from './schedule/options.ts'
 export type { MissedPolicy } from './schedule/stored-schedule.ts'
-export type { SqlStatement } from './sql-statement.ts'
 export { grants, type PostgresOptions, postgres } from './store/postgres/index.ts'
-export type { Roles, RoleUse } from './store/postgres/roles.ts'
+export type { Roles, RoleUse } from './store/postgres/schema/roles.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type {
   Capabilities,
@@ -76,7 +84,6 @@ export type {
 export type { Reaper, ReaperReport } from './sweep/reaper.ts'
 export type { FindContext, ReaperOptions, Revival } from './sweep/reaper-options.ts'
 export type { SweepTotals } from './sweep/sweeper.ts'
-export type { JobChange, Watch, WatchFilter } from './watch.ts'
 export type { CallOptions, SecretFor, WebhookCall, WebhooksOptions } from './webhook/options.ts'
 export { type Secrets, type VerifiedWebhook, type VerifyOptions, verifyWebhook } from './webhook/signature.ts'
 export {
@@ -89,12 +96,11 @@ export {
 } from './webhook/webhooks.ts'
 export { Breaker, type BreakerOptions, BreakerTripped } from './worker/breaker.ts'
 export type { CloseGate, Fate, Offer, OfferOptions, Outcome, OutcomeOptions, Release, Snooze } from './worker/fate.ts'
-export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate.ts'
-export { GateClosed } from './worker/gate-closed.ts'
-export type { ClosedGateState, GateState, OpenGateState } from './worker/gate-state.ts'
-export type { GateInfo } from './worker/gates.ts'
+export type { Gate, GateCloseOptions, GateOptions, Pass } from './worker/gate/gate.ts'
+export { GateClosed } from './worker/gate/gate-closed.ts'
+export type { ClosedGateState, GateState, OpenGateState } from './worker/gate/gate-state.ts'
+export type { GateInfo } from './worker/gate/gates.ts'
 export type { Job } from './worker/job.ts'
-export type { Holder } from './worker/life.ts'
 export type {
   Handler,
   HandlerModule,
@@ -112,8 +118,9 @@ export {
   ResourceRestarted,
   type ResourceState,
   resource,
-} from './worker/resource.ts'
-export type { ResourceOptions } from './worker/resource-options.ts'
+} from './worker/resource/resource.ts'
+export type { ResourceOptions } from './worker/resource/resource-options.ts'
+export type { Holder } from './worker/resource/session.ts'
 export type { SignalOptions } from './worker/signals.ts'
 export type { StagedEffects } from './worker/staged-effects.ts'
 export type { StopOptions, StuckThreadHealth, Worker, WorkerHealth, WorkerState } from './worker/worker.ts'

@@ -1,7 +1,7 @@
 // The raw queues of raw-postgres.ts, worked by two loops that claim and settle by 500: what a server gives at best to hand-
 // written statements that do nothing else.
 
-import { Group } from '../../src/group.ts'
+import { Group } from '../../src/client/group.ts'
 import { type ContenderName, openContender } from '../postgres-contenders.ts'
 import { byHand } from './by-hand.ts'
 import { numbered, type Peer, type Place } from './peer.ts'

@@ -1,8 +1,8 @@
 // What every adapter gives, and what it says to something it is not for. An adapter knows its library by shape alone: none
 // is imported, so none has to be installed, and versions that keep the shape keep working.
 
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
+import { show } from '../runtime/duration.ts'
 
 /** The rows, or a result that has them, as the library answers. */
 export type Rows = { readonly rows: readonly unknown[] } | readonly unknown[]

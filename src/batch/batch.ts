@@ -1,15 +1,15 @@
 // A batch in the hand. It knows its id and nothing else: whatever is asked is asked of the store, so that any number of them
 // may stand for the same batch, in any process.
 
-import { pause, systemTimers } from '../clock.ts'
-import type { AnyDefinition } from '../definition.ts'
-import { type Duration, toMs } from '../duration.ts'
+import { type JobInfo, toJobInfo } from '../client/job-info.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkOptions, checkSignal, checkText } from '../job/names.ts'
 import type { JobState } from '../job/record.ts'
-import { type JobInfo, toJobInfo } from '../job-info.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
+import { pause, systemTimers } from '../runtime/clock.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
 import type { ItemsAnswer, ItemsQuery, ItemsRequest, Steering, Store } from '../store/store.ts'
 import { type BatchProgress, toProgress } from './progress.ts'
 import { type ItemResult, toResult } from './result.ts'

@@ -2,13 +2,13 @@
 // as long; here somebody takes it. To accept is one transaction of the store: the job is done, and the entry gone, if both are
 // still what was seen. Whoever comes second, or too late, is told. What nobody takes in time comes back as a job.
 
-import { type Define, type Effects, prepareEffects } from '../effects.ts'
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { encodeJson, resultRule, wakeRule } from '../job/codec.ts'
 import { inboxKey, inboxPrefix, type Offered, readOffered, taken } from '../job/inbox.ts'
 import { checkInteger, checkOptions, checkText } from '../job/names.ts'
-import { type RemarkOptions, toRemarks } from '../remarks.ts'
+import { type RemarkOptions, toRemarks } from '../lease/annotations.ts'
+import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
 import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
 
 /** What an inbox needs of the client it came from. */

@@ -1,8 +1,8 @@
 // JSON lines, in and out: one value a line, empty lines between them. Nothing but the line at hand is kept.
 
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { parseJson } from '../job/json.ts'
+import { show } from '../runtime/duration.ts'
 
 /** Text, or what a file, a request or a pipe gives: pieces of text or bytes, cut anywhere. */
 export type LineSource = string | Iterable<string | Uint8Array> | AsyncIterable<string | Uint8Array>

@@ -1,16 +1,16 @@
 // What a batch is made with: checked, defaults filled in, its completion prepared as the job it will be.
 
-import { type AnyDefinition, toDefinition } from '../definition.ts'
-import { type Duration, show, toMs } from '../duration.ts'
-import type { FollowUp } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
-import { newId } from '../id.ts'
 import { type BatchSettings, type CompletionTarget, completionJob } from '../job/batch.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
 import { checkBoolean, checkInteger, checkKey, checkNumber, checkOptions, checkText } from '../job/names.ts'
 import type { NewJob } from '../job/record.ts'
-import { prepareJob } from '../prepare.ts'
+import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
+import type { FollowUp } from '../queue/effects.ts'
+import { prepareJob } from '../queue/prepare.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { newId } from '../runtime/id.ts'
 
 /** A job of a batch: its queue, its payload, and whatever an enqueue may be told. */
 export type BatchItem = FollowUp

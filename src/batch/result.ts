@@ -1,7 +1,7 @@
 // What came of one item, as plain data: a line of a batch's results.
 
+import type { JobInfo } from '../client/job-info.ts'
 import type { Costs, EndState, JobError } from '../job/record.ts'
-import type { JobInfo } from '../job-info.ts'
 
 export interface ItemResult {
   readonly id: string

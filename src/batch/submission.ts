@@ -2,12 +2,12 @@
 // while the next is prepared, so that a million items need no more room than two chunks. Each chunk says where in the
 // submission it stands; a submission that died is made again from its beginning and passes over what is there.
 
-import { type AnyDefinition, toDefinition } from '../definition.ts'
-import { show } from '../duration.ts'
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import type { NewJob } from '../job/record.ts'
-import { prepareJob } from '../prepare.ts'
+import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
+import { prepareJob } from '../queue/prepare.ts'
+import { show } from '../runtime/duration.ts'
 import type { ItemsAnswer, ItemsRequest } from '../store/store.ts'
 import type { BatchItem } from './options.ts'
 

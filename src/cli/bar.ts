@@ -1,8 +1,8 @@
 // A batch as one line: a bar of what has become of its items, how far it is, how fast it goes, how long it will take.
 
 import type { BatchProgress } from '../batch/progress.ts'
-import { span } from '../duration.ts'
 import type { BatchState } from '../job/batch.ts'
+import { span } from '../runtime/duration.ts'
 import { oneLine, type Terminal } from './terminal.ts'
 
 const parts = [

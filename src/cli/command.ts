@@ -1,9 +1,9 @@
 // What a command is, and what it is given: the words it was called with, and a way to answer.
 
-import type { Duration } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { parseJson as parse } from '../job/json.ts'
+import type { Duration } from '../runtime/duration.ts'
 import type { Terminal } from './terminal.ts'
 
 export interface Command {

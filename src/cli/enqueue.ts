@@ -1,5 +1,5 @@
 import { text } from 'node:stream/consumers'
-import type { EnqueueOptions } from '../prepare.ts'
+import type { EnqueueOptions } from '../queue/prepare.ts'
 import { type Command, given, type Options, parseJson, UsageError } from './command.ts'
 
 export const enqueue: Command = {

@@ -1,4 +1,4 @@
-import type { GateInfo } from '../worker/gates.ts'
+import type { GateInfo } from '../worker/gate/gates.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
 import { oneLine, type Terminal } from './terminal.ts'
 

@@ -1,5 +1,5 @@
-import { span } from '../duration.ts'
-import type { AttemptInfo, JobInfo } from '../job-info.ts'
+import type { AttemptInfo, JobInfo } from '../client/job-info.ts'
+import { span } from '../runtime/duration.ts'
 import { tally } from './bar.ts'
 import { type Command, notFound } from './command.ts'
 import { lines, oneLine, prettyJson, type Terminal } from './terminal.ts'

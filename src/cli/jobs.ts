@@ -1,6 +1,6 @@
+import type { JobInfo } from '../client/job-info.ts'
+import type { JobsFilter } from '../client/requests.ts'
 import type { JobState } from '../job/record.ts'
-import type { JobInfo } from '../job-info.ts'
-import type { JobsFilter } from '../requests.ts'
 import { type Command, given } from './command.ts'
 import { compactJson, oneLine, type Terminal } from './terminal.ts'
 

@@ -1,7 +1,7 @@
-import { span } from '../duration.ts'
 import type { QueueInfo } from '../holdfast.ts'
 import type { Limit } from '../job/record.ts'
-import type { LimitOptions, LimitOverrideOptions } from '../limit.ts'
+import type { LimitOptions, LimitOverrideOptions } from '../queue/limit.ts'
+import { span } from '../runtime/duration.ts'
 import { type Command, given, type Options, UsageError } from './command.ts'
 
 export const limit: Command = {

@@ -1,10 +1,10 @@
 // The `holdfast` command. Runs when it is imported: parse, dispatch, print, and an exit code that says how it went.
 
-import '../node-version.ts'
+import '../runtime/node-version.ts'
 import { readFileSync } from 'node:fs'
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util'
 import { isHoldfastError } from '../errors.ts'
-import { withoutPassword } from '../store/postgres/address.ts'
+import { withoutPassword } from '../store/postgres/connection/address.ts'
 import { batch } from './batch.ts'
 import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'

@@ -1,12 +1,12 @@
 // `holdfast migrate` on PostgreSQL: the schema is brought up, or its SQL printed, and roles get what they may do.
 
-import { postgresAddress } from '../store/postgres/address.ts'
-import { grantRoles } from '../store/postgres/grant.ts'
-import { migrate as bringUp } from '../store/postgres/migrate.ts'
-import { migrationScript, steps } from '../store/postgres/migrations.ts'
-import { isUse, type Roles, type RoleUses, usesByRole } from '../store/postgres/roles.ts'
-import { Schema } from '../store/postgres/schema.ts'
-import { withClient } from '../store/postgres/visit.ts'
+import { postgresAddress } from '../store/postgres/connection/address.ts'
+import { withClient } from '../store/postgres/connection/one-off-client.ts'
+import { grantRoles } from '../store/postgres/schema/grant.ts'
+import { migrate as bringUp } from '../store/postgres/schema/migrate.ts'
+import { migrationScript, steps } from '../store/postgres/schema/migrations.ts'
+import { isUse, type Roles, type RoleUses, usesByRole } from '../store/postgres/schema/roles.ts'
+import { Schema } from '../store/postgres/schema/schema.ts'
 import { type Answer, type Call, UsageError } from './command.ts'
 
 export async function migratePostgres(call: Call, url: string): Promise<Answer> {

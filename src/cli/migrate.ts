@@ -1,7 +1,7 @@
 // Opening a store brings its schema up. This command does it beforehand, by a role that may, or prints what to run.
 // What is PostgreSQL's is loaded when it is asked for.
 
-import { isPostgresUrl } from '../store/postgres/address.ts'
+import { isPostgresUrl } from '../store/postgres/connection/address.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
 import { requireUrl } from './store.ts'
 

@@ -1,6 +1,6 @@
-import { span } from '../duration.ts'
 import type { QueueInfo } from '../holdfast.ts'
 import type { JobState } from '../job/record.ts'
+import { span } from '../runtime/duration.ts'
 import type { Command } from './command.ts'
 import { limitsText } from './limit.ts'
 import type { Column, Terminal } from './terminal.ts'

@@ -5,8 +5,8 @@ import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
-import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/address.ts'
-import { Schema } from '../store/postgres/schema.ts'
+import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/connection/address.ts'
+import { Schema } from '../store/postgres/schema/schema.ts'
 import { UsageError } from './command.ts'
 
 /** Opened when it is first asked for, closed if it was. */
@@ -62,7 +62,7 @@ async function lookForSchema(url: string): Promise<Looked> {
   const address = postgresAddress(url)
   const schema = new Schema(address.schema ?? 'holdfast')
   const { name } = schema
-  const { hasSchema } = await import('../store/postgres/visit.ts')
+  const { hasSchema } = await import('../store/postgres/connection/one-off-client.ts')
   const database = withoutPassword(address.url)
   const sentence = `There is no schema ${name} at ${database}; check the store, or make it with holdfast migrate.`
   return {

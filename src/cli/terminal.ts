@@ -2,7 +2,7 @@
 // nothing from a payload or an error message that a terminal would obey.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
-import { span } from '../duration.ts'
+import { span } from '../runtime/duration.ts'
 import type { ChangedState } from '../store/store.ts'
 
 type Style = Parameters<typeof styleText>[0]

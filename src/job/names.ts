@@ -1,7 +1,7 @@
 // Names, ids and keys: what is let in. Everything that reaches a store has passed through here.
 
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
+import { show } from '../runtime/duration.ts'
 import { bounds } from './bounds.ts'
 import { byteLength } from './codec.ts'
 

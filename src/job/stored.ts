@@ -1,7 +1,7 @@
 // Parts of a job that stores keep as JSON text. What was damaged behind our back, whether it is no JSON or JSON of another
 // shape, must not keep its neighbours from being swept: it reads as nothing, and an error as the text that stands there.
 
-import { durationMaxMs } from '../duration.ts'
+import { durationMaxMs } from '../runtime/duration.ts'
 import { bounds } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
 import { isJobId, isKey, isQueueName, isText } from './names.ts'

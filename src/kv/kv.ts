@@ -1,10 +1,10 @@
 // A small key-value store beside the queue: settings, cursors, results that outlive their job.
 
-import { type Duration, toMs } from '../duration.ts'
 import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, kvRule } from '../job/codec.ts'
 import { checkInteger, checkKey, checkOptions } from '../job/names.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store/store.ts'
 
 export interface KvValue<T = unknown> {

@@ -2,10 +2,10 @@
 // in which they would have to be cleared away: what has ended or runs, what waits for a time, what somebody paused, what a
 // limit keeps back, that nobody is there to take it, what comes before it.
 
-import { span } from '../duration.ts'
 import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState, Limit } from '../job/record.ts'
+import { span } from '../runtime/duration.ts'
 import type { KeyStanding, Standing } from '../store/store.ts'
 import type { WorkerInfo } from '../worker/presence.ts'
 

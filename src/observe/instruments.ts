@@ -8,8 +8,8 @@ import {
   type PrometheusContentType,
   type Registry,
 } from 'prom-client'
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
+import { show } from '../runtime/duration.ts'
 import { catalogue, type MetricEntry, type MetricName } from './catalogue.ts'
 
 export type AnyRegistry = Registry<PrometheusContentType> | Registry<OpenMetricsContentType>

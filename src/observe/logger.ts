@@ -2,8 +2,8 @@
 // it takes is looked up once: `console`, winston and most others take the message first, pino and bunyan the facts.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
+import { show } from '../runtime/duration.ts'
 
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
 export type LogFacts = Readonly<Record<string, unknown>>

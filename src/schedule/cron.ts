@@ -4,8 +4,8 @@
 // (`*/30 * * * *`) goes on through these, too. The answer does not depend on from when on it is asked.
 
 import { Cron } from 'croner'
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
+import { show } from '../runtime/duration.ts'
 
 export interface SlotTimes {
   /** The first slot behind this time; null: there is none any more. */

@@ -1,8 +1,8 @@
 // The job of a slot. Its headers say which schedule and which slot it comes from; the payload is the schedule's own.
 
-import { newId } from '../id.ts'
 import type { NewJob } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
+import { newId } from '../runtime/id.ts'
 import type { ScheduleDefinition } from './stored-schedule.ts'
 
 /** Without a slot it was asked for by hand. */

@@ -1,12 +1,12 @@
 // From what code says of a schedule to what is stored of it: everything that could go wrong at a slot is refused here.
 
-import { type AnyDefinition, type QueueDefinition, toDefinition } from '../definition.ts'
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength } from '../job/codec.ts'
 import { checkOptions } from '../job/names.ts'
-import { type EnqueueOptions, prepareJob } from '../prepare.ts'
+import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
+import { type EnqueueOptions, prepareJob } from '../queue/prepare.ts'
+import { show } from '../runtime/duration.ts'
 import { checkCron } from './cron.ts'
 import { type MissedPolicy, policies, type ScheduleDefinition, type StoredSchedule } from './stored-schedule.ts'
 

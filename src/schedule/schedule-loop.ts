@@ -3,10 +3,10 @@
 // So a slot is fired within a second, whatever happened in between. It never gives up: while the store is away it asks once a
 // second, and what is missed meanwhile is dealt with as each schedule says. A look that fails is told once, until one succeeds.
 
-import { Alarm } from '../alarm.ts'
-import type { Pace, Timers } from '../clock.ts'
 import { isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
+import { Alarm } from '../runtime/alarm.ts'
+import type { Pace, Timers } from '../runtime/clock.ts'
 import type { Firing } from './firing.ts'
 
 const everyMs = 1_000

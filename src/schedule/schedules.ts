@@ -4,12 +4,12 @@
 //
 // Time is the store's throughout, so processes whose clocks disagree do not disagree about slots.
 
-import type { AnyDefinition } from '../definition.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { checkScheduleName } from '../job/names.ts'
 import type { NewJob } from '../job/record.ts'
 import { entriesIn } from '../kv/entries.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
 import type { Enqueued, Store } from '../store/store.ts'
 import { changedOptions, movesSlots } from './changes.ts'
 import { type ScheduleInfo, toScheduleInfo } from './info.ts'

@@ -1,10 +1,10 @@
 // Holdfast over HTTP: a fetch-style handler, `(Request) => Promise<Response>`, to mount in any framework. It reads and
 // changes nothing; who may reach it is for whoever mounts it to decide.
 
+import type { JobsFilter } from '../client/requests.ts'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
-import type { JobsFilter } from '../requests.ts'
 
 export interface HandlerOptions {
   /** Where it is mounted, such as `/holdfast`; the root unless given. */

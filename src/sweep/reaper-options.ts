@@ -1,9 +1,9 @@
-import { type Duration, show, toMs } from '../duration.ts'
-import type { FollowUp } from '../effects.ts'
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkOptions } from '../job/names.ts'
-import type { DedupOptions } from '../prepare.ts'
+import type { FollowUp } from '../queue/effects.ts'
+import type { DedupOptions } from '../queue/prepare.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
 
 /** The job that a row is revived by. Its dedup key keeps a row that is being worked on from getting a second one. */
 export type Revival = FollowUp & { readonly dedup: DedupOptions }

@@ -9,12 +9,12 @@
 // Nothing stops it: a search that fails or hangs, a row that cannot be enqueued and a store that is away are told, and it
 // looks again at the next turn. That it failed lies beside the time of the last turn, for a doctor, until it succeeds.
 
-import { Alarm } from '../alarm.ts'
-import type { Timers } from '../clock.ts'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { checkReaperName } from '../job/names.ts'
 import type { Kv } from '../kv/kv.ts'
+import { Alarm } from '../runtime/alarm.ts'
+import type { Timers } from '../runtime/clock.ts'
 import type { Enqueued } from '../store/store.ts'
 import type { ReaperPlan, Revival } from './reaper-options.ts'
 import { errorLength, type ReaperTurn, reaperKeyPrefix, toTurn } from './reaper-turn.ts'

@@ -2,9 +2,9 @@
 // workers do. What it cannot survive it tells every worker that relies on it, so that they fail together: a worker without
 // a sweep would look healthy while retries and crashed jobs never come back.
 
-import { Alarm } from '../alarm.ts'
-import type { Timers } from '../clock.ts'
 import { isHoldfastError } from '../errors.ts'
+import { Alarm } from '../runtime/alarm.ts'
+import type { Timers } from '../runtime/clock.ts'
 import type { Sweeper } from './sweeper.ts'
 
 const retryMs = 1_000

@@ -6,11 +6,11 @@
 // after about `everyMs`, because other processes enqueue too, no two of them in step; but never sooner than `pauseMs` after
 // the last.
 
-import type { Pace, Timers } from '../clock.ts'
-import { isDisabled } from '../disabled.ts'
 import { toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { expiredError } from '../job/transition.ts'
+import type { Pace, Timers } from '../runtime/clock.ts'
+import { isDisabled } from '../runtime/kill-switch.ts'
 import type { LapsedHold, Store, SweepReport } from '../store/store.ts'
 
 export interface SweepTotals {

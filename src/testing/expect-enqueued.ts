@@ -2,12 +2,12 @@
 
 import assert, { AssertionError } from 'node:assert'
 import { inspect } from 'node:util'
-import { type AnyDefinition, type QueueDefinition, toDefinition } from '../definition.ts'
-import { type Duration, toMs } from '../duration.ts'
+import type { JobInfo } from '../client/job-info.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
-import type { JobInfo } from '../job-info.ts'
-import { Queue } from '../queue.ts'
+import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
+import { Queue } from '../queue/queue.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
 import { listed, storeTime, waitingJobs } from './waiting.ts'
 
 export type DeepPartial<T> = T extends readonly unknown[] | ((...all: never[]) => unknown)

@@ -1,17 +1,17 @@
 // A job to call a handler with directly: no store, no worker. What the handler asks of it is written down.
 
-import { type AnyDefinition, type QueueDefinition, toDefinition } from '../definition.ts'
-import { type Duration, toMs } from '../duration.ts'
-import type { Effects } from '../effects.ts'
 import { type ErrorCode, HoldfastError } from '../errors.ts'
-import { newId } from '../id.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { Costs } from '../job/record.ts'
 import { encodeWake } from '../job/stored.ts'
-import { prepareJob, validate } from '../prepare.ts'
-import { Queue } from '../queue.ts'
+import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
+import type { Effects } from '../queue/effects.ts'
+import { prepareJob, validate } from '../queue/prepare.ts'
+import { Queue } from '../queue/queue.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
+import { newId } from '../runtime/id.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { checkProgress, extendRule, Job, type JobDesk } from '../worker/job.ts'
 

@@ -1,7 +1,7 @@
-import type { Clock } from '../clock.ts'
-import { type Duration, show, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { checkOptions, checkTime } from '../job/names.ts'
+import type { Clock } from '../runtime/clock.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { VirtualTimers } from './virtual-timers.ts'
 
 export interface VirtualClockOptions {

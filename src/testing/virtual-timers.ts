@@ -2,7 +2,7 @@
 // as it would be by the system; everything else when time is moved up to it, in the order in which it is due. Like the system's
 // they know whole milliseconds: with fractions an hour could end a little before it was over.
 
-import type { Timers } from '../clock.ts'
+import type { Timers } from '../runtime/clock.ts'
 
 interface Timer {
   readonly at: number

@@ -1,9 +1,9 @@
 // What waits in a store, and how it is told to whoever wrote the test.
 
 import { inspect } from 'node:util'
+import type { JobInfo } from '../client/job-info.ts'
 import { backstageOf, type Holdfast, type QueueInfo } from '../holdfast.ts'
 import { bounds } from '../job/bounds.ts'
-import type { JobInfo } from '../job-info.ts'
 
 /** The most jobs that are looked through. */
 const jobsMax = 100_000

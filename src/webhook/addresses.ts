@@ -3,8 +3,8 @@
 // the registries of IANA; everything else is refused, also what is public but leads to an IPv4 address in disguise.
 
 import { BlockList, isIP } from 'node:net'
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
+import { show } from '../runtime/duration.ts'
 
 const notPublic = networks(
   ...['0.0.0.0/8', '10.0.0.0/8', '100.64.0.0/10', '127.0.0.0/8', '169.254.0.0/16', '172.16.0.0/12', '192.0.0.0/24'],

@@ -3,7 +3,7 @@
 // the host it was meant for.
 
 import type { IncomingMessage } from 'node:http'
-import { Permanent } from '../permanent.ts'
+import { Permanent } from '../lease/permanent.ts'
 import type { Door } from './door.ts'
 
 export interface Outgoing {

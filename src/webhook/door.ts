@@ -4,7 +4,7 @@
 
 import { type LookupAddress, type LookupOptions, lookup } from 'node:dns'
 import { isIP, type LookupFunction } from 'node:net'
-import { Permanent } from '../permanent.ts'
+import { Permanent } from '../lease/permanent.ts'
 import { type AllowList, isPublicAddress } from './addresses.ts'
 
 type Resolve = (

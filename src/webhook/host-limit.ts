@@ -1,7 +1,7 @@
 // At most so many calls to one host at a time, in this process: a receiver that is slow is not made slower, and does not take
 // all the places of the worker that others wait for. Who finds no place waits for a moment, and then comes again later.
 
-import { pause, systemTimers } from '../clock.ts'
+import { pause, systemTimers } from '../runtime/clock.ts'
 
 export class HostLimit {
   readonly #max: number

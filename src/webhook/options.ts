@@ -1,11 +1,11 @@
 // What webhooks are made with, and what a call may be: checked when it is enqueued, and again when it is delivered, because
 // anybody may have written to the queue.
 
-import type { BehaviourOptions } from '../definition.ts'
-import { type Duration, show, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { byteLength, encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
 import { checkBoolean, checkInteger, checkOptions } from '../job/names.ts'
+import type { BehaviourOptions } from '../queue/definition.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { AllowList } from './addresses.ts'
 import type { DoorRules } from './door.ts'
 import { checkSecrets, type Secrets } from './signature.ts'

@@ -10,9 +10,9 @@
 // sender and by the receiver, and so is any other timestamp.
 
 import { createHmac, timingSafeEqual } from 'node:crypto'
-import { show } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { checkNumber, checkOptions, isJobId } from '../job/names.ts'
+import { show } from '../runtime/duration.ts'
 
 export type Secrets = string | readonly string[]
 

@@ -8,14 +8,14 @@
 // A call is delivered at least once. A worker that dies between the answer and the settlement leaves a job that is delivered
 // again, under the same id: receivers remember ids.
 
-import { defineQueue, type QueueDefinition } from '../definition.ts'
-import type { FollowUp } from '../effects.ts'
 import { isHoldfastError } from '../errors.ts'
 import type { DeliveryFacts } from '../events.ts'
-import { Permanent } from '../permanent.ts'
-import type { EnqueueOptions } from '../prepare.ts'
-import type { Queue } from '../queue.ts'
-import { RetryLater } from '../retry-later.ts'
+import { Permanent } from '../lease/permanent.ts'
+import { RetryLater } from '../lease/retry-later.ts'
+import { defineQueue, type QueueDefinition } from '../queue/definition.ts'
+import type { FollowUp } from '../queue/effects.ts'
+import type { EnqueueOptions } from '../queue/prepare.ts'
+import type { Queue } from '../queue/queue.ts'
 import type { Enqueued } from '../store/store.ts'
 import { Job } from '../worker/job.ts'
 import type { Handler, WorkOptions } from '../worker/options.ts'

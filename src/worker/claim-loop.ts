@@ -6,11 +6,11 @@
 // that it takes none of them along to its death, a worker runs one job at a time of those that came back for their last
 // attempt: the others go back at once, for other workers, and this one leaves their queues alone until it has ended.
 
-import { Alarm } from '../alarm.ts'
-import type { Timers } from '../clock.ts'
+import type { Waiter, Waiters } from '../client/waiters.ts'
 import type { Events } from '../events.ts'
+import { Alarm } from '../runtime/alarm.ts'
+import type { Timers } from '../runtime/clock.ts'
 import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
-import type { Waiter, Waiters } from '../waiters.ts'
 import type { Outage } from './outage.ts'
 import type { Turn, Turns } from './turns.ts'
 

@@ -1,10 +1,10 @@
 // What a handler may return instead of a result: what is to become of its job. Plain values, so that they can be tested,
 // passed through middleware and sent between threads.
 
-import { type Duration, toMs } from '../duration.ts'
 import { defaults } from '../job/bounds.ts'
 import { encodeJson, kvRule } from '../job/codec.ts'
 import { checkInboxName, checkLabel, checkOptions } from '../job/names.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
 
 const fates = new WeakSet<object>()
 

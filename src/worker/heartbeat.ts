@@ -8,9 +8,9 @@
 // A renewal counts from when it lands, and calls may land in another order than they were made. So one that gives a run
 // more time never crosses another of the same run: a beat that landed behind it would take that time back unnoticed.
 
-import type { Timers } from '../clock.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
+import type { Timers } from '../runtime/clock.ts'
 import type { HoldName, RenewAnswer, RenewRequest } from '../store/store.ts'
 import { isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'

@@ -1,12 +1,12 @@
 // A job as its handler sees it.
 
-import type { Duration, DurationRule } from '../duration.ts'
 import type { DeliveryFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkNumber, checkText } from '../job/names.ts'
 import type { Costs } from '../job/record.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
-import { CostSum } from '../remarks.ts'
+import { CostSum } from '../lease/annotations.ts'
+import type { Duration, DurationRule } from '../runtime/duration.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import {
   type CloseGate,

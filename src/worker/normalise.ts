@@ -1,8 +1,6 @@
 // From what a handler said to a settlement. Whatever it returned or threw, there is one: what cannot be stored, validated or
 // prepared is a failure of that attempt.
 
-import { type AnyDefinition, isRetryable } from '../definition.ts'
-import { type Define, prepareEffects, requireCapable, together } from '../effects.ts'
 import type { HoldfastError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
 import { encodeJson, resultRule } from '../job/codec.ts'
@@ -10,14 +8,16 @@ import { jobError } from '../job/error.ts'
 import { encodeOffered, inboxKey } from '../job/inbox.ts'
 import type { Costs, EffectSet } from '../job/record.ts'
 import { type FailedEnding, plainlyDone, type Settlement } from '../job/transition.ts'
-import { isPermanent } from '../permanent.ts'
-import { validate } from '../prepare.ts'
-import { remarksOf } from '../remarks.ts'
-import { delayAskedBy } from '../retry-later.ts'
+import { remarksOf } from '../lease/annotations.ts'
+import { isPermanent } from '../lease/permanent.ts'
+import { delayAskedBy } from '../lease/retry-later.ts'
+import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
+import { type Define, prepareEffects, requireCapable, together } from '../queue/effects.ts'
+import { validate } from '../queue/prepare.ts'
 import type { Capabilities, ClaimedJob } from '../store/store.ts'
-import { ThreadCrashed } from './crash.ts'
 import { type Fate, isFate, type Offer } from './fate.ts'
 import type { StagedEffects } from './staged-effects.ts'
+import { ThreadCrashed } from './threads/thread-crashed.ts'
 
 /** What must be known of a run to settle it. */
 export interface Ground {

@@ -1,18 +1,18 @@
 // What `work` takes, and how it becomes what a worker needs: every queue with its handler, every number checked.
 
 import { availableParallelism, hostname } from 'node:os'
-import { type AnyDefinition, defineQueue, isDefinition, type QueueDefinition } from '../definition.ts'
-import { type Duration, show, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
-import { newId } from '../id.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { checkBoolean, checkInteger, checkNumber, checkOptions, checkWorkerName } from '../job/names.ts'
-import { Queue } from '../queue.ts'
+import { type AnyDefinition, defineQueue, isDefinition, type QueueDefinition } from '../queue/definition.ts'
+import { Queue } from '../queue/queue.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { newId } from '../runtime/id.ts'
 import type { OpenGate } from './claim-loop.ts'
 import type { Fate } from './fate.ts'
 import type { Job } from './job.ts'
 import type { GatePass } from './run.ts'
-import type { ThreadOptions } from './thread-pool.ts'
+import type { ThreadOptions } from './threads/thread-pool.ts'
 
 export type Handler<Payload = unknown, Result = unknown> = (
   job: Job<Payload, Result>,

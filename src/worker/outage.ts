@@ -4,9 +4,9 @@
 // A store that refuses some calls and answers others (the fact `refuses` of its error) is not back because it answers those
 // others. It is back when a call that it refused has been answered, or is not made any more.
 
-import { pause, type Timers } from '../clock.ts'
 import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
+import { pause, type Timers } from '../runtime/clock.ts'
 
 const pauseMinMs = 50
 const pauseMaxMs = 5_000

@@ -3,12 +3,12 @@
 // minute. Nothing depends on it but what people are told: a write that fails is left to the next.
 
 import { hostname } from 'node:os'
-import type { Timers } from '../clock.ts'
-import { newId } from '../id.ts'
 import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isQueueName, isText, isTime } from '../job/names.ts'
+import type { Timers } from '../runtime/clock.ts'
+import { newId } from '../runtime/id.ts'
 import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
 
 export const presencePrefix = 'holdfast.worker.'

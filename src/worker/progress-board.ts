@@ -3,7 +3,7 @@
 // whoever looks: what cannot be sent is dropped. One call is on its way at a time, so that an older word never lands behind
 // a newer one, and a store that does not answer is not asked again and again.
 
-import type { Timers } from '../clock.ts'
+import type { Timers } from '../runtime/clock.ts'
 import type { ProgressRequest } from '../store/store.ts'
 import type { Run } from './run.ts'
 

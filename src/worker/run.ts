@@ -14,15 +14,15 @@
 // the same is done, else cancelled; one that made way for a shutdown is done if it finished, else released without cost;
 // a lost lease settles nothing.
 
-import type { AnyDefinition } from '../definition.ts'
-import { type Duration, toMs } from '../duration.ts'
-import type { Define } from '../effects.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { DeliveryFacts, Events, RunFacts } from '../events.ts'
 import { jobError } from '../job/error.ts'
 import type { Costs } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
-import { readPayload, validate } from '../prepare.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
+import type { Define } from '../queue/effects.ts'
+import { readPayload, validate } from '../queue/prepare.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
 import { checkProgress, extendRule, Job, type JobDesk } from './job.ts'
 import {
@@ -37,7 +37,7 @@ import {
 } from './normalise.ts'
 import type { StagedEffects } from './staged-effects.ts'
 import { factsOf, type Told, tellSettled } from './telling.ts'
-import { killMs } from './thread-pool.ts'
+import { killMs } from './threads/thread-pool.ts'
 
 /** How a queue is served: what runs its jobs, middleware included. */
 export interface Service {

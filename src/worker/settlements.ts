@@ -4,11 +4,11 @@
 // over; then the leases run out, and the jobs come back.
 
 import { randomUUID } from 'node:crypto'
-import type { Timers } from '../clock.ts'
+import { settleWeight, weightMax } from '../client/weight.ts'
 import type { Events } from '../events.ts'
 import type { Settlement } from '../job/transition.ts'
+import type { Timers } from '../runtime/clock.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
-import { settleWeight, weightMax } from '../weight.ts'
 import { isAway, isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 

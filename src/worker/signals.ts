@@ -3,10 +3,10 @@
 // ends by it and its parent reads the right status. Whoever else listens to that signal hears it twice.
 
 import { constants } from 'node:os'
-import { type Duration, show, toMs } from '../duration.ts'
 import { HoldfastError } from '../errors.ts'
 import { defaults } from '../job/bounds.ts'
 import { checkOptions } from '../job/names.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
 import type { StopOptions } from './worker.ts'
 
 export interface SignalOptions {

@@ -1,13 +1,13 @@
 // What a handler wants to happen together with the end of its job. Nothing happens before: it is kept here until the
 // handler has returned, and lands in the same transaction as the settlement, or not at all.
 
-import type { AnyDefinition, QueueDefinition } from '../definition.ts'
-import type { Duration } from '../duration.ts'
-import type { Effects, FollowUp } from '../effects.ts'
 import type { EffectSet } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
-import type { EnqueueOptions } from '../prepare.ts'
-import type { SqlStatement } from '../sql-statement.ts'
+import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
+import type { Effects, FollowUp } from '../queue/effects.ts'
+import type { EnqueueOptions } from '../queue/prepare.ts'
+import type { SqlStatement } from '../queue/sql-statement.ts'
+import type { Duration } from '../runtime/duration.ts'
 
 type Headers = Readonly<Record<string, string>>
 type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown

@@ -21,7 +21,7 @@ import {
 import { Pool } from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
-import type { SqlStatement } from '../../src/sql-statement.ts'
+import type { SqlStatement } from '../../src/queue/sql-statement.ts'
 import { claimOne, heard, rejects } from '../conformance/expect.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { scratchDirectory } from '../support/scratch.ts'

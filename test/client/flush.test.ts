@@ -1,8 +1,8 @@
 // What is handed to the store at once stays small enough to be carried, whatever meets in the same moment.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { systemClock } from '../../src/clock.ts'
 import { Holdfast } from '../../src/holdfast.ts'
+import { systemClock } from '../../src/runtime/clock.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'
 import { rejects } from '../conformance/expect.ts'

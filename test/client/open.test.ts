@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
-import { postgresAddress, withoutPassword } from '../../src/store/postgres/address.ts'
+import { postgresAddress, withoutPassword } from '../../src/store/postgres/connection/address.ts'
 import { rejects } from '../conformance/expect.ts'
 
 describe('the URL of a store', () => {

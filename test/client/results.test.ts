@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Results } from '../../src/client/results.ts'
 import type { JobOutcome } from '../../src/job/record.ts'
-import { Results } from '../../src/results.ts'
 
 const done: JobOutcome = { state: 'done', attempts: 1, result: '1', error: null }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Waiters } from '../../src/waiters.ts'
+import { Waiters } from '../../src/client/waiters.ts'
 
 test('a wake-up for one job wakes one waiter, the oldest who wants the queue', () => {
   const waiters = new Waiters()

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import {
   allJobs,
   claimOne,

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
-import { defineQueue } from '../../src/definition.ts'
-import type { EnqueueOptions } from '../../src/prepare.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
+import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import { allJobs, claimOne, deadJob, everything, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 

@@ -1,7 +1,7 @@
 // Items of a batch that have limit keys: an item has room in its key only once its batch can start it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, hour, minute, queueInfo, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 

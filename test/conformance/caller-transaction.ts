@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
-import { defineQueue } from '../../src/definition.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { allJobs, claimOne, claimOrder, everything, minute, readJob, rejects } from './expect.ts'
 import { type CallerTx, type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 

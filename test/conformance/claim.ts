@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
-import { defineQueue } from '../../src/definition.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, minute, readJob, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 

@@ -1,9 +1,9 @@
 // What a definition says is stored, and every producer and every worker obeys it, whether or not it has seen the definition.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { type AnyDefinition, defineQueue } from '../../src/definition.ts'
 import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { type AnyDefinition, defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, hour, minute, queueInfo, readJob, rejects } from './expect.ts'
 import { type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 

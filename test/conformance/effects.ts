@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import type { Effects, FollowUp } from '../../src/effects.ts'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
+import type { Effects, FollowUp } from '../../src/queue/effects.ts'
 import { allJobs, claimOne, minute, readJob } from './expect.ts'
 import type { InWorld, World } from './world.ts'
 

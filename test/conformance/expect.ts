@@ -1,13 +1,13 @@
 // What tests say often.
 import assert from 'node:assert/strict'
-import type { AnyDefinition } from '../../src/definition.ts'
+import type { JobInfo } from '../../src/client/job-info.ts'
+import type { JobsFilter } from '../../src/client/requests.ts'
 import { type ErrorCode, type HoldfastError, isHoldfastError } from '../../src/errors.ts'
 import type { EventName, HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast, QueueInfo } from '../../src/holdfast.ts'
-import type { JobInfo } from '../../src/job-info.ts'
-import type { Lease } from '../../src/lease.ts'
-import type { ClaimOptions } from '../../src/queue.ts'
-import type { JobsFilter } from '../../src/requests.ts'
+import type { Lease } from '../../src/lease/lease.ts'
+import type { AnyDefinition } from '../../src/queue/definition.ts'
+import type { ClaimOptions } from '../../src/queue/queue.ts'
 
 export const minute = 60_000
 export const hour = 60 * minute

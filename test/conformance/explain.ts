@@ -1,8 +1,8 @@
 // Why is this job not running? One sentence, and the facts as fields.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { numbered } from './batches.ts'
 import { claimOne, heard, minute, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'

@@ -1,8 +1,8 @@
 // Every public verb, and how to draw arguments for it: some good, some bad, some of another kind altogether.
 import fc from 'fast-check'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 
 export interface Hands {
   readonly holdfast: Holdfast

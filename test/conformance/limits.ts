@@ -1,8 +1,8 @@
 // How many jobs may run at once: of a queue, and of those that share a key.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, hour, minute, queueInfo, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld, TestClock, World } from './world.ts'
 

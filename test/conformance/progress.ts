@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
 import { claimOne, hour, minute, readJob, rejects } from './expect.ts'
 import type { InWorld, World } from './world.ts'
 

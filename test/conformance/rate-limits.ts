@@ -1,8 +1,8 @@
 // How many jobs may start within a time: over any stretch of that length, of a queue and of a key.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, minute, queueInfo, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
-import { Permanent } from '../../src/permanent.ts'
+import { Permanent } from '../../src/lease/permanent.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, hour, readJob } from './expect.ts'
 import type { InWorld } from './world.ts'
 

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
-import { defineQueue } from '../../src/definition.ts'
-import type { EnqueueOptions } from '../../src/prepare.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
+import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import { claimOne, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
-import { defineQueue } from '../../src/definition.ts'
 import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { allJobs, day, hour, minute, rejects } from './expect.ts'
 import type { InWorld, TestClock } from './world.ts'
 

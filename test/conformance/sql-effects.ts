@@ -1,10 +1,10 @@
 // `effects.sql`: statements of the application's own, in the transaction that settles the job.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import type { Effects } from '../../src/effects.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
-import type { Lease } from '../../src/lease.ts'
-import { Permanent } from '../../src/permanent.ts'
+import type { Lease } from '../../src/lease/lease.ts'
+import { Permanent } from '../../src/lease/permanent.ts'
+import type { Effects } from '../../src/queue/effects.ts'
 import { allJobs, claimOne, everything, heard, readJob, rejects } from './expect.ts'
 import {
   type Dialect,

@@ -3,9 +3,9 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import type { Effects } from '../../src/effects.ts'
 import type { JobState } from '../../src/job/record.ts'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
+import type { Effects } from '../../src/queue/effects.ts'
 import { claimOne, everything, hour, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld, World } from './world.ts'
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
 import type { HoldName, Store } from '../../src/store/store.ts'
 import { claimOne, hour } from './expect.ts'
 import type { InWorld } from './world.ts'

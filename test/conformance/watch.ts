@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { JobChange, Watch, WatchFilter } from '../../src/client/watch.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
-import type { JobChange, Watch, WatchFilter } from '../../src/watch.ts'
 import { claimOne, deadJob, hour, minute, rejects } from './expect.ts'
 import { type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 

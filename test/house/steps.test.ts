@@ -1,11 +1,36 @@
 // Steps of a schema that is in use somewhere, by docs/guides/upgrading.md: what a machine can see of its rules.
 import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import test from 'node:test'
-import { steps as postgresSteps } from '../../src/store/postgres/migrations.ts'
-import { steps as sqliteSteps } from '../../src/store/sqlite/migrations.ts'
+import { steps as postgresSteps, release } from '../../src/store/postgres/schema/migrations.ts'
+import { steps as sqliteSteps } from '../../src/store/sqlite/schema/migrations.ts'
+
+interface Frozen {
+  readonly postgres: readonly string[]
+  readonly sqlite: readonly string[]
+  /** Of the functions of PostgreSQL at the last of these steps. */
+  readonly functions: string
+}
+
+const hash = (text: string) => createHash('sha256').update(text).digest('hex').slice(0, 32)
+
+// UPDATE_GOLDEN=1 npm test -- test/house/steps.test.ts    pins what there is now. Before the first release any step may be pinned
+// anew. After it only new ones are added, and functions that have changed come with a new step, which may be empty.
+test('steps and functions are the ones that were pinned', () => {
+  const file = join(import.meta.dirname, 'steps.json')
+  const now: Frozen = {
+    postgres: postgresSteps.map(({ sql }) => hash(sql)),
+    sqlite: sqliteSteps.map(({ sql }) => hash(sql)),
+    functions: hash(release.functions.join('')),
+  }
+  if (process.env['UPDATE_GOLDEN'] === '1') writeFileSync(file, `${JSON.stringify(now, null, 2)}\n`)
+  assert.deepEqual(now, JSON.parse(readFileSync(file, 'utf8')))
+})
 
 /** Up to here nothing was released. */
-const first = { postgres: 11, sqlite: 3 }
+const first = { postgres: 4, sqlite: 3 }
 
 const takesLong = [
   /\balter\s+(column\s+)?\w+\s+(set\s+data\s+)?type\b/i,

@@ -1,9 +1,9 @@
 // Stores with a known fault, one each: a sound store behind a wrapper that lies in one place. A judge that lets one of them
 // pass is no judge.
 
-import { newId } from '../../src/id.ts'
 import { type BatchRecord, type BatchSettings, completionJob } from '../../src/job/batch.ts'
 import type { Limit, LimitSettings, NewJob } from '../../src/job/record.ts'
+import { newId } from '../../src/runtime/id.ts'
 import type { ClaimedJob, FinishedBatch, HoldName, Store } from '../../src/store/store.ts'
 
 export type Break = (store: Store) => Partial<Store>

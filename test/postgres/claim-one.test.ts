@@ -1,4 +1,4 @@
-// A job alone: what has to hold for the short way to claim (`migrations/0002-claim-one.ts`). Each condition is shown by what the
+// A job alone: what has to hold for the short way to claim (`schema/functions/claim-one.ts`). Each condition is shown by what the
 // claim brings, and once more without it, where the claim must bring something else. Late commits and gaps are shown for both
 // ways in `late-commits.test.ts`, `in-progress.test.ts` and `bound.test.ts`.
 import assert from 'node:assert/strict'

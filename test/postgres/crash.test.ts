@@ -2,7 +2,7 @@
 // job is ready as before, and whoever held it holds nothing. On a server of its own, which writes its log out late.
 import assert from 'node:assert/strict'
 import test, { after, before } from 'node:test'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
 import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { Hand, type Rule } from './hand.ts'

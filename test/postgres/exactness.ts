@@ -5,7 +5,7 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
 import { open } from '../../src/open.ts'
 import type { Database } from '../support/postgres.ts'
 

@@ -10,9 +10,9 @@ import { Client, Pool } from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { JobState } from '../../src/job/record.ts'
 import { open } from '../../src/open.ts'
-import type { EnqueueOptions } from '../../src/prepare.ts'
+import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
-import { Schema } from '../../src/store/postgres/schema.ts'
+import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 
@@ -20,7 +20,7 @@ import { type Database, testDatabase } from '../support/postgres.ts'
 export interface Rule {
   readonly from: string
   readonly to: string
-  /** The same rule where a job alone is claimed (`migrations/0002-claim-one.ts`). */
+  /** The same rule where a job alone is claimed (`schema/functions/claim-one.ts`). */
   readonly alone?: Rule
 }
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
-import type { Lease } from '../../src/lease.ts'
+import type { Lease } from '../../src/lease/lease.ts'
 import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
 import { type Hand, inHand, type Rule, until, useDatabase } from './hand.ts'
 

@@ -4,9 +4,16 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { newId } from '../../src/id.ts'
 import { isJobId, isQueueName } from '../../src/job/names.ts'
-import { countMax, type Message, messageMaxBytes, News, readMessage, textOf } from '../../src/store/postgres/news.ts'
+import { newId } from '../../src/runtime/id.ts'
+import {
+  countMax,
+  type Message,
+  messageMaxBytes,
+  News,
+  readMessage,
+  textOf,
+} from '../../src/store/postgres/notifications.ts'
 
 const seed = Number(process.env['HOLDFAST_NEWS_SEED'] ?? Date.now() % 0x7fffffff)
 const runs = { seed, numRuns: 20_000 }

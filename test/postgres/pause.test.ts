@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 
 useDatabase()

@@ -275,6 +275,9 @@ meta (
   only_row boolean not null default true,
   schema integer not null,
   min_client integer not null,
+  steps_hash text not null,
+  functions_hash text not null,
+  functions text[] not null default '{}'::text[],
   system_identifier text
 );
 overdue (

@@ -1,9 +1,9 @@
 // What becomes of a session or a transaction beside us.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { systemClock } from '../../src/clock.ts'
 import { open } from '../../src/open.ts'
-import { Database } from '../../src/store/postgres/database.ts'
+import { systemClock } from '../../src/runtime/clock.ts'
+import { Database } from '../../src/store/postgres/connection/database.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, rejects, stateOf } from '../conformance/expect.ts'
 import { inHand, useDatabase } from './hand.ts'

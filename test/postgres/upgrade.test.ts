@@ -6,12 +6,18 @@ import { describe, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { open } from '../../src/open.ts'
-import { migrate } from '../../src/store/postgres/migrate.ts'
-import { migrationScript, minClientOf, type Step, steps } from '../../src/store/postgres/migrations.ts'
-import { Schema } from '../../src/store/postgres/schema.ts'
+import { migrate } from '../../src/store/postgres/schema/migrate.ts'
+import {
+  functionsHash,
+  migrationScript,
+  minClientOf,
+  type Release,
+  steps,
+} from '../../src/store/postgres/schema/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
 import { root } from '../support/checkout.ts'
-import { nextSteps, nextVersion } from '../support/next-version.ts'
+import { nextRelease, nextVersion } from '../support/next-version.ts'
 import { type Ground, setup } from './exactness-ground.ts'
 import { assertRecount } from './exactness-recount.ts'
 import { withClient } from './lived-in.ts'
@@ -19,7 +25,7 @@ import { type Program, startProgram } from './processes.ts'
 
 const schema = new Schema('holdfast')
 const thisVersion = join(root, 'src/open.ts')
-const bringTo = (to: readonly Step[]) => (client: Client) => migrate(client, schema, to)
+const bringTo = (to: Release) => (client: Client) => migrate(client, schema, to)
 
 interface Worked {
   readonly enqueued: number
@@ -61,17 +67,20 @@ describe('two versions on one database', () => {
 
   test('an older client is refused where the schema has no room for it, and left alone where it has', async () => {
     await using ground = await setup()
-    await withClient(ground.url, bringTo(nextSteps))
+    await withClient(ground.url, bringTo(nextRelease))
     await using holdfast = await open(ground.url)
     await using looking = await open(ground.url, { readOnly: true })
     await holdfast.queue('mail').enqueue(1)
     assert.equal((await looking.stats('mail')).ready, 1)
     await (await claimOne(holdfast, 'mail')).done()
     const breaking = { sql: 'select 1', minClient: steps.length + 2 }
-    assert.deepEqual(await withClient(ground.url, bringTo([...nextSteps, breaking])), {
-      from: steps.length + 1,
-      to: steps.length + 2,
-    })
+    assert.deepEqual(
+      await withClient(ground.url, bringTo({ ...nextRelease, steps: [...nextRelease.steps, breaking] })),
+      {
+        from: steps.length + 1,
+        to: steps.length + 2,
+      },
+    )
     const facts = { found: steps.length + 2, known: steps.length, minClient: steps.length + 2 }
     await rejects(open(ground.url), 'SCHEMA_AHEAD', facts)
     await rejects(open(ground.url, { readOnly: true }), 'SCHEMA_AHEAD', facts)
@@ -86,7 +95,7 @@ describe('a migration of a schema in use', () => {
     const reader = await ground.pool.connect()
     await reader.query('begin; select count(*) from holdfast.job')
     worker.tell('measure')
-    const migrated = withClient(ground.url, bringTo(nextSteps))
+    const migrated = withClient(ground.url, bringTo(nextRelease))
     await delay(3_500)
     const [meta] = await ground.rows('select schema from holdfast.meta')
     assert.deepEqual(meta, { schema: steps.length }, 'the reader keeps the table')
@@ -103,7 +112,7 @@ describe('a migration of a schema in use', () => {
   test('is done once by ten who start it at the same moment; the others wait, and find it done', async () => {
     await using ground = await setup()
     await (await open(ground.url)).close()
-    const answers = await Promise.all(Array.from({ length: 10 }, () => withClient(ground.url, bringTo(nextSteps))))
+    const answers = await Promise.all(Array.from({ length: 10 }, () => withClient(ground.url, bringTo(nextRelease))))
     assert.deepEqual(answers.map(({ from }) => from).sort(), [
       steps.length,
       ...Array.from({ length: 9 }, () => steps.length + 1),
@@ -114,7 +123,10 @@ describe('a migration of a schema in use', () => {
     await using ground = await setup()
     await using holdfast = await open(ground.url)
     const fails = { sql: 'alter table holdfast.job add column more text; select 1 / 0' }
-    await assert.rejects(withClient(ground.url, bringTo([...nextSteps, fails])), /division by zero/)
+    await assert.rejects(
+      withClient(ground.url, bringTo({ ...nextRelease, steps: [...nextRelease.steps, fails] })),
+      /division by zero/,
+    )
     const [meta] = await ground.rows('select schema from holdfast.meta')
     assert.deepEqual(meta, { schema: steps.length + 1 })
     await holdfast.queue('mail').enqueue(1)
@@ -126,12 +138,18 @@ describe('a migration of a schema in use', () => {
 
 describe('the script from an installed version on', () => {
   test('brings the schema to where a migration brings it, whichever version that is', async () => {
-    for (const from of [steps.length - 3, steps.length - 1]) {
+    const { steps: nextSteps, functions } = nextRelease
+    const to = { steps: [...nextSteps, { sql: 'create table holdfast.novelty (n int)' }], functions }
+    for (const from of [steps.length, steps.length + 1]) {
       await using ground = await setup()
-      await withClient(ground.url, bringTo(steps.slice(0, from)))
-      await ground.pool.query(migrationScript(schema, { from: from }))
-      const [meta] = await ground.rows('select schema, min_client from holdfast.meta')
-      assert.deepEqual(meta, { schema: steps.length, min_client: minClientOf(steps) })
+      await withClient(ground.url, bringTo({ ...to, steps: to.steps.slice(0, from) }))
+      await ground.pool.query(migrationScript(schema, { from, to }))
+      const [meta] = await ground.rows('select schema, min_client, functions_hash from holdfast.meta')
+      assert.deepEqual(meta, {
+        schema: to.steps.length,
+        min_client: minClientOf(steps),
+        functions_hash: functionsHash(to),
+      })
       await using holdfast = await open(ground.url)
       await holdfast.queue('mail').enqueue(1)
       await (await claimOne(holdfast, 'mail')).done()
@@ -141,7 +159,7 @@ describe('the script from an installed version on', () => {
   test('changes nothing where the schema is at another version, and is empty at the last', async () => {
     await using ground = await setup()
     await (await open(ground.url)).close()
-    await assert.rejects(ground.pool.query(migrationScript(schema, { from: 8 })), /this is for a schema at version 8/)
+    await assert.rejects(ground.pool.query(migrationScript(schema, { from: 2 })), /this is for a schema at version 2/)
     assert.equal(migrationScript(schema, { from: steps.length }), '')
   })
 })

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { JobChange, Watch, WatchFilter } from '../../src/watch.ts'
+import type { JobChange, Watch, WatchFilter } from '../../src/client/watch.ts'
 import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 
 useDatabase()

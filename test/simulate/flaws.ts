@@ -1,7 +1,7 @@
 // Stores and workers that break one promise each. A judge that lets one of them pass is no judge.
 
+import type { Waiters } from '../../src/client/waiters.ts'
 import type { SettleRequest, Store } from '../../src/store/store.ts'
-import type { Waiters } from '../../src/waiters.ts'
 import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from '../../src/worker/claim-loop.ts'
 import { Turns } from '../../src/worker/turns.ts'
 import { faults as modelFaults } from '../model/faults.ts'

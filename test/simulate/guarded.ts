@@ -1,7 +1,7 @@
 // Queues with limits, and batches: what producers and operators do to them, and what must hold of them at the end.
 
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import type { World } from '../torture/world.ts'
 import type { Violation } from './judge.ts'
 

@@ -1,10 +1,10 @@
 // What jobs do in a simulation: end at once or after a while, in every way there is, heed their signal, ignore it, or never
 // ask for it.
 
-import { pause, type Timers } from '../../src/clock.ts'
-import type { Effects } from '../../src/effects.ts'
-import { Permanent } from '../../src/permanent.ts'
-import { RetryLater } from '../../src/retry-later.ts'
+import { Permanent } from '../../src/lease/permanent.ts'
+import { RetryLater } from '../../src/lease/retry-later.ts'
+import type { Effects } from '../../src/queue/effects.ts'
+import { pause, type Timers } from '../../src/runtime/clock.ts'
 import type { Job } from '../../src/worker/job.ts'
 import type { Random } from '../torture/random.ts'
 import { after, anchor, effectKey, work } from '../torture/world.ts'

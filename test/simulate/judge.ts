@@ -1,7 +1,7 @@
 // The verdict on a run: what was seen on the way, what crashes are judged by, the slots of the schedule, and what watchers
 // were told.
 
-import type { JobInfo } from '../../src/job-info.ts'
+import type { JobInfo } from '../../src/client/job-info.ts'
 import { type Findings, judge, type Promised } from '../torture/judge.ts'
 import type { Plan } from './plan.ts'
 

@@ -2,10 +2,10 @@
 // can be killed at any moment: from then on nothing of it is ever called again. What still moves in it comes to rest at its
 // next wait, and nobody hears of it.
 
-import type { Timers } from '../../src/clock.ts'
-import { defineQueue } from '../../src/definition.ts'
 import { isHoldfastError } from '../../src/errors.ts'
 import { backstageOf, Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
+import type { Timers } from '../../src/runtime/clock.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { Job } from '../../src/worker/job.ts'
 import { toPlan } from '../../src/worker/options.ts'

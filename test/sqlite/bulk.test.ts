@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { selectListed, selectShelved } from '../../src/store/sqlite/alter.ts'
-import { selectItems } from '../../src/store/sqlite/chores.ts'
+import { selectItems } from '../../src/store/sqlite/batch/chores.ts'
 import { selectDeadEarlier, selectDeadTied } from '../../src/store/sqlite/control.ts'
 import { minute, newJob, storeWorld } from './store-world.ts'
 

@@ -1,10 +1,10 @@
 // The store itself on a file of its own, with a clock that goes where it is told: `await using world = await storeWorld()`.
 import type { DatabaseSync } from 'node:sqlite'
-import { newId } from '../../src/id.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
 import type { Limit, NewJob } from '../../src/job/record.ts'
 import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { Settlement } from '../../src/job/transition.ts'
+import { newId } from '../../src/runtime/id.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { ClaimedJob, Steering, Store } from '../../src/store/store.ts'
 import { jobsFile } from './jobs-file.ts'

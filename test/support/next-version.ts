@@ -6,8 +6,8 @@
 //   const { open } = await import(next.path('open.ts'))
 import { cp, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { claim } from '../../src/store/postgres/migrations/0002-claim.ts'
-import { type Step, steps } from '../../src/store/postgres/migrations.ts'
+import { claim } from '../../src/store/postgres/schema/functions/claim.ts'
+import { type Release, release } from '../../src/store/postgres/schema/migrations.ts'
 import { root } from './checkout.ts'
 import { scratchDirectory } from './scratch.ts'
 
@@ -17,11 +17,12 @@ const newClaim = claim
   .slice(claim.indexOf('create function holdfast.claim('), claim.indexOf('-- A claim that was sent again'))
   .replace('holdfast.claim(', 'holdfast.claim_2(')
 
-const nextSql = [columnSql, claim.replaceAll('create function', 'create or replace function'), newClaim].join('\n')
-
 const nextSqlite = `alter table holdfast_lease add column origin text not null default 'unknown';`
 
-export const nextSteps: readonly Step[] = [...steps, { sql: nextSql }]
+export const nextRelease: Release = {
+  steps: [...release.steps, { sql: columnSql }],
+  functions: [...release.functions, newClaim],
+}
 
 export interface NextVersion extends AsyncDisposable {
   /** Where a module of its source is. */
@@ -34,14 +35,22 @@ export async function nextVersion(): Promise<NextVersion> {
   await cp(join(root, 'src'), join(scratch.path, 'src'), { recursive: true })
   const edit = async (module: string, change: (text: string) => string) =>
     writeFile(path(module), change(await readFile(path(module), 'utf8')))
-  await edit('store/postgres/migrations.ts', (text) => withStep(text, nextSql))
+  await edit('store/postgres/schema/migrations.ts', (text) => withStep(text, columnSql))
+  await edit('store/postgres/schema/functions/index.ts', (text) => withFunction(text, newClaim))
   await edit('store/postgres/claim.ts', (text) => text.replace('from holdfast.claim(', 'from holdfast.claim_2('))
-  await edit('store/sqlite/migrations.ts', (text) => withStep(text, nextSqlite))
+  await edit('store/sqlite/schema/migrations.ts', (text) => withStep(text, nextSqlite))
   return { path, [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose]() }
 }
 
-/** At the end of the list. */
+/** At the end of the list, which is one line or many. */
 function withStep(text: string, sql: string): string {
-  const end = text.indexOf('\n]\n', text.indexOf('export const steps'))
-  return `${text.slice(0, end)}\n  { sql: ${JSON.stringify(sql)} },${text.slice(end)}`
+  const start = text.indexOf('export const steps')
+  const line = text.slice(start, text.indexOf('\n', start))
+  const end = line.endsWith(']') ? start + line.length - 1 : text.indexOf('\n]\n', start)
+  const comma = line.endsWith(']') ? ', ' : '\n'
+  return `${text.slice(0, end)}${comma}{ sql: ${JSON.stringify(sql)} },${text.slice(end)}`
+}
+
+function withFunction(text: string, sql: string): string {
+  return text.replace(/\n\]\n$/, () => `\n  ${JSON.stringify(sql)},\n]\n`)
 }

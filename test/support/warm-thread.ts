@@ -3,7 +3,7 @@
 // (how it starts, that it ends with its store, that it keeps no process) is for tests that start it as the store does.
 import { EventEmitter } from 'node:events'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
-import type { Thread, ThreadData, ToThread } from '../../src/store/sqlite/port.ts'
+import type { Thread, ThreadData, ToThread } from '../../src/store/sqlite/thread/port.ts'
 
 export interface Assignment {
   readonly port: MessagePort

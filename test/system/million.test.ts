@@ -4,10 +4,10 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
-import { migrate } from '../../src/store/postgres/migrate.ts'
-import { steps } from '../../src/store/postgres/migrations.ts'
-import { Schema } from '../../src/store/postgres/schema.ts'
-import { steps as sqliteSteps } from '../../src/store/sqlite/migrations.ts'
+import { migrate } from '../../src/store/postgres/schema/migrate.ts'
+import { steps } from '../../src/store/postgres/schema/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema/schema.ts'
+import { steps as sqliteSteps } from '../../src/store/sqlite/schema/migrations.ts'
 import { rejects } from '../conformance/expect.ts'
 import { setup } from '../postgres/exactness-ground.ts'
 import { assertRecount } from '../postgres/exactness-recount.ts'
@@ -15,7 +15,7 @@ import { withClient } from '../postgres/lived-in.ts'
 import { startProgram } from '../postgres/processes.ts'
 import { jobsFile } from '../sqlite/jobs-file.ts'
 import { root } from '../support/checkout.ts'
-import { nextSteps, nextVersion } from '../support/next-version.ts'
+import { nextRelease, nextVersion } from '../support/next-version.ts'
 import { startServer } from '../support/postgres.ts'
 import { onlyLong } from '../support/system.ts'
 
@@ -42,13 +42,13 @@ describe('PostgreSQL with a million jobs', { skip }, () => {
     await reader.query('begin; select count(*) from holdfast.job')
     worker.tell('measure')
     const startedAt = performance.now()
-    const stuck = withClient(ground.url, (client) => migrate(client, schema, nextSteps))
+    const stuck = withClient(ground.url, (client) => migrate(client, schema, nextRelease))
     const error = await rejects(stuck, 'STORE_UNAVAILABLE', { found: steps.length })
     assert.match(error.message, /stays at version \d+, which works on/)
     t.diagnostic(`gave up after ${Math.round(performance.now() - startedAt)} ms`)
     await reader.query('commit')
     reader.release()
-    await withClient(ground.url, (client) => migrate(client, schema, nextSteps))
+    await withClient(ground.url, (client) => migrate(client, schema, nextRelease))
     const { longestMs } = await worker.ask<{ longestMs: LongestMs }>('end')
     t.diagnostic(`longest calls (ms): ${JSON.stringify(longestMs)}`)
     assertBrief(longestMs)

@@ -1,8 +1,8 @@
 // Fairness between keys where one of them has a hundred thousand jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import { open } from '../../src/open.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne } from '../conformance/expect.ts'
 import { jobsFile } from '../sqlite/jobs-file.ts'
 import { testDatabase } from '../support/postgres.ts'

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { pause } from '../../src/clock.ts'
+import { pause } from '../../src/runtime/clock.ts'
 import { openInMemory, VirtualClock } from '../../src/testing/index.ts'
 
 test('time stands still until it is moved: by a duration, by milliseconds, to a moment, and back', () => {

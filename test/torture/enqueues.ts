@@ -1,6 +1,6 @@
 // Enqueues of every sort, each noted as it was asked for.
 
-import type { EnqueueOptions } from '../../src/prepare.ts'
+import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import type { Entry } from './journal.ts'
 import {
   type AppWorld,

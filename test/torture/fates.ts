@@ -1,8 +1,8 @@
 // What becomes of claimed jobs: every way to settle, with effects and without, once, twice, late, or never.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Lease } from '../../src/lease.ts'
-import type { RemarkOptions } from '../../src/remarks.ts'
+import type { RemarkOptions } from '../../src/lease/annotations.ts'
+import type { Lease } from '../../src/lease/lease.ts'
 import type { Way } from './journal.ts'
 import { beforeKey, byHand, completions, effectsOf, leaseMaxMs, limited, type World, work } from './world.ts'
 

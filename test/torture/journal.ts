@@ -3,11 +3,11 @@
 // it.
 
 import { globSync, readFileSync } from 'node:fs'
+import type { AttemptInfo } from '../../src/client/job-info.ts'
 import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
 import type { BatchState } from '../../src/job/batch.ts'
 import type { JobState } from '../../src/job/record.ts'
 import type { FailedEnding } from '../../src/job/transition.ts'
-import type { AttemptInfo } from '../../src/job-info.ts'
 import type { Enqueued, Steering } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { type Log, logAt } from './log.ts'

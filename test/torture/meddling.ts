@@ -1,7 +1,7 @@
 // What people and other programs do to jobs and queues from outside, at any moment.
 
+import type { JobInfo } from '../../src/client/job-info.ts'
 import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
-import type { JobInfo } from '../../src/job-info.ts'
 import { enqueue, plain } from './enqueues.ts'
 import { claim, settleAs } from './fates.ts'
 import type { Kind } from './journal.ts'

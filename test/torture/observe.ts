@@ -1,8 +1,8 @@
 // Everything that can be seen of a store, to judge it by.
 
 import type { BatchProgress } from '../../src/batch/progress.ts'
+import type { JobInfo } from '../../src/client/job-info.ts'
 import type { Holdfast, QueueInfo } from '../../src/holdfast.ts'
-import type { JobInfo } from '../../src/job-info.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { allBatches } from './batches.ts'
 

@@ -2,10 +2,10 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
-import { defineQueue } from '../../src/definition.ts'
+import type { AttemptInfo } from '../../src/client/job-info.ts'
 import type { JobFacts } from '../../src/events.ts'
-import type { AttemptInfo } from '../../src/job-info.ts'
-import { Permanent } from '../../src/permanent.ts'
+import { Permanent } from '../../src/lease/permanent.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { isFate } from '../../src/worker/fate.ts'
 import type { Job } from '../../src/worker/job.ts'
 import type { Deed, Entry } from './journal.ts'

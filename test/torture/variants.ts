@@ -81,7 +81,7 @@ export const variants: Readonly<Record<string, Variant>> = {
     breaks: 'nothing that is ready hides',
     patches: [
       {
-        file: 'src/store/postgres/migrations/0002-claim.ts',
+        file: 'src/store/postgres/schema/functions/claim.ts',
         from: 'where x.xid >= v_cursor.xid and x.xid < v_next.xid',
         to: 'where false',
       },
@@ -192,7 +192,7 @@ function zip<A, B>`,
     breaks: 'counts equal a recount',
     patches: [
       {
-        file: 'src/store/postgres/migrations/0004-settle.ts',
+        file: 'src/store/postgres/schema/functions/settle-done.ts',
         from: 'from gone g group by v_queues[g.i]\n    ),\n    batched',
         to: 'from gone g where random() < 0.9 group by v_queues[g.i]\n    ),\n    batched',
       },
@@ -204,7 +204,7 @@ function zip<A, B>`,
     breaks: 'a batch has each of its items once, and counts what became of them',
     patches: [
       {
-        file: 'src/store/sqlite/batches.ts',
+        file: 'src/store/sqlite/batch/batches.ts',
         from: '    row[countOf(state)] += change\n',
         to: `    if (state !== 'done' || Math.random() < 0.9) row[countOf(state)] += change\n`,
       },
@@ -216,7 +216,7 @@ function zip<A, B>`,
     breaks: 'a batch has each of its items once, and counts what became of them',
     patches: [
       {
-        file: 'src/store/postgres/migrations/0004-settle.ts',
+        file: 'src/store/postgres/schema/functions/settle-done.ts',
         from: 'select v_batches[g.i], pg_current_xact_id(), -count(*), count(*)\n',
         to: 'select v_batches[g.i], pg_current_xact_id(), -count(*), count(*) filter (where random() < 0.9)\n',
       },
@@ -247,7 +247,7 @@ function zip<A, B>`,
     breaks: 'of a queue, a key and a batch no more run at once than they may',
     patches: [
       {
-        file: 'src/store/postgres/migrations/0005-obey.ts',
+        file: 'src/store/postgres/schema/functions/apply-verdict.ts',
         from: 'u.ready and k.gate is not null as held, l.priority',
         to: 'u.ready and k.gate is not null and u.lane & 1 = 0 as held, l.priority',
       },

@@ -1,9 +1,9 @@
 // What the processes of a round share: the queues, the names that several of them fight over, and what each of them works
 // with.
 
-import { defineQueue } from '../../src/definition.ts'
-import type { Effects } from '../../src/effects.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
+import type { Effects } from '../../src/queue/effects.ts'
 import { defineWebhooks } from '../../src/webhook/webhooks.ts'
 import type { Application } from './application.ts'
 import type { Deed, Entry, Journal } from './journal.ts'

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Alarm } from '../../src/alarm.ts'
-import { systemTimers } from '../../src/clock.ts'
+import { Alarm } from '../../src/runtime/alarm.ts'
+import { systemTimers } from '../../src/runtime/clock.ts'
 import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
 
 function setup() {

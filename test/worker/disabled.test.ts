@@ -1,7 +1,7 @@
 // HOLDFAST_DISABLE switches off what runs in the background, and nothing else.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { isDisabled } from '../../src/disabled.ts'
+import { isDisabled } from '../../src/runtime/kill-switch.ts'
 import { drain, openInMemory } from '../../src/testing/index.ts'
 
 /** Sets the variable for the length of a test. */

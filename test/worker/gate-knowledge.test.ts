@@ -5,8 +5,8 @@ import { isHoldfastError } from '../../src/errors.ts'
 import { Events, type HoldfastEvents } from '../../src/events.ts'
 import { Kv } from '../../src/kv/kv.ts'
 import type { KvEntry, KvWrite } from '../../src/store/store.ts'
-import { Gate, type GateOptions } from '../../src/worker/gate.ts'
-import { GateClosed } from '../../src/worker/gate-closed.ts'
+import { Gate, type GateOptions } from '../../src/worker/gate/gate.ts'
+import { GateClosed } from '../../src/worker/gate/gate-closed.ts'
 
 /** A key-value store of one key, whose answers can be kept back or fail. */
 function setup(options: GateOptions = { poll: '1h' }) {

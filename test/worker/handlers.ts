@@ -1,9 +1,9 @@
 // Handlers that misbehave: each harms its own job and nothing else.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { EventName, HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { readJob, stateOf } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import type { MakeGround } from './ground.ts'

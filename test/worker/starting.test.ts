@@ -1,9 +1,9 @@
 // A worker that is told to stop before it has begun.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { systemClock } from '../../src/clock.ts'
 import { HoldfastError } from '../../src/errors.ts'
 import { Holdfast } from '../../src/holdfast.ts'
+import { systemClock } from '../../src/runtime/clock.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 
 test('a worker that is stopped while the store is away, before it has begun, stops and has not failed', async () => {

@@ -1,9 +1,9 @@
 // What a job leaves behind in its thread does not act on the jobs that run there after it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { sqliteGround } from './ground.ts'

@@ -1,8 +1,8 @@
 // What a thread and its worker say to each other goes over a port of their own. All else is noise.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { readJob } from '../conformance/expect.ts'
 import { sqliteGround } from './ground.ts'
 import type { ForgerTask } from './handlers/forgers.ts'

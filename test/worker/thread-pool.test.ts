@@ -4,8 +4,8 @@ import { describe, test } from 'node:test'
 import { type HandlerJob, handlerJob } from '../../src/testing/index.ts'
 import { type Release, release } from '../../src/worker/fate.ts'
 import type { Job } from '../../src/worker/job.ts'
-import type { ThreadLeftover } from '../../src/worker/thread.ts'
-import { type StuckThread, ThreadPool } from '../../src/worker/thread-pool.ts'
+import type { ThreadLeftover } from '../../src/worker/threads/thread.ts'
+import { type StuckThread, ThreadPool } from '../../src/worker/threads/thread-pool.ts'
 import type { BlockerTask } from './handlers/blockers.ts'
 
 const blockers = new URL('./handlers/blockers.ts', import.meta.url)

@@ -15,7 +15,7 @@ import {
   type SentError,
   type ThreadData,
   type ToThread,
-} from '../../src/worker/thread-wire.ts'
+} from '../../src/worker/threads/messages.ts'
 
 const error: SentError = { name: 'Error', message: 'no' }
 const effects = {
@@ -113,7 +113,7 @@ test('a thread that is sent noise over its own port goes on, and runs the job th
   const permit = new Int32Array(new SharedArrayBuffer(4))
   const module = new URL('./handlers/costs.ts', import.meta.url).href
   const workerData: ThreadData = { module, port: port2, permit }
-  const program = new URL('../../src/worker/thread-main.ts', import.meta.url)
+  const program = new URL('../../src/worker/threads/thread-main.ts', import.meta.url)
   const thread = new Worker(program, { workerData, transferList: [port2] })
   const heard: FromThread[] = []
   const ended = new Promise<void>((resolve) => {

@@ -1,8 +1,8 @@
 // Handlers in threads: the same job, and whatever becomes of a thread is the matter of its own job alone.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { defineQueue } from '../../src/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import type { WorkOptions } from '../../src/worker/options.ts'
 import type { Worker } from '../../src/worker/worker.ts'
 import { readJob } from '../conformance/expect.ts'

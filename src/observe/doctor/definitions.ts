@@ -1,8 +1,8 @@
 // Workers whose code says something else of a queue than what is stored. The last process to define a queue decides; the others go on
 // by their own code until they are deployed anew.
 
-import { isDigestOf } from '../../definitions.ts'
 import { entriesIn } from '../../kv/entries.ts'
+import { isDigestOf } from '../../queue/stored-definitions.ts'
 import { counted, fine, warning } from '../../store/findings.ts'
 import type { DefinitionRecord, Finding } from '../../store/store.ts'
 import { presencePrefix, readPresence, type WorkerInfo } from '../../worker/presence.ts'

@@ -1,8 +1,8 @@
 // What threatens the queue, in sentences that say what to do. A list of small checks; the store's own is one of them, and
 // whatever keeps things in the store may add one here. A check only looks, unless it was asked to fix.
 
-import { type Duration, toMs } from '../../duration.ts'
 import { checkBoolean, checkOptions } from '../../job/names.ts'
+import { type Duration, toMs } from '../../runtime/duration.ts'
 import { type Check, runChecks } from '../../store/findings.ts'
 import type { ExamineRequest, Finding, Severity, Store } from '../../store/store.ts'
 import { differingDefinitions } from './definitions.ts'

@@ -1,6 +1,6 @@
 // Queues that nobody works on. Nobody tells when a worker goes: that jobs wait for long while none runs is what it looks like.
 
-import { span } from '../../duration.ts'
+import { span } from '../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../store/findings.ts'
 import type { Finding, QueueStats } from '../../store/store.ts'
 import type { Patient } from './doctor.ts'

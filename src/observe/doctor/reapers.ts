@@ -1,7 +1,7 @@
 // Reapers that fail, and those that nobody runs any more: what is left behind stays there meanwhile.
 
-import { span } from '../../duration.ts'
 import { entriesIn } from '../../kv/entries.ts'
+import { span } from '../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../store/findings.ts'
 import type { Finding } from '../../store/store.ts'
 import { type ReaperTurn, readTurn, reaperKeyPrefix } from '../../sweep/reaper-turn.ts'

@@ -1,7 +1,7 @@
 // Schedules that nobody fires, and those whose code is gone: they fire on, in whichever process, until somebody removes them.
 
-import { span } from '../../duration.ts'
 import { entriesIn } from '../../kv/entries.ts'
+import { span } from '../../runtime/duration.ts'
 import { toScheduleInfo } from '../../schedule/info.ts'
 import { declareEveryMs } from '../../schedule/schedules.ts'
 import { type ReadSchedule, readSchedule, scheduleKeyPrefix } from '../../schedule/stored-schedule.ts'

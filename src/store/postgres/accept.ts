@@ -2,10 +2,10 @@ import { isRefused } from '../../errors.ts'
 import { encodeRemarks } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
 import { type Care, orAlone } from './alone.ts'
-import { Clerk } from './clerk.ts'
+import type { Transaction } from './connection/database.ts'
 import { leaving, lockJobs } from './control.ts'
-import type { Transaction } from './database.ts'
 import type { Desk, Knocks } from './enqueue.ts'
+import { Clerk } from './settlement-writer.ts'
 
 /** The job is locked first, then the entry: so two who accept come one after the other, and the second finds nothing. */
 export async function accept(desk: Desk, request: AcceptRequest): Promise<AcceptAnswer> {

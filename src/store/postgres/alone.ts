@@ -17,7 +17,7 @@
 // that are initially immediate. Undone to an inner savepoint it would check everything before it again: with n jobs n² checks.
 // And each job would cost one more round trip where nothing is wrong.)
 
-import { afterAnotherPart, CommitRefused, storeUnavailable } from './failures.ts'
+import { afterAnotherPart, CommitRefused, storeUnavailable } from './connection/failures.ts'
 
 /** How the statements of the application are treated in a transaction. */
 export interface Care {

@@ -1,22 +1,22 @@
-// Claim. The statement and why it hides nothing are in `migrations/0002-claim.ts`.
+// Claim. The statement and why it hides nothing are in `schema/functions/claim.ts`.
 //
 // One claim in flight per store and list of queues: claims of one lane wait for each other on the server, where each of them
 // would keep a connection. Leases of claims that were settled to the last job are removed some at a time, with a claim.
 //
 // Where the last claim of a queue brought one job, the next may be for one that is alone, too: a cheaper claim looks for that
-// (`migrations/0002-claim-one.ts`), and where it does not fit, the one for everything follows. And a claim goes over the
+// (`schema/functions/claim-one.ts`), and where it does not fit, the one for everything follows. And a claim goes over the
 // connection that listens while nobody else asks there: what a job now and then is told by is awake, and needs no turn in
 // the pool.
 
-import { newToken } from '../../id.ts'
+import { newToken } from '../../runtime/id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
-import type { Row, Value } from './call.ts'
-import { list, parseList, texts } from './columns.ts'
-import type { Database } from './database.ts'
-import { patiently } from './failures.ts'
+import type { Row, Value } from './connection/call.ts'
+import { list, parseList, texts } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
+import { patiently } from './connection/failures.ts'
 import { toFences, tokenOf } from './fence.ts'
-import { heal } from './heal.ts'
 import type { Lane, LaneName, Lanes } from './lanes.ts'
+import { heal } from './schema/heal.ts'
 import type { Wakes } from './wake.ts'
 
 interface OpenClaim {

@@ -1,7 +1,7 @@
 // What people do to jobs and queues from outside: pause, cancel, requeue.
 //
 // Cancel must know whether a job waits or runs, and claims leave no mark on it. Which locks that takes, and in which order, is in
-// `migrations/0007-alter.ts`.
+// `schema/functions/lock-jobs.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -24,14 +24,14 @@ import type {
   RequeueFilter,
 } from '../store.ts'
 import { type Care, eachAlone } from './alone.ts'
-import type { Row } from './call.ts'
-import { Clerk } from './clerk.ts'
-import { list } from './columns.ts'
-import type { Database, Transaction } from './database.ts'
+import type { Row } from './connection/call.ts'
+import { list } from './connection/columns.ts'
+import type { Database, Transaction } from './connection/database.ts'
 import { awaitClaims } from './define.ts'
 import type { Desk, Knocks } from './enqueue.ts'
-import { deadColumns } from './migrations/0005-obey.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
+import { deadColumns } from './schema/functions/requeue.ts'
+import { Clerk } from './settlement-writer.ts'
 
 /** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
@@ -184,7 +184,7 @@ export async function requeue(desk: Desk, ids: readonly string[]): Promise<Reque
   return answers
 }
 
-/** Before the rows of these jobs, here as everywhere; see REMOVAL in `migrations/0013-batches.ts`. */
+/** Before the rows of these jobs, here as everywhere; see REMOVAL in `schema/functions/remove-batch.ts`. */
 const lockBatchesOf =
   'select holdfast.lock_batches(array(select e.batch from holdfast.ended e where e.id = any ($1::uuid[])))'
 

@@ -1,4 +1,4 @@
-// A queue's definition and an operator's override of its limits; see `migrations/0015-definitions.ts`.
+// A queue's definition and an operator's override of its limits; see `schema/functions/define-queue.ts`.
 
 import { toError } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -13,9 +13,9 @@ import {
 } from '../../job/stored-definition.ts'
 import { onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
-import type { Row, Value } from './call.ts'
-import { texts } from './columns.ts'
-import type { Database } from './database.ts'
+import type { Row, Value } from './connection/call.ts'
+import { texts } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
 import type { Desk } from './enqueue.ts'
 
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */

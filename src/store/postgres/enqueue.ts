@@ -18,14 +18,14 @@ import type {
   UndeliverableJob,
   UnstoredDefinition,
 } from '../store.ts'
-import type { Row, Value } from './call.ts'
-import { list, optionalList, optionalTexts, sharedList, texts } from './columns.ts'
-import type { Database, Transaction } from './database.ts'
+import type { Row, Value } from './connection/call.ts'
+import { list, optionalList, optionalTexts, sharedList, texts } from './connection/columns.ts'
+import type { Database, Transaction } from './connection/database.ts'
+import { isCollision } from './connection/failures.ts'
+import type { Turnstile } from './connection/semaphore.ts'
 import { defineIfNew, throwRefused } from './define.ts'
-import { isCollision } from './failures.ts'
-import type { Gates } from './gates.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
-import type { Turnstile } from './turnstile.ts'
+import type { Gates } from './limits/admit.ts'
 
 /** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
 export interface Knocks extends Gates {

@@ -3,7 +3,7 @@
 // nothing.
 
 import type { HoldName } from '../store.ts'
-import { list } from './columns.ts'
+import { list } from './connection/columns.ts'
 
 /** Places of one claim in one lane. */
 export interface Places {
@@ -35,7 +35,7 @@ export function tokenOf(fence: string): string {
 const idEnd = 12
 const pattern = /^([0-9a-f]{32})\.(\d{1,10})\.(\d{1,16})\.(\d{1,16})\.([0-9a-f]{12})$/
 
-/** Stretches of places, which `migrations/0004-settle.ts` tells about. A hold that is given twice is in two of them. */
+/** Stretches of places, which `schema/functions/find-leased.ts` tells about. A hold that is given twice is in two of them. */
 export interface Holds {
   /** Tokens; claims, lanes, xids, firsts, lasts and starts of stretches. */
   readonly columns: string[]

@@ -1,6 +1,6 @@
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
-import type { Row } from './call.ts'
-import type { Database } from './database.ts'
+import type { Row } from './connection/call.ts'
+import type { Database } from './connection/database.ts'
 
 export async function kvWrite(db: Database, writes: readonly KvWrite[]): Promise<KvAnswer[]> {
   const call = {

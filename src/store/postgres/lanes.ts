@@ -8,7 +8,7 @@
 // is never handed to the handler of another queue.
 //
 // Beside each lane is remembered what the queue's definition says of jobs, with its version. Whatever is filled in from here is
-// sent along with that version, and the statement checks it in the same way; see `migrations/0015-definitions.ts`.
+// sent along with that version, and the statement checks it in the same way; see `schema/functions/define-queue.ts`.
 //
 // Lanes are opened in a short transaction of the store's own. A stranger's transaction may open one, too: by the SQL function, or
 // where an application's pool has no other connection left (`enqueueIn`). Until it commits, a first use of the same queue and
@@ -19,10 +19,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { defaults } from '../../job/bounds.ts'
 import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
 import type { NewJob } from '../../job/record.ts'
-import type { Row } from './call.ts'
-import { list, texts } from './columns.ts'
-import type { Database } from './database.ts'
-import { isCollision, patiently } from './failures.ts'
+import type { Row } from './connection/call.ts'
+import { list, texts } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
+import { isCollision, patiently } from './connection/failures.ts'
 
 /** Lanes of batches that are remembered; more than any transaction uses. */
 const batchLanesMax = 10_000
@@ -185,7 +185,7 @@ export class Lanes {
     }
   }
 
-  /** The database was set back behind a lane that was known here, or a queue was defined anew; see `migrations/0003-enqueue.ts`. */
+  /** The database was set back behind a lane that was known here, or a queue was defined anew; see `schema/functions/open-lanes.ts`. */
   #forgetIfOutdated(error: unknown): boolean {
     if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
     this.#queues.clear()

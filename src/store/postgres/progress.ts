@@ -1,7 +1,7 @@
 import type { ProgressAnswer, ProgressRequest } from '../store.ts'
-import { list, optionalTexts } from './columns.ts'
-import type { Database } from './database.ts'
-import { patiently } from './failures.ts'
+import { list, optionalTexts } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
+import { patiently } from './connection/failures.ts'
 import { holdColumns } from './fence.ts'
 
 const keep = 'select holdfast.progress($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'

@@ -1,7 +1,7 @@
 import type { HoldName, RenewAnswer, RenewRequest } from '../store.ts'
-import { list } from './columns.ts'
-import type { Database } from './database.ts'
-import { patiently } from './failures.ts'
+import { list } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
+import { patiently } from './connection/failures.ts'
 import { holdColumns } from './fence.ts'
 
 const select = 'select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)'

@@ -9,12 +9,12 @@ import { encodeRemarks } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { afterOthers, alone, type Care, together } from './alone.ts'
-import { Clerk, remarksOf, resultOf } from './clerk.ts'
-import { list, optionalTexts } from './columns.ts'
+import { list, optionalTexts } from './connection/columns.ts'
+import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
 import type { Desk, Knocks } from './enqueue.ts'
-import { afterAnotherPart, CommitRefused, isDiskFull } from './failures.ts'
 import { type Holds, holdColumns } from './fence.ts'
-import { requireLanes, toHeld } from './held.ts'
+import { requireLanes, toHeld } from './leased-job.ts'
+import { Clerk, remarksOf, resultOf } from './settlement-writer.ts'
 
 export interface SettleOptions {
   /** Of the caller, who may ask again. */

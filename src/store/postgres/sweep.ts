@@ -13,17 +13,17 @@ import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { LapsedHold, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
 import { alone, type Care, together } from './alone.ts'
-import { sweepBatches } from './batch-steering.ts'
-import { Clerk } from './clerk.ts'
-import type { Database, Transaction } from './database.ts'
+import { sweepBatches } from './batch/batch-control.ts'
+import type { Database, Transaction } from './connection/database.ts'
+import { CommitRefused, isCollision, patiently } from './connection/failures.ts'
 import type { Desk } from './enqueue.ts'
-import { CommitRefused, isCollision, patiently } from './failures.ts'
-import { attendKnocked, type KnockList } from './gates.ts'
-import { heal } from './heal.ts'
-import { requireLanes, toHeld } from './held.ts'
 import type { Lanes } from './lanes.ts'
-import { keepPartitions } from './partitions.ts'
+import { requireLanes, toHeld } from './leased-job.ts'
+import { attendKnocked, type KnockList } from './limits/admit.ts'
 import { pruneProgress } from './progress.ts'
+import { heal } from './schema/heal.ts'
+import { keepPartitions } from './schema/partitions.ts'
+import { Clerk } from './settlement-writer.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
@@ -176,7 +176,7 @@ export class Sweeps {
     return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), heardAll }
   }
 
-  /** What was due before this has been swept; see `migrations/0006-sweep.ts`. */
+  /** What was due before this has been swept; see `schema/functions/next-due.ts`. */
   #from(now: number, isFull: boolean): number {
     return isFull || now < this.#sweptUntil ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
   }

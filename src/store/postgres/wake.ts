@@ -21,10 +21,10 @@ import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/prom
 import { Client, type ClientBase } from 'pg'
 import type { UntoldDeath } from '../../job/death.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
-import { connectMs, silentMs } from './address.ts'
-import type { Database } from './database.ts'
-import { isBroken } from './failures.ts'
-import { News, probeOf, readMessage, textOf } from './news.ts'
+import { connectMs, silentMs } from './connection/address.ts'
+import type { Database } from './connection/database.ts'
+import { isBroken } from './connection/failures.ts'
+import { News, probeOf, readMessage, textOf } from './notifications.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10

@@ -1,4 +1,4 @@
-// Watch. What is told and how it is found is in `migrations/0010-watch.ts`.
+// Watch. What is told and how it is found is in `schema/functions/watch.ts`.
 //
 // A mark is an era and a window: the snapshot it begins behind, a number for it, and one for snapshots taken later (0: none);
 // and where a page was cut short, the snapshot the window ends with, the last row seen and how many of its jobs (0: all).
@@ -8,9 +8,9 @@ import { HoldfastError, toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import { changesGone, unknownCursor } from '../refusals.ts'
 import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store.ts'
-import type { Row, Value } from './call.ts'
-import { list, parseList, texts } from './columns.ts'
-import type { Database } from './database.ts'
+import type { Row, Value } from './connection/call.ts'
+import { list, parseList, texts } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
 
 /** How long a new watch waits for transactions that began before anybody watched. */
 const exactMaxMs = 2_000

@@ -7,12 +7,12 @@
 // first is left to chance each time: so nobody waits for ever. Lanes that are closed are not even seen.
 
 import { randomInt } from 'node:crypto'
-import { newToken } from '../../id.ts'
 import { roomIn } from '../../job/limits.ts'
+import { newToken } from '../../runtime/id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
+import { noteStarts, startsOf } from './limits/starts.ts'
 import { limitOf, type QueueRow } from './queue.ts'
-import { noteStarts, startsOf } from './starts.ts'
 import type { Transaction } from './transaction.ts'
 
 export function claim(tx: Transaction, request: ClaimRequest): ClaimedJob[] {

@@ -1,13 +1,13 @@
 // The SQLite store: the default. One file, no server, one machine, several processes.
 
 import { realpathSync } from 'node:fs'
-import { type Clock, systemClock } from '../../clock.ts'
-import { type Duration, toMs } from '../../duration.ts'
 import { isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
 import { settingsText } from '../../job/stored-definition.ts'
+import { type Clock, systemClock } from '../../runtime/clock.ts'
+import { type Duration, toMs } from '../../runtime/duration.ts'
 import { repaired } from '../findings.ts'
 import type {
   AcceptAnswer,
@@ -54,12 +54,12 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
-import { enqueueIn, toCallerConnection } from './caller.ts'
+import { enqueueIn, toCallerConnection } from './connection/caller.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
-import { InOwnThread, InThread, type OnNews, type Port, type StartThread, startThread } from './port.ts'
 import { withBindables } from './sql-effect.ts'
+import { InOwnThread, InThread, type OnNews, type Port, type StartThread, startThread } from './thread/port.ts'
 
 export interface SqliteOptions {
   /** A file, or `:memory:`. */

@@ -3,7 +3,7 @@
 
 import type { Attempt, Ending, EndState, JobError, JobState, Remarks } from '../../job/record.ts'
 import { encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
-import type { KeyRow } from './keys.ts'
+import type { KeyRow } from './limits/limit-keys.ts'
 import type { QueueRow } from './queue.ts'
 import type { Transaction } from './transaction.ts'
 

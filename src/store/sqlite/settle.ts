@@ -2,11 +2,11 @@
 // fails instead, so that the settlements beside it never notice.
 
 import { isRefused, type Refused } from '../../errors.ts'
-import { newId } from '../../id.ts'
 import { deathNotice, effectError, isUntold, untoldError } from '../../job/death.ts'
 import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import { newId } from '../../runtime/id.ts'
 import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'

@@ -8,7 +8,7 @@
 // platform cannot watch a file, a short poll does; a look takes some microseconds.
 
 import { type FSWatcher, watch } from 'node:fs'
-import type { Database } from './database.ts'
+import type { Database } from './connection/database.ts'
 import type { News } from './engine.ts'
 
 const looksAfterMs = [1, 2, 4, 8, 16, 32, 64]

@@ -2,7 +2,7 @@
 //   acts.ts <store>
 import { createInterface } from 'node:readline'
 import { isHoldfastError } from '../../../src/errors.ts'
-import type { Lease } from '../../../src/lease.ts'
+import type { Lease } from '../../../src/lease/lease.ts'
 import { open } from '../../../src/open.ts'
 
 export type Act =

@@ -1,7 +1,7 @@
 // A process whose clock is wrong by so many milliseconds. Does what it is told, one verb a line.
 //   off-clock.ts <url> <ms>
 import './shift-clock.ts'
-import type { Lease } from '../../../src/lease.ts'
+import type { Lease } from '../../../src/lease/lease.ts'
 import { open } from '../../../src/open.ts'
 import { hear, say } from '../../sqlite/programs/conversation.ts'
 

@@ -1,7 +1,7 @@
 // Enqueues, claims and settles in all ways at full speed until told to end; then says how much, and what took longest since
 // it was told to measure.
 //   works.ts <url> <module with open> <queue>
-import type { Lease } from '../../../src/lease.ts'
+import type { Lease } from '../../../src/lease/lease.ts'
 import type { open as openThis } from '../../../src/open.ts'
 import { hear, say } from '../../sqlite/programs/conversation.ts'
 

@@ -1,6 +1,6 @@
 // Another client on the file that does what it is told, one thing at a time, and says when it was answered.
 //   other.ts <path>
-import type { Lease } from '../../../src/lease.ts'
+import type { Lease } from '../../../src/lease/lease.ts'
 import { open } from '../../../src/open.ts'
 import { machineMs } from '../process.ts'
 import { hear, say } from './conversation.ts'

@@ -2,7 +2,7 @@
 // was told not to; the end is told once.
 
 import type { BatchProgress } from '../../../src/batch/progress.ts'
-import type { JobInfo } from '../../../src/job-info.ts'
+import type { JobInfo } from '../../../src/client/job-info.ts'
 import { labelsOf } from '../batches.ts'
 import type { Note } from '../journal.ts'
 import type { Observation } from '../observe.ts'

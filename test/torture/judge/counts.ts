@@ -1,7 +1,7 @@
 // Promises: counts equal a recount; what is not at its end comes back; what is ready is handed out.
 
+import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { JobState } from '../../../src/job/record.ts'
-import type { JobInfo } from '../../../src/job-info.ts'
 import type { Observation } from '../observe.ts'
 import type { Evidence } from './evidence.ts'
 import { check, type Ruling, together } from './ruling.ts'

@@ -1,6 +1,6 @@
 // Promise: effects are there all or not at all: all where the settlement was answered, none where it was refused.
 
-import type { JobInfo } from '../../../src/job-info.ts'
+import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { Note } from '../journal.ts'
 import { after, beforeKey, calls, deaths, effectKey, tasks, taskTag, work } from '../world.ts'
 import { type Evidence, labelOf, type Payload } from './evidence.ts'

@@ -1,7 +1,7 @@
 // What the judge goes by: all that was noted, what was done to the store and to those who use it, and the store as it was
 // found right after the last fault and once all was drained.
 
-import type { AttemptInfo, JobInfo } from '../../../src/job-info.ts'
+import type { AttemptInfo, JobInfo } from '../../../src/client/job-info.ts'
 import type { Deed, Entry, Note, Verb } from '../journal.ts'
 import type { Observation } from '../observe.ts'
 import { litter } from '../world.ts'

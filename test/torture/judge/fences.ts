@@ -1,6 +1,6 @@
 // Promise: no fence is honoured twice, and the history of a job tells the same as the answers that were given.
 
-import type { AttemptInfo, JobInfo } from '../../../src/job-info.ts'
+import type { AttemptInfo, JobInfo } from '../../../src/client/job-info.ts'
 import type { Note, Way } from '../journal.ts'
 import { capOf } from '../world.ts'
 import { type Evidence, isUnknown } from './evidence.ts'

@@ -1,6 +1,6 @@
 // Promise: a dedup key has one holder, and an idempotency key one job.
 
-import type { JobInfo } from '../../../src/job-info.ts'
+import type { JobInfo } from '../../../src/client/job-info.ts'
 import { windowMs, work } from '../world.ts'
 import { type Evidence, isUnknown, labelOf, type Payload, standing } from './evidence.ts'
 import { check, type Ruling, together } from './ruling.ts'

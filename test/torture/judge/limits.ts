@@ -4,8 +4,8 @@
 // its claim until its settlement was asked for, or its lease ended. And the store itself says of every attempt when it began
 // and when it ended, and is asked now and then how many run; that counts jobs of handlers, too.
 
+import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { Limit } from '../../../src/job/record.ts'
-import type { JobInfo } from '../../../src/job-info.ts'
 import { limitOf } from '../batches.ts'
 import { keyed, narrow, paced } from '../world.ts'
 import type { Evidence } from './evidence.ts'

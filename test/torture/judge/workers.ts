@@ -1,7 +1,7 @@
 // Promises about workers: whoever is asked to end has settled what its handlers brought; whatever a handler does fails its
 // own job only.
 
-import type { AttemptInfo, JobInfo } from '../../../src/job-info.ts'
+import type { AttemptInfo, JobInfo } from '../../../src/client/job-info.ts'
 import type { Note } from '../journal.ts'
 import { tasks } from '../world.ts'
 import type { Evidence, Payload } from './evidence.ts'

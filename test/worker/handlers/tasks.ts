@@ -1,8 +1,8 @@
 // Runs in a thread, and does there what its payload says.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isMainThread, threadId } from 'node:worker_threads'
-import { Permanent } from '../../../src/permanent.ts'
-import { RetryLater } from '../../../src/retry-later.ts'
+import { Permanent } from '../../../src/lease/permanent.ts'
+import { RetryLater } from '../../../src/lease/retry-later.ts'
 import type { Job } from '../../../src/worker/job.ts'
 
 export type ThreadTask =

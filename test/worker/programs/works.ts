@@ -3,9 +3,9 @@
 //   works.ts <url> <name> <options as JSON>
 import { existsSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Duration } from '../../../src/duration.ts'
 import type { EventName, HoldfastEvents } from '../../../src/events.ts'
 import { open } from '../../../src/open.ts'
+import type { Duration } from '../../../src/runtime/duration.ts'
 import { type PostgresOptions, postgres } from '../../../src/store/postgres/index.ts'
 import { sqlite } from '../../../src/store/sqlite/index.ts'
 import type { Job } from '../../../src/worker/job.ts'

@@ -1,13 +1,13 @@
-// Whether the schema is what this version makes of it. What it should be is read from the migrations themselves: the last
-// text of every function, and the indexes and tables that are made and not dropped again.
+// Whether the schema is what this version makes of it. What it should be is read from the release itself: the text of
+// every function, and the indexes and tables that steps make and do not drop again.
 
 import type { PoolClient } from 'pg'
 import { few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Database } from '../database.ts'
-import { steps } from '../migrations.ts'
-import { armour, ownersNames } from '../roles.ts'
-import type { Schema } from '../schema.ts'
+import type { Database } from '../connection/database.ts'
+import { release, steps } from '../schema/migrations.ts'
+import { hardenFunctions, ownersNames } from '../schema/roles.ts'
+import type { Schema } from '../schema/schema.ts'
 import type { Patient } from './examine.ts'
 
 interface Wanted {
@@ -24,7 +24,10 @@ const statement =
   /create (?:or replace )?function holdfast\.(?<function>\w+)\((?<head>[\s\S]*?)\bas \$holdfast\$(?<body>[\s\S]*?)\$holdfast\$;|create (?:unique )?index (?<index>\w+) on [^;]*;|create (?:unlogged )?table holdfast\.(?<table>\w+) |drop (?<dropped>function|index|table) (?:if exists )?holdfast\.(?<gone>\w+)/g
 
 /** Everything that is to be there, by kind and name, functions also by the names of what they are given. */
-export function wantedObjects(schema: Schema, texts = steps.map(({ sql }) => sql)): Map<string, Wanted> {
+export function wantedObjects(
+  schema: Schema,
+  texts = [...steps.map(({ sql }) => sql), ...release.functions],
+): Map<string, Wanted> {
   const wanted = new Map<string, Wanted>()
   for (const { 0: text, groups = {} } of texts.join('\n').matchAll(statement)) {
     const { function: made, head = '', body = '', index, table, dropped, gone } = groups
@@ -119,7 +122,7 @@ async function remake(db: Database, drifted: readonly Drift[]): Promise<void> {
       if (kind === 'index') await client.query(`drop index if exists ${db.schema.quoted}.${name}; ${text}`)
       if (kind === 'function') await client.query(text.replace(/^create (or replace )?/, 'create or replace '))
     }
-    await client.query(armour(db.schema))
+    await client.query(hardenFunctions(db.schema))
     await client.query('commit')
   }
   await db.lend(work, { rollsBack: true })

@@ -3,7 +3,7 @@
 
 import { type Check, runChecks } from '../../findings.ts'
 import type { ExamineRequest, Finding, SweepReport } from '../../store.ts'
-import type { Database } from '../database.ts'
+import type { Database } from '../connection/database.ts'
 import { schemaDrift } from './drift.ts'
 import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
 import { jobsWithoutLane } from './laneless.ts'

@@ -1,10 +1,10 @@
 // The jobs themselves: held by workers that are gone, due and not promoted, behind the cursor without a lease, miscounted.
 
-import { span } from '../../../duration.ts'
+import { span } from '../../../runtime/duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { list } from '../columns.ts'
-import type { Database, Transaction } from '../database.ts'
+import { list } from '../connection/columns.ts'
+import type { Database, Transaction } from '../connection/database.ts'
 import type { Patient } from './examine.ts'
 import { countJobsWithoutLane } from './laneless.ts'
 

@@ -1,5 +1,5 @@
 // Jobs whose lane does not exist: no claim, no read and no sweep finds them, for all of these go by lanes. Nothing of ours makes
-// one (`migrations/0013-batches.ts`, REMOVAL); a row that was deleted by hand, or by an earlier version, does.
+// one (`schema/functions/remove-batch.ts`, REMOVAL); a row that was deleted by hand, or by an earlier version, does.
 //
 // With the lane went the job's queue, priority and batch. What is left of the queue:
 //
@@ -14,8 +14,8 @@
 
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { list } from '../columns.ts'
-import type { Database } from '../database.ts'
+import { list } from '../connection/columns.ts'
+import type { Database } from '../connection/database.ts'
 import type { Patient } from './examine.ts'
 import { correctCounts, surplusOf } from './jobs.ts'
 

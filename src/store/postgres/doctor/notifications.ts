@@ -5,8 +5,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'
 import { fine, warning } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Database } from '../database.ts'
-import { withClient } from '../visit.ts'
+import type { Database } from '../connection/database.ts'
+import { withClient } from '../connection/one-off-client.ts'
 import type { Patient } from './examine.ts'
 
 const probeMs = 2_000

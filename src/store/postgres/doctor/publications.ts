@@ -1,11 +1,11 @@
 // Whether a publication keeps the store from working: the server refuses to update or delete rows of a table that one covers and
-// that has no usable replica identity; see IDENTITY in `migrations/0001-tables.ts`.
+// that has no usable replica identity; see IDENTITY in `schema/migrations/0001-tables.ts`.
 
 import type { PoolClient } from 'pg'
 import { few, fine, repaired, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Row } from '../call.ts'
-import type { Database } from '../database.ts'
+import type { Row } from '../connection/call.ts'
+import type { Database } from '../connection/database.ts'
 import type { Patient } from './examine.ts'
 
 /** Logged tables of the schema without a usable identity, each with the publications of updates or deletes that cover it. */

@@ -2,7 +2,7 @@
 
 import { few, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { producersNames, readersNames } from '../roles.ts'
+import { producersNames, readersNames } from '../schema/roles.ts'
 import type { Patient } from './examine.ts'
 
 const lacks = (uses: string, privileges: readonly string[]) =>

@@ -1,9 +1,9 @@
 // The server as it is set up: its age, what it does to what was committed, how many more it lets in, and its clock.
 
-import { span } from '../../../duration.ts'
+import { span } from '../../../runtime/duration.ts'
 import { fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Database } from '../database.ts'
+import type { Database } from '../connection/database.ts'
 import type { Patient } from './examine.ts'
 
 const oldestVersion = 140_000

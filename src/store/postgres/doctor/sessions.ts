@@ -1,7 +1,7 @@
 // Who keeps the past alive. A transaction that stays open keeps dead rows from being removed, for the whole database, and
 // the counts from being added up; where it has a number, every claim that passes it keeps a gap in the cursor.
 
-import { span } from '../../../duration.ts'
+import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Patient } from './examine.ts'

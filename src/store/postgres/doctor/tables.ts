@@ -1,9 +1,9 @@
 // Our tables on disk: whether dead rows are removed, and whether finished jobs lie where they should.
 
-import { span } from '../../../duration.ts'
+import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { keepPartitions } from '../partitions.ts'
+import { keepPartitions } from '../schema/partitions.ts'
 import type { Patient } from './examine.ts'
 
 export async function autovacuum({ db }: Patient): Promise<Finding[]> {

@@ -2,10 +2,10 @@
 
 import { existsSync, statfsSync, statSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { span } from '../../../duration.ts'
+import { span } from '../../../runtime/duration.ts'
 import { type Check, counted, fine, runChecks, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { isBusy } from '../database.ts'
+import { isBusy } from '../connection/database.ts'
 
 export function examineFile(path: string): Promise<Finding[]> {
   return runChecks(fileChecks, path)

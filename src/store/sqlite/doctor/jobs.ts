@@ -1,6 +1,6 @@
 // The jobs themselves: held by workers that are gone, due and not promoted, in no list, miscounted.
 
-import { span } from '../../../duration.ts'
+import { span } from '../../../runtime/duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
 import { listOrHold, place } from '../job.ts'

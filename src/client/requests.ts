@@ -1,0 +1,143 @@
+// From what a caller asks of a client to what is asked of the store: options checked, defaults filled in.
+
+import { HoldfastError } from '../errors.ts'
+import { bounds, defaults } from '../job/bounds.ts'
+import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
+import {
+  checkBoolean,
+  checkInteger,
+  checkJobId,
+  checkOptions,
+  checkQueueName,
+  checkSignal,
+  checkText,
+  checkTime,
+  checkWorkerName,
+} from '../job/names.ts'
+import type { JobOutcome, JobState } from '../job/record.ts'
+import type { Wanted } from '../lease/claim.ts'
+import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
+import type { ClaimOptions } from '../queue/queue.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
+import type { JobsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
+
+export interface JobsFilter {
+  readonly queue?: string
+  readonly state?: JobState
+  readonly limit?: number
+  /** `next` of the page before. */
+  readonly after?: string
+}
+
+export interface RequeueAllFilter {
+  readonly queue?: string
+  readonly diedSince?: Date | number
+  readonly diedBefore?: Date | number
+  /** Text that the error message contains. */
+  readonly error?: string
+}
+
+export interface ResultOptions {
+  /** A minute unless given. */
+  readonly timeout?: Duration
+  readonly signal?: AbortSignal
+}
+
+export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
+const purgeStates: readonly PurgeState[] = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled']
+
+export function toWanted(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions): Wanted {
+  if (queues !== '*' && (!Array.isArray(queues) || queues.length === 0)) {
+    throw new HoldfastError('INVALID_OPTION', "Give an array of the queues to claim from, or '*' for all.", {
+      option: 'queues',
+    })
+  }
+  const definitions = queues === '*' ? null : new Map(Array.from(queues, toDefinition).map((d) => [d.name, d]))
+  checkOptions(options, 'claim options', ['max', 'lease', 'wait', 'worker', 'signal'])
+  const { max = 1, wait = 0, worker = `process-${process.pid}` } = options
+  const signal = checkSignal(options.signal)
+  const { lease } = options
+  const request = {
+    queues: definitions && [...definitions.keys()],
+    max: checkInteger(max, 'max', 1, bounds.claimMax),
+    worker: checkWorkerName(worker),
+  }
+  const leaseMs = lease === undefined ? null : toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
+  return { request, leaseMs, definitions, waitMs: toMs(wait, 'wait'), signal }
+}
+
+export function toJobsQuery(filter: JobsFilter): JobsQuery {
+  checkOptions(filter, 'the filter', ['queue', 'state', 'limit', 'after'])
+  const { queue, state, limit = 100, after } = filter
+  if (state !== undefined && !jobStates.includes(state)) {
+    throw new HoldfastError('INVALID_OPTION', `state is one of ${jobStates.join(', ')}.`, {
+      option: 'state',
+      value: state,
+    })
+  }
+  if (after !== undefined && typeof after !== 'string') {
+    throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })
+  }
+  return {
+    queue: queue === undefined ? null : checkQueueName(queue),
+    state: state ?? null,
+    limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
+    after: after ?? null,
+  }
+}
+
+export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): RequeueAllRequest {
+  checkOptions(filter, 'the filter', ['queue', 'diedSince', 'diedBefore', 'error'])
+  checkOptions(options, 'requeueAll options', ['dryRun'])
+  const { dryRun = false } = options
+  const { queue, diedSince, diedBefore, error } = filter
+  if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
+    throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
+  }
+  return {
+    dryRun: checkBoolean(dryRun, 'dryRun'),
+    filter: {
+      ...(queue !== undefined && { queue: checkQueueName(queue) }),
+      ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
+      ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
+      ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
+    },
+  }
+}
+
+export function toPurge(queue: string, options: { readonly states?: readonly PurgeState[] }): PurgeRequest {
+  checkOptions(options, 'purge options', ['states'])
+  const { states = purgeStates } = options
+  if (!Array.isArray(states) || ![...states].every((state) => purgeStates.includes(state))) {
+    throw new HoldfastError('INVALID_OPTION', `states are some of ${purgeStates.join(', ')}.`, {
+      option: 'states',
+      value: states,
+    })
+  }
+  return { queue: checkQueueName(queue), states: [...new Set(states)] }
+}
+
+export function toResultRequest(id: string, options: ResultOptions) {
+  checkOptions(options, 'result options', ['timeout', 'signal'])
+  const { timeout = defaults.resultWaitMs } = options
+  const signal = checkSignal(options.signal)
+  return { id: checkJobId(id), timeoutMs: toMs(timeout, 'timeout'), signal }
+}
+
+/** The result of a job that is done; of any other, the error that says how it ended. */
+export function resultOf(id: string, outcome: JobOutcome | null): unknown {
+  if (!outcome) {
+    const why = 'it never was, its retention is over, or its queue keeps nothing (retain.done is 0)'
+    throw new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: ${why}.`, { id })
+  }
+  const { state, attempts, error, result } = outcome
+  if (state === 'done') return result === null ? null : decodeJson(result)
+  if (state === 'cancelled')
+    throw new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })
+  const why = error ? `: ${error.message}` : ''
+  throw new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${attempts} attempts${why}`, { id, attempts, error })
+}
+
+export function encodeWakeData(data: unknown): string | null {
+  return data === undefined ? null : encodeJson(data, wakeRule)
+}

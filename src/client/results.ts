@@ -1,0 +1,111 @@
+// Who waits for jobs to end, in this process. All of them are asked about in one call: at once when this process settles one
+// of them, else again and again, the less often the longer they have been waited for. So a job that took a second
+// elsewhere is told a quarter of a second late at most, and one that takes an hour costs a call a second.
+
+import { HoldfastError } from '../errors.ts'
+import type { JobOutcome } from '../job/record.ts'
+
+const pauseMinMs = 10
+const pauseMaxMs = 1_000
+/** The part of the time it has been waited for that a look may be late by. */
+const lateness = 0.25
+
+export type Ask = (ids: readonly string[]) => Promise<(JobOutcome | 'live' | null)[]>
+
+interface Waiting {
+  readonly id: string
+  readonly since: number
+  /** Null: there is no such job, or no longer. */
+  readonly tell: (outcome: JobOutcome | null) => void
+  readonly fail: (error: unknown) => void
+}
+
+export class Results {
+  readonly #ask: Ask
+  readonly #waiting = new Set<Waiting>()
+  #timer: NodeJS.Timeout | undefined
+  #asking = false
+  #again = false
+
+  constructor(ask: Ask) {
+    this.#ask = ask
+  }
+
+  async wait(id: string, timeoutMs: number, signal?: AbortSignal): Promise<JobOutcome | null> {
+    const { promise, resolve: tell, reject: fail } = Promise.withResolvers<JobOutcome | null>()
+    const waiting = { id, since: performance.now(), tell, fail }
+    const timer = setTimeout(() => fail(timedOut(id, timeoutMs)), Math.min(timeoutMs, timerMaxMs))
+    const abort = () => fail(signal?.reason)
+    signal?.addEventListener('abort', abort, { once: true })
+    if (signal?.aborted) abort()
+    this.#waiting.add(waiting)
+    this.#look()
+    try {
+      return await promise
+    } finally {
+      this.#waiting.delete(waiting)
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', abort)
+    }
+  }
+
+  get size(): number {
+    return this.#waiting.size
+  }
+
+  /** This job has ended, by what this process was told. */
+  hint(id: string): void {
+    if ([...this.#waiting].some((waiting) => waiting.id === id)) this.#look()
+  }
+
+  close(): void {
+    clearTimeout(this.#timer)
+    for (const { fail } of this.#waiting)
+      fail(new HoldfastError('CLOSED', 'This Holdfast was closed while you waited.'))
+  }
+
+  #look(): void {
+    if (this.#asking) this.#again = true
+    else void this.#askAll()
+  }
+
+  async #askAll(): Promise<void> {
+    this.#asking = true
+    this.#again = false
+    clearTimeout(this.#timer)
+    const asked = [...this.#waiting]
+    try {
+      const ids = [...new Set(asked.map(({ id }) => id))]
+      const outcomes = new Map((await this.#ask(ids)).map((outcome, i) => [ids[i] as string, outcome]))
+      for (const { id, tell } of asked) {
+        const outcome = outcomes.get(id) ?? null
+        if (outcome !== 'live') tell(outcome)
+      }
+    } catch (error) {
+      for (const { fail } of asked) fail(error)
+    }
+    this.#asking = false
+    if (this.#again) return this.#askAll()
+    this.#pause(asked)
+  }
+
+  /** Whoever waits keeps the process alive by their own timeout; this timer does not. */
+  #pause(asked: readonly Waiting[]): void {
+    const now = performance.now()
+    const pauses = asked.map(({ since }) => (now - since) * lateness)
+    const ms = Math.min(pauseMaxMs, Math.max(pauseMinMs, Math.min(...pauses)))
+    this.#timer = setTimeout(() => {
+      if (this.#waiting.size > 0) this.#look()
+    }, ms).unref()
+  }
+}
+
+const timerMaxMs = 2 ** 31 - 1
+
+function timedOut(id: string, timeoutMs: number): HoldfastError {
+  return new HoldfastError(
+    'WAIT_TIMEOUT',
+    `Job ${id} did not end within ${timeoutMs} ms. It goes on; wait again, or longer.`,
+    { id, timeoutMs },
+  )
+}

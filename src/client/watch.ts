@@ -1,0 +1,234 @@
+// Watching. An iterator keeps a mark and no changes but those of one page: whoever pulls slowly reads late, and the store
+// keeps what is not read yet. So nothing grows here, and a watch can go on elsewhere from any mark.
+//
+// Each iterator looks by itself: again at once while there is more, else after a pause that grows while nothing changes.
+// Calls of this process end the pause, because they may have changed something, and so does word of jobs that became
+// ready. What the store is told (somebody watches) is told again long before it is forgotten.
+
+import { HoldfastError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import { checkJobId, checkOptions, checkQueueName, checkSignal } from '../job/names.ts'
+import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store/store.ts'
+
+export interface WatchFilter {
+  readonly queue?: string
+  readonly states?: readonly ChangedState[]
+  readonly ids?: readonly string[]
+  /** A cursor: go on behind what was seen up to there. */
+  readonly after?: string
+  readonly signal?: AbortSignal
+}
+
+export interface JobChange {
+  readonly id: string
+  readonly queue: string
+  /** The one it came to. */
+  readonly state: ChangedState
+  readonly at: Date
+  /** Pass it as `after` to go on behind this change. */
+  readonly cursor: string
+}
+
+export interface Watch extends AsyncIterableIterator<JobChange, undefined>, AsyncDisposable {
+  /** What is changed once this has resolved is seen. Starts at once, whether or not anybody pulls. */
+  readonly begun: Promise<void>
+  /** Where it stands, also where nothing has changed for long; null before it has begun. */
+  readonly cursor: string | null
+  return(): Promise<IteratorResult<JobChange, undefined>>
+}
+
+/** The store's part of it. */
+export interface WatchDesk {
+  watch(): Promise<string>
+  changes(query: ChangesQuery): Promise<ChangesPage>
+}
+
+const pauseMinMs = 20
+const pauseMaxMs = 1_000
+const pauseGrowth = 1.5
+const renewEveryMs = bounds.watchMs / 4
+
+export class Watches {
+  readonly #desk: WatchDesk
+  readonly #open = new Set<OpenWatch>()
+
+  constructor(desk: WatchDesk) {
+    this.#desk = desk
+  }
+
+  open(filter: WatchFilter): Watch {
+    checkOptions(filter, 'the filter', ['queue', 'states', 'ids', 'after', 'signal'])
+    const wanted = toWanted(filter)
+    const watch = new OpenWatch(this.#desk, wanted, {
+      after: checkCursor(filter.after),
+      signal: checkSignal(filter.signal),
+      onEnd: () => this.#open.delete(watch),
+    })
+    this.#open.add(watch)
+    return watch
+  }
+
+  /** Something may have changed. */
+  hint(): void {
+    for (const watch of this.#open) watch.hint()
+  }
+
+  close(): void {
+    for (const watch of this.#open) watch.end()
+  }
+}
+
+type Wanted = Omit<ChangesQuery, 'after'>
+
+interface Course {
+  readonly after: string | null
+  readonly signal: AbortSignal | undefined
+  readonly onEnd: () => void
+}
+
+class OpenWatch implements Watch {
+  readonly begun: Promise<void>
+  readonly #desk: WatchDesk
+  readonly #wanted: Wanted
+  readonly #onEnd: () => void
+  readonly #ended = new AbortController()
+  readonly #signal: AbortSignal
+  readonly #changes: AsyncGenerator<JobChange, undefined>
+  #cursor: string | null
+  #renewAt = 0
+  #hinted = false
+  #wake: (() => void) | null = null
+
+  constructor(desk: WatchDesk, wanted: Wanted, { after, signal, onEnd }: Course) {
+    this.#desk = desk
+    this.#wanted = wanted
+    this.#onEnd = onEnd
+    this.#cursor = after
+    this.#signal = signal ? AbortSignal.any([signal, this.#ended.signal]) : this.#ended.signal
+    this.#changes = this.#read()
+    this.begun = this.#renew()
+    this.begun.catch(onEnd) // told to whoever pulls
+    this.#signal.addEventListener('abort', onEnd, { once: true })
+  }
+
+  get cursor(): string | null {
+    return this.#cursor
+  }
+
+  next(): Promise<IteratorResult<JobChange, undefined>> {
+    return this.#changes.next()
+  }
+
+  return(): Promise<IteratorResult<JobChange, undefined>> {
+    this.end()
+    return this.#changes.return(undefined)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.return()
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  hint(): void {
+    this.#hinted = true
+    this.#wake?.()
+  }
+
+  end(): void {
+    this.#ended.abort()
+    this.#onEnd()
+  }
+
+  async *#read(): AsyncGenerator<JobChange, undefined> {
+    try {
+      await this.begun
+      let pauseMs = pauseMinMs
+      while (!this.#signal.aborted) {
+        if (performance.now() >= this.#renewAt) await this.#renew()
+        this.#hinted = false
+        const page = await this.#desk.changes({ ...this.#wanted, after: this.#cursor as string })
+        for (const change of page.changes) {
+          if (this.#signal.aborted) return undefined
+          this.#cursor = change.mark
+          yield toJobChange(change)
+        }
+        this.#cursor = page.next
+        if (page.more) continue
+        pauseMs = page.changes.length > 0 ? pauseMinMs : Math.min(pauseMaxMs, pauseMs * pauseGrowth)
+        await this.#pause(pauseMs)
+      }
+      return undefined
+    } finally {
+      this.#onEnd()
+    }
+  }
+
+  async #renew(): Promise<void> {
+    const began = performance.now()
+    const mark = await this.#desk.watch()
+    this.#cursor ??= mark
+    this.#renewAt = began + renewEveryMs
+  }
+
+  /** Shorter where something may have changed, but never so short that a busy process looks without end. */
+  async #pause(ms: number): Promise<void> {
+    await this.#sleep(pauseMinMs, () => false)
+    await this.#sleep(ms - pauseMinMs, () => this.#hinted)
+  }
+
+  #sleep(ms: number, isOver: () => boolean): Promise<void> {
+    return new Promise((resolve) => {
+      const stop = () => {
+        clearTimeout(timer)
+        this.#signal.removeEventListener('abort', stop)
+        this.#wake = null
+        resolve()
+      }
+      const timer = setTimeout(stop, ms)
+      this.#signal.addEventListener('abort', stop)
+      this.#wake = () => {
+        if (isOver()) stop()
+      }
+      if (this.#signal.aborted || isOver()) stop()
+    })
+  }
+}
+
+function toJobChange({ id, queue, state, at, mark }: Change): JobChange {
+  return { id, queue, state, at: new Date(at), cursor: mark }
+}
+
+const changedStates: readonly ChangedState[] = [
+  ...(['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled', 'deleted'] as const),
+]
+
+function toWanted({ queue, states, ids }: WatchFilter): Wanted {
+  if (states !== undefined && !(isFilled(states) && [...states].every((state) => changedStates.includes(state)))) {
+    throw invalid('states', `states are some of ${changedStates.join(', ')}.`)
+  }
+  if (ids !== undefined && !(isFilled(ids) && ids.length <= bounds.watchedIds)) {
+    throw invalid('ids', `ids are 1 to ${bounds.watchedIds} ids of jobs.`)
+  }
+  return {
+    queue: queue === undefined ? null : checkQueueName(queue),
+    states: states ? [...states] : null,
+    ids: ids ? Array.from(ids, checkJobId) : null,
+  }
+}
+
+function isFilled(list: unknown): boolean {
+  return Array.isArray(list) && list.length > 0
+}
+
+function checkCursor(after: unknown): string | null {
+  if (after === undefined) return null
+  if (typeof after === 'string' && after.length <= bounds.cursorLength) return after
+  throw invalid('after', 'after is the `cursor` of a change or of a watch.')
+}
+
+function invalid(option: string, message: string): HoldfastError {
+  return new HoldfastError('INVALID_OPTION', message, { option })
+}

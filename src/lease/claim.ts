@@ -1,0 +1,117 @@
+// Claims by hand: sweep if it is time to, look, wait to be woken, look again.
+
+import type { Waiters } from '../client/waiters.ts'
+import { jobError } from '../job/error.ts'
+import { type AnyDefinition, defineQueue } from '../queue/definition.ts'
+import { readPayload, validate } from '../queue/prepare.ts'
+import type { Definitions } from '../queue/stored-definitions.ts'
+import type { Timers } from '../runtime/clock.ts'
+import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
+import type { Sweeper } from '../sweep/sweeper.ts'
+import { Lease, type LeaseDesk } from './lease.ts'
+
+/** What this needs of the client. */
+export interface ClaimsDesk {
+  readonly timers: Timers
+  readonly waiters: Waiters
+  readonly sweeper: Sweeper
+  readonly leaseDesk: LeaseDesk
+  readonly definitions: Definitions
+  claim(request: ClaimRequest): Promise<ClaimedJob[]>
+}
+
+export interface Wanted {
+  readonly request: Omit<ClaimRequest, 'leaseMs'>
+  /** Null: the shortest lease of the queues. */
+  readonly leaseMs: number | null
+  /** Null: every queue there is. */
+  readonly definitions: ReadonlyMap<string, AnyDefinition> | null
+  readonly waitMs: number
+  readonly signal: AbortSignal | undefined
+}
+
+/** How long a waiter goes without looking, whatever wake-ups say. */
+const backstopMs = 1_000
+
+export class Claims {
+  readonly #desk: ClaimsDesk
+
+  constructor(desk: ClaimsDesk) {
+    this.#desk = desk
+  }
+
+  async claim(wanted: Wanted): Promise<Lease[]> {
+    const { request, definitions, waitMs, signal } = wanted
+    const { timers, waiters, sweeper, leaseDesk } = this.#desk
+    const deadline = timers.now() + waitMs
+    let wokenFor: string | null = null
+    while (!signal?.aborted) {
+      const waiter = waiters.join(request.queues)
+      try {
+        await leaseDesk.run(() => sweeper.ifDue())
+        const claimed = await leaseDesk.run(() => this.#claim(wanted))
+        if (claimed.length > 0) {
+          waiter.leave()
+          // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
+          if (!claimed.some((job) => job.queue === wokenFor)) waiters.passOn(wokenFor)
+          wokenFor = null
+          // Woken while it was being served: that wake-up was not for what it got.
+          waiters.passOn(waiter.takeWakeUp())
+          const leases = await this.#toLeases(claimed, definitions)
+          if (leases.length > 0) return leases
+          continue
+        }
+        if (waiter.woken) continue
+        const left = deadline - timers.now()
+        if (left <= 0) break
+        await waiter.wait(Math.min(left, backstopMs, sweeper.dueInMs), signal)
+      } catch (error) {
+        waiters.passOn(waiter.takeWakeUp())
+        throw error
+      } finally {
+        waiter.leave()
+        wokenFor = waiter.wokenFor ?? wokenFor
+      }
+    }
+    waiters.passOn(wokenFor)
+    return []
+  }
+
+  /** Of queues that are named alone, the stored definition says how long a lease is. */
+  async #claim({ request, leaseMs, definitions }: Wanted): Promise<ClaimedJob[]> {
+    const { definitions: stored } = this.#desk
+    const unknown = byName(definitions)
+    if (unknown === null || unknown.length > 0) await stored.refresh(unknown)
+    const shortestMs = leaseMs ?? stored.shortestLeaseMs(definitions?.values() ?? null)
+    const claimed = await this.#desk.claim({ ...request, leaseMs: shortestMs })
+    if (definitions === null) await stored.meet(claimed.map(({ queue }) => queue))
+    return claimed
+  }
+
+  async #toLeases(claimed: readonly ClaimedJob[], definitions: Wanted['definitions']): Promise<Lease[]> {
+    const { leaseDesk, definitions: stored } = this.#desk
+    const leases: Lease[] = []
+    const deaths: Promise<unknown>[] = []
+    for (const job of claimed) {
+      try {
+        const definition = stored.obeyed(definitions?.get(job.queue) ?? defineQueue(job.queue))
+        const raw = readPayload(job)
+        const payload = definition.payloadSchema
+          ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
+          : raw
+        leases.push(new Lease(leaseDesk, definition, job, payload))
+      } catch (error) {
+        const settlement = { as: 'dead', error: jobError(error), effects: null } as const
+        deaths.push(leaseDesk.settle({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
+      }
+    }
+    await Promise.all(deaths)
+    return leases
+  }
+}
+
+/** Queues whose definition says nothing about how jobs behave; null: all. */
+export function byName(definitions: ReadonlyMap<string, AnyDefinition> | null): string[] | null {
+  if (definitions === null) return null
+  return [...definitions.values()].filter(({ settings }) => settings === null).map(({ name }) => name)
+}

@@ -1,0 +1,262 @@
+// A job in the hand: what `claim` gives, and the ways to give it back. Every way names the fence of this very claim; if
+// the lease was lost (it expired and was rescued, the job was cancelled or requeued) nothing changes and the answer is
+// LEASE_LOST.
+
+import { HoldfastError, isRefused, toError } from '../errors.ts'
+import { backoffMs } from '../job/backoff.ts'
+import { bounds } from '../job/bounds.ts'
+import { encodeJson, resultRule } from '../job/codec.ts'
+import { jobError } from '../job/error.ts'
+import { checkNumber, checkOptions, checkText } from '../job/names.ts'
+import type { Costs, EffectSet, JobState } from '../job/record.ts'
+import { decodeExtras } from '../job/stored.ts'
+import { plainlyDone, type Settlement } from '../job/transition.ts'
+import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
+import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
+import { validate } from '../queue/prepare.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
+import type {
+  Capabilities,
+  ClaimedJob,
+  Enqueued,
+  ProgressAnswer,
+  ProgressRequest,
+  RenewAnswer,
+  RenewRequest,
+  SettleAnswer,
+  SettleRequest,
+} from '../store/store.ts'
+import { type RemarkOptions, toCosts, toRemarks } from './annotations.ts'
+import { isPermanent } from './permanent.ts'
+
+/** What a lease needs of the client it came from. */
+export interface LeaseDesk {
+  readonly capabilities: Capabilities
+  readonly define: Define
+  /** Runs a call that `close` waits for, or refuses it with CLOSED. */
+  run<T>(action: () => Promise<T>): Promise<T>
+  renew(request: RenewRequest): Promise<RenewAnswer>
+  progress(request: ProgressRequest): Promise<ProgressAnswer>
+  settle(request: SettleRequest): Promise<SettleAnswer>
+  random(): number
+}
+
+export interface LeasedJob<Payload> {
+  readonly id: string
+  readonly queue: string
+  readonly payload: Payload
+  /** 1 on the first run. */
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly priority: number
+  readonly timeoutMs: number
+  readonly headers: Readonly<Record<string, string>>
+  /** What the last `holdfast.wake(id, data)` brought; undefined where there was none. */
+  readonly wake: unknown
+  /** The id of the batch that it is an item of; null where it is none. */
+  readonly batch: string | null
+  readonly createdAt: Date
+  readonly startedAt: Date
+}
+
+export interface Settled {
+  readonly state: JobState
+  /** When the job is due again, where it waits. */
+  readonly runAt: Date | null
+  /** What became of the follow-up jobs, in their order: created, or skipped as the duplicate of `id`. */
+  readonly enqueued: readonly Enqueued[]
+}
+
+export class Lease<Payload = unknown, Result = unknown> {
+  readonly job: LeasedJob<Payload>
+  readonly fence: string
+  readonly #desk: LeaseDesk
+  readonly #definition: AnyDefinition
+  readonly #leaseMs: number
+  #expiresAt: number
+  #cancelRequested = false
+
+  constructor(desk: LeaseDesk, definition: AnyDefinition, claimed: ClaimedJob, payload: Payload) {
+    this.#desk = desk
+    this.#definition = definition
+    this.fence = claimed.fence
+    this.#leaseMs = claimed.expiresAt - claimed.startedAt
+    this.#expiresAt = claimed.expiresAt
+    this.job = {
+      id: claimed.id,
+      queue: claimed.queue,
+      payload,
+      attempt: claimed.attempt,
+      maxAttempts: claimed.maxAttempts,
+      priority: claimed.priority,
+      timeoutMs: claimed.timeoutMs ?? definition.timeoutMs,
+      ...decodeExtras(claimed.headers),
+      batch: claimed.batch,
+      createdAt: new Date(claimed.createdAt),
+      startedAt: new Date(claimed.startedAt),
+    }
+  }
+
+  get expiresAt(): Date {
+    return new Date(this.#expiresAt)
+  }
+
+  /** Somebody asked to cancel this job; known since the last renewal. */
+  get cancelRequested(): boolean {
+    return this.#cancelRequested
+  }
+
+  /** Holds the job for another while, counted from now: as long as it was claimed for unless given. Costs no attempt. */
+  renew(lease: Duration = this.#leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
+    return this.#desk.run(async () => {
+      const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
+      const answer = await this.#desk.renew({ id: this.job.id, fence: this.fence, leaseMs })
+      if (answer === 'lost') throw this.#lost('renew')
+      if (isRefused(answer)) throw toError(answer)
+      this.#expiresAt = answer.expiresAt
+      this.#cancelRequested = answer.cancelRequested
+      return { expiresAt: this.expiresAt, cancelRequested: answer.cancelRequested }
+    })
+  }
+
+  /**
+   * Tells how far the work has come, from 0 to 1, and what is going on. Whoever reads the job sees the last of it while this
+   * lease lasts. Neither holds the job for longer nor waits for the disk.
+   */
+  progress(value: number, message?: string): Promise<void> {
+    return this.#desk.run(async () => {
+      const answer = await this.#desk.progress({
+        id: this.job.id,
+        fence: this.fence,
+        progress: Math.abs(checkNumber(value, 'progress', 0, 1)), // -0 is 0
+        message: message === undefined || message === '' ? null : checkMessage(message),
+      })
+      if (answer === 'lost') throw this.#lost('tell of progress in')
+      if (isRefused(answer)) throw toError(answer)
+    })
+  }
+
+  done(result?: Result, effects?: Effects, remarks: RemarkOptions = {}): Promise<Settled> {
+    return this.#desk.run(async () => {
+      const said = toRemarks(remarks, 'remarks')
+      const schema = this.#definition.resultSchema
+      if (schema) await validate(schema, result, 'result', this.job.queue)
+      const text = result === undefined ? null : encodeJson(result, resultRule)
+      if (text === null && effects === undefined && said === null) return this.#settle(plainlyDone)
+      return this.#settle({
+        as: 'done',
+        result: text,
+        effects: effects === undefined ? null : await this.#prepare(effects),
+        ...(said !== null && { remarks: said }),
+      })
+    })
+  }
+
+  /**
+   * It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent, or at
+   * once when the error is `Permanent` or the queue says that it is not `retryable`.
+   */
+  retry(error: unknown, options: { readonly delay?: Duration; readonly costs?: Costs } = {}): Promise<Settled> {
+    const { delay, ...spent } = options ?? {}
+    if (isPermanent(error)) return this.dead(error, error.effects, spent)
+    if (!isRetryable(this.#definition, error)) return this.dead(error, undefined, spent)
+    return this.#desk.run(async () => {
+      checkOptions(options, 'retry options', ['delay', 'costs'])
+      return this.#retry(error, this.#delayMs(delay), toCosts(spent.costs))
+    })
+  }
+
+  /** It failed and no later attempt can succeed. */
+  dead(error: unknown, effects?: Effects, options: { readonly costs?: Costs } = {}): Promise<Settled> {
+    return this.#desk.run(async () => {
+      checkOptions(options, 'dead options', ['costs'])
+      const costs = toCosts(options.costs)
+      return this.#settle({
+        as: 'dead',
+        error: jobError(error),
+        effects: effects === undefined ? null : await this.#prepare(effects),
+        ...(costs !== null && { costs }),
+      })
+    })
+  }
+
+  /** Gives it back to the front of its queue without costing an attempt. */
+  release(): Promise<Settled> {
+    return this.#desk.run(() => this.#settle({ as: 'release' }))
+  }
+
+  /** Puts it off without costing an attempt. */
+  snooze(delay: Duration): Promise<Settled> {
+    return this.#desk.run(async () => this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') }))
+  }
+
+  /** Confirms a requested cancel, or gives up the job for good. */
+  cancelled(effects?: Effects): Promise<Settled> {
+    return this.#desk.run(async () => {
+      return this.#settle({ as: 'cancelled', effects: effects === undefined ? null : await this.#prepare(effects) })
+    })
+  }
+
+  #retry(error: unknown, delayMs: number, costs: Costs | null = null): Promise<Settled> {
+    const spent = costs !== null && { costs }
+    return this.#settle({ as: 'retry', error: jobError(error), delayMs, ending: 'failed', ...spent })
+  }
+
+  #delayMs(delay: Duration | undefined): number {
+    if (delay !== undefined) return toMs(delay, 'delay')
+    return backoffMs(this.#definition.backoff, this.job.attempt, this.#desk.random())
+  }
+
+  /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
+  async #prepare(effects: Effects): Promise<EffectSet | null> {
+    try {
+      return await prepareEffects(effects, this.#desk.capabilities, this.#desk.define)
+    } catch (error) {
+      await this.#retry(error, this.#delayMs(undefined))
+      throw error
+    }
+  }
+
+  async #settle(settlement: Settlement): Promise<Settled> {
+    const { id } = this.job
+    const mayFail = 'effects' in settlement && settlement.effects !== null
+    const retryDelayMs = mayFail ? this.#delayMs(undefined) : 0
+    const answer = await this.#desk.settle(new Settling(id, this.fence, settlement, retryDelayMs))
+    if (answer === 'lost') throw this.#lost(settlement.as)
+    if (isRefused(answer)) throw toError(answer)
+    if ('failed' in answer) throw toError(answer.failed)
+    return {
+      state: answer.state,
+      runAt: answer.runAt === null ? null : new Date(answer.runAt),
+      enqueued: answer.enqueued,
+    }
+  }
+
+  #lost(verb: string): HoldfastError {
+    const { id, queue, attempt } = this.job
+    return new HoldfastError(
+      'LEASE_LOST',
+      `Cannot ${verb} job ${id}: this lease is no longer the job's. It was settled, cancelled or expired and was taken back; nothing was changed.`,
+      { id, queue, attempt, verb },
+    )
+  }
+}
+
+/** Not a literal, for the same reason as in `worker/settlements.ts`. */
+class Settling implements SettleRequest {
+  readonly id: string
+  readonly fence: string
+  readonly settlement: Settlement
+  readonly retryDelayMs: number
+
+  constructor(id: string, fence: string, settlement: Settlement, retryDelayMs: number) {
+    this.id = id
+    this.fence = fence
+    this.settlement = settlement
+    this.retryDelayMs = retryDelayMs
+  }
+}
+
+function checkMessage(message: unknown): string {
+  return checkText(message, 'message', bounds.progressMessageBytes)
+}

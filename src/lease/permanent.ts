@@ -1,0 +1,30 @@
+import type { EffectSet } from '../job/record.ts'
+import type { Effects } from '../queue/effects.ts'
+
+interface PermanentOptions extends ErrorOptions {
+  readonly effects?: Effects
+  /** Effects that were prepared elsewhere. */
+  readonly prepared?: EffectSet | null
+}
+
+/** An error that no later attempt can mend: the job is dead at once, whatever attempts it has left, with these effects. */
+export class Permanent extends Error {
+  readonly effects: Effects | undefined
+  readonly prepared: EffectSet | null
+
+  constructor(message: string, options: PermanentOptions = {}) {
+    super(message, options)
+    this.name = 'Permanent'
+    this.effects = options.effects
+    this.prepared = options.prepared ?? null
+  }
+}
+
+/** Anything can be thrown, also what will not be looked at. */
+export function isPermanent(error: unknown): error is Permanent {
+  try {
+    return error instanceof Permanent
+  } catch {
+    return false
+  }
+}

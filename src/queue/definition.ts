@@ -1,0 +1,196 @@
+// A queue's definition: a name, the schemas of what goes in and comes out, and how its jobs behave. It needs no
+// connection, so that producer and worker can share it.
+
+import type { StandardSchemaV1 } from '@standard-schema/spec'
+import { HoldfastError } from '../errors.ts'
+import type { Backoff } from '../job/backoff.ts'
+import { bounds, defaults } from '../job/bounds.ts'
+import { checkInteger, checkNumber, checkOptions, checkQueueName } from '../job/names.ts'
+import type { QueueSettings } from '../job/record.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { type KeyOf, type LimitOption, type Limits, toLimits } from './limit.ts'
+
+export interface BackoffOptions {
+  readonly base?: Duration
+  readonly factor?: number
+  readonly max?: Duration
+  /** 0.2 spreads each delay by ±20 %. */
+  readonly jitter?: number
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: whatever the payload is, unless somebody says
+export interface BehaviourOptions<Payload = any> {
+  /** How often a job may be claimed before a failure makes it dead. */
+  readonly attempts?: number
+  readonly backoff?: BackoffOptions
+  /** How long a claim holds a job unless it is renewed. */
+  readonly lease?: Duration
+  /** How long one run may take. */
+  readonly timeout?: Duration
+  /** Of jobs that are enqueued without one: 0 (first) to 9; 5 unless given. */
+  readonly priority?: number
+  /** How long finished jobs stay readable: 0 keeps nothing, Infinity keeps them for ever. Cancelled counts as done. */
+  readonly retain?: { readonly done?: Duration; readonly dead?: Duration }
+  /** Whether a failed attempt may be followed by another; false is dead at once. Every error may, unless it is `Permanent`. */
+  readonly retryable?: (error: unknown) => boolean
+  /** Every death in this queue enqueues a `DeathNotice` there, in the same transaction. */
+  readonly onDead?: { readonly queue: string | { readonly name: string } }
+  /**
+   * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each key that
+   * the payload has, or (an array) one of each. Left out, limits stay as they are stored; `null` takes them away.
+   */
+  readonly limit?: LimitOption<Payload> | null
+}
+
+export interface SchemaOptions<Payload extends StandardSchemaV1, Result extends StandardSchemaV1>
+  extends BehaviourOptions<Input<Payload>> {
+  readonly payload?: Payload
+  readonly result?: Result
+}
+
+/** In: what enqueue takes. Out: what the handler gets. The same pair for the result. */
+export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown, ResultOut = unknown> {
+  readonly name: string
+  readonly payloadSchema: StandardSchemaV1<In, Out> | null
+  readonly resultSchema: StandardSchemaV1<ResultIn, ResultOut> | null
+  readonly attempts: number
+  readonly backoff: Backoff
+  readonly leaseMs: number
+  readonly timeoutMs: number
+  readonly priority: number
+  readonly retryable: ((error: unknown) => boolean) | null
+  /** The function that says which limit key a payload has; null: the store finds it, by a path or not at all. */
+  readonly keyOf: KeyOf<In>['keyOf'] | null
+  /** The property of its payload that gets the facts of a batch's completion; the payload itself unless given. */
+  readonly factsInto?: string
+  /** What is stored; null: the definition says nothing about how jobs behave, and obeys what is stored. */
+  readonly settings: QueueSettings | null
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: a definition of any types; payload types are in- and output at once
+export type AnyDefinition = QueueDefinition<any, any, any, any>
+
+type Input<S extends StandardSchemaV1> = StandardSchemaV1.InferInput<S>
+type Output<S extends StandardSchemaV1> = StandardSchemaV1.InferOutput<S>
+
+export function defineQueue<
+  Payload extends StandardSchemaV1 = StandardSchemaV1<unknown, unknown>,
+  Result extends StandardSchemaV1 = StandardSchemaV1<unknown, unknown>,
+>(
+  name: string,
+  options?: SchemaOptions<Payload, Result>,
+): QueueDefinition<Input<Payload>, Output<Payload>, Input<Result>, Output<Result>>
+/** Without schemas the types are your promise; nothing is checked but that the payload survives JSON. */
+export function defineQueue<Payload, Result = unknown>(
+  name: string,
+  options?: BehaviourOptions<Payload>,
+): QueueDefinition<Payload, Payload, Result, Result>
+export function defineQueue(
+  name: string,
+  options: SchemaOptions<StandardSchemaV1, StandardSchemaV1> = {},
+): QueueDefinition {
+  checkOptions(options, 'queue options', optionNames)
+  const { attempts = defaults.attempts, lease = defaults.leaseMs, timeout = defaults.timeoutMs } = options
+  const { priority = defaults.priority } = options
+  const limits = toLimits(options.limit)
+  const behaviour = {
+    attempts: checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
+    backoff: toBackoff(options.backoff),
+    leaseMs: toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs }),
+    timeoutMs: toMs(timeout, 'timeout', { min: 1 }),
+    priority: checkInteger(priority, 'priority', 0, bounds.priorityMax),
+  }
+  return {
+    name: checkQueueName(name),
+    payloadSchema: checkSchema(options.payload, 'payload'),
+    resultSchema: checkSchema(options.result, 'result'),
+    ...behaviour,
+    retryable: checkPolicy(options.retryable),
+    keyOf: limits.keyOf,
+    settings: toSettings(name, options, behaviour, limits),
+  }
+}
+
+/** A definition that says one of these is stored, whole. */
+const storedNames = ['attempts', 'backoff', 'lease', 'timeout', 'priority', 'retain', 'onDead', 'limit'] as const
+
+const optionNames = [...storedNames, ...(['retryable', 'payload', 'result'] as const)]
+
+/** Made by `defineQueue`, if perhaps by another copy of this module. */
+export function isDefinition(value: unknown): value is AnyDefinition {
+  if (typeof value !== 'object' || value === null || !('payloadSchema' in value)) return false
+  const { name, attempts, leaseMs, timeoutMs } = value as Partial<AnyDefinition>
+  return typeof name === 'string' && [attempts, leaseMs, timeoutMs].every(Number.isFinite)
+}
+
+/** A definition as it is; of anything else a name is made one. */
+export function toDefinition(queue: string | AnyDefinition): AnyDefinition {
+  return isDefinition(queue) ? queue : defineQueue(queue as string)
+}
+
+/** By the queue's own policy. One that fails decides nothing. */
+export function isRetryable({ retryable }: AnyDefinition, error: unknown): boolean {
+  try {
+    return retryable?.(error) !== false
+  } catch {
+    return true
+  }
+}
+
+function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
+  if (retryable === undefined) return null
+  if (typeof retryable === 'function') return retryable as (error: unknown) => boolean
+  throw new HoldfastError('INVALID_OPTION', `retryable is a function of the error; got ${show(retryable)}.`, {
+    option: 'retryable',
+  })
+}
+
+function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
+  if (schema === undefined) return null
+  if (typeof schema?.['~standard']?.validate === 'function') return schema
+  throw new HoldfastError('INVALID_OPTION', `${option} must be a Standard Schema (zod, valibot, arktype, …).`, {
+    option,
+  })
+}
+
+function toBackoff(options: BackoffOptions = {}): Backoff {
+  checkOptions(options, 'backoff', ['base', 'factor', 'max', 'jitter'])
+  const { baseMs, factor, maxMs, jitter } = defaults.backoff
+  return {
+    baseMs: toMs(options.base ?? baseMs, 'backoff.base'),
+    factor: checkNumber(options.factor ?? factor, 'backoff.factor', 1, 100),
+    maxMs: toMs(options.max ?? maxMs, 'backoff.max'),
+    jitter: checkNumber(options.jitter ?? jitter, 'backoff.jitter', 0, 1),
+  }
+}
+
+function toSettings(
+  name: string,
+  options: BehaviourOptions,
+  behaviour: Pick<QueueSettings, 'attempts' | 'backoff' | 'leaseMs' | 'timeoutMs' | 'priority'>,
+  { limit, keyLimit, key }: Limits,
+): QueueSettings | null {
+  if (storedNames.every((each) => options[each] === undefined)) return null
+  const { retain, onDead } = options
+  if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
+  const target = onDead === undefined ? undefined : toldQueue(onDead)
+  if (target === name) {
+    throw new HoldfastError('INVALID_OPTION', `onDead of queue ${name} names the queue itself; name another queue.`, {
+      name,
+    })
+  }
+  return {
+    name,
+    ...behaviour,
+    retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
+    retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
+    onDead: target ?? null,
+    limits: options.limit === undefined ? null : { limit, keyLimit, key },
+  }
+}
+
+function toldQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
+  checkOptions(onDead, 'onDead', ['queue'])
+  const { queue } = onDead
+  return checkQueueName(typeof queue === 'object' && queue !== null ? queue.name : queue)
+}

@@ -1,0 +1,191 @@
+// Jobs on their way to the store: grouped with what meets them, or as part of a caller's own transaction. The store knows a
+// queue's settings before it knows its first job.
+
+import { adapterHint } from '../adapters/recognise.ts'
+import { Group } from '../client/group.ts'
+import type { Waiters } from '../client/waiters.ts'
+import { weightMax, weightOf } from '../client/weight.ts'
+import { HoldfastError, isRefused, toError } from '../errors.ts'
+import type { Events } from '../events.ts'
+import type { NewJob, QueueSettings } from '../job/record.ts'
+import { settingsText } from '../job/stored-definition.ts'
+import type {
+  EnqueueAnswer,
+  Enqueued,
+  EnqueueRequest,
+  ItemsAnswer,
+  ItemsRequest,
+  Store,
+  UnstoredDefinition,
+} from '../store/store.ts'
+import type { Sweeper } from '../sweep/sweeper.ts'
+import { type AnyDefinition, defineQueue } from './definition.ts'
+import type { Definitions } from './stored-definitions.ts'
+
+/** What this needs of the client. */
+export interface EnqueuesDesk {
+  readonly store: Store
+  readonly events: Events
+  readonly waiters: Waiters
+  readonly sweeper: Sweeper
+  readonly definitions: Definitions
+}
+
+/** The most definitions that a process remembers to have stored. */
+const definedMax = 10_000
+
+interface Defined {
+  readonly stored: Promise<void>
+  isStored: boolean
+}
+
+export class Enqueues {
+  readonly #desk: EnqueuesDesk
+  readonly #group: Group<EnqueueRequest, EnqueueAnswer>
+  /** By what it says: each definition is defined once by this process, whatever others define later. */
+  readonly #defined = new Map<string, Defined>()
+  /** The same by the definition itself, which saves the text. */
+  readonly #known = new WeakMap<QueueSettings, Defined>()
+
+  constructor(desk: EnqueuesDesk) {
+    this.#desk = desk
+    this.#group = new Group({ flush: (r) => this.#flush(r), weigh: (r) => weightOf(r.jobs), weightMax })
+  }
+
+  async enqueue(definition: AnyDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {
+    if (tx !== undefined && !this.#desk.store.capabilities.callerTransaction) {
+      throw new HoldfastError('UNSUPPORTED', 'This store cannot enqueue in your own transaction; leave out tx.', {
+        capability: 'callerTransaction',
+      })
+    }
+    if (tx === undefined) await this.define(definition)
+    const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
+    if (isRefused(answer)) throw toError(answer)
+    for (const { delayMs } of jobs) if (delayMs > 0) this.#desk.sweeper.expect(delayMs)
+    if (tx === undefined && this.#desk.events.hears('job.enqueued')) this.#tell(definition.name, answer)
+    return answer
+  }
+
+  /** A job that was prepared before, of a queue whose settings the store knows. */
+  async enqueueOne(job: NewJob): Promise<Enqueued> {
+    const [enqueued] = await this.enqueue(defineQueue(job.queue), [job], undefined)
+    return enqueued as Enqueued
+  }
+
+  /** Items of a batch, of queues whose settings the store knows. */
+  async addItems(request: ItemsRequest): Promise<ItemsAnswer> {
+    const { store, sweeper, events } = this.#desk
+    const answer = await store.addItems(request)
+    if (isRefused(answer)) return answer
+    const { enqueued } = answer
+    const taken = request.jobs.slice(request.jobs.length - enqueued.length)
+    for (const { delayMs } of taken) if (delayMs > 0) sweeper.expect(delayMs)
+    if (events.hears('job.enqueued')) {
+      for (const [i, { queue }] of taken.entries()) this.#tell(queue, enqueued.slice(i, i + 1))
+    }
+    return answer
+  }
+
+  /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
+  takesAtOnce(tx: unknown): boolean {
+    const { capabilities, enqueueAtOnce } = this.#desk.store
+    return tx !== undefined && capabilities.callerTransaction && enqueueAtOnce !== undefined
+  }
+
+  /** Makes sure that the store knows what this definition asks of it, once per definition. */
+  define({ settings }: AnyDefinition): Promise<void> | undefined {
+    if (settings === null) return undefined
+    const known = this.#known.get(settings)
+    if (known) return known.stored
+    const text = settingsText(settings)
+    const defined = this.#defined.get(text) ?? this.#store(settings)
+    this.#defined.set(text, defined)
+    const [oldest] = this.#defined.size > definedMax ? this.#defined.keys() : []
+    if (oldest !== undefined) this.#defined.delete(oldest)
+    this.#known.set(settings, defined)
+    const { stored } = defined
+    stored.then(
+      () => {
+        defined.isStored = true
+      },
+      () => {
+        this.#defined.delete(text)
+        this.#known.delete(settings)
+      },
+    )
+    return stored
+  }
+
+  #store(settings: QueueSettings): Defined {
+    return { stored: this.#storeAndTell(settings), isStored: false }
+  }
+
+  async #storeAndTell(settings: QueueSettings): Promise<void> {
+    const { store, events, definitions } = this.#desk
+    const [defined] = await store.define([settings])
+    definitions.forget(settings.name)
+    if (defined === undefined || defined.versionBefore === defined.version || defined.versionBefore === 0) return
+    const { queue, versionBefore: from, version: to, changes } = defined
+    events.emit('queue.redefined', { queue, from, to, changes })
+  }
+
+  /** This process has stored it outside of callers' transactions. */
+  #isStored(settings: QueueSettings): boolean {
+    const defined = this.#known.get(settings) ?? this.#defined.get(settingsText(settings))
+    return defined?.isStored === true
+  }
+
+  /** Null: the store has it. It is on its way to the store, over a connection that callers' transactions may keep it waiting for. */
+  #unstored(definition: AnyDefinition): UnstoredDefinition | null {
+    const { settings } = definition
+    const stored = this.define(definition)
+    if (settings === null || stored === undefined || this.#isStored(settings)) return null
+    return { settings, stored }
+  }
+
+  #enqueueIn(tx: unknown, request: EnqueueRequest, definition: AnyDefinition): EnqueueAnswer | Promise<EnqueueAnswer> {
+    const { settings } = definition
+    const isAtOnce = this.takesAtOnce(tx)
+    if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
+      throw new HoldfastError(
+        'INVALID_OPTION',
+        `tx is your open transaction: anything with query(text, values).${adapterHint(tx)}`,
+        { option: 'tx' },
+      )
+    }
+    if (request.jobs.some(({ dedup }) => dedup?.replace)) {
+      throw new HoldfastError(
+        'UNSUPPORTED',
+        'dedup.replace cannot be part of your own transaction: it would keep the queue from being claimed until you commit. Leave out tx or replace.',
+        { option: 'dedup.replace' },
+      )
+    }
+    const store = this.#desk.store as Required<Store>
+    return isAtOnce
+      ? store.enqueueAtOnce(tx, request, settings && (this.#isStored(settings) ? null : settings))
+      : store.enqueueIn(tx, request, this.#unstored(definition))
+  }
+
+  /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
+  async #flush(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
+    const { store, waiters } = this.#desk
+    const answered = store.enqueue(requests)
+    if (waiters.size === 0 || !store.claimsFollowEnqueues) return answered
+    const due = new Map<string, number>()
+    for (const { jobs } of requests) {
+      for (const { queue, delayMs, runAt } of jobs)
+        if (delayMs === 0 && runAt === null) due.set(queue, (due.get(queue) ?? 0) + 1)
+    }
+    const early = [...due].map(([queue, count]) => [queue, waiters.wakeEarly(queue, count)] as const)
+    try {
+      return await answered
+    } finally {
+      for (const [queue, woken] of early) waiters.forgetEarly(queue, woken)
+    }
+  }
+
+  /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
+  #tell(queue: string, enqueued: readonly Enqueued[]): void {
+    for (const { id, status } of enqueued) this.#desk.events.emit('job.enqueued', { id, queue, status })
+  }
+}

@@ -1,0 +1,188 @@
+// From what a caller says to what a store takes: names checked, options bounded, payload validated and encoded.
+
+import { createHash } from 'node:crypto'
+import type { StandardSchemaV1 } from '@standard-schema/spec'
+import { HoldfastError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
+import { parseJson } from '../job/json.ts'
+import { checkBoolean, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from '../job/names.ts'
+import type { Dedup, NewJob } from '../job/record.ts'
+import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { newId } from '../runtime/id.ts'
+import type { AnyDefinition } from './definition.ts'
+import { limitKeyOf, statedKey } from './limit.ts'
+
+export interface DedupOptions {
+  readonly key: string
+  /**
+   * How long the key is taken: `'live'` (default) until the job has ended, `'waiting'` until it is first claimed,
+   * `{ window }` for that long from the enqueue, whatever becomes of the job.
+   */
+  readonly scope?: 'live' | 'waiting' | { readonly window: Duration }
+  /** A holder that still waits takes over this payload and time (debounce). */
+  readonly replace?: boolean
+}
+
+export interface EnqueueOptions {
+  /** A UUID of your own; a live job with the same id is refused with DUPLICATE_JOB_ID. */
+  readonly id?: string
+  readonly delay?: Duration
+  readonly runAt?: Date | number
+  /** A job not started by then is cancelled. */
+  readonly startBefore?: Date | number
+  /** 0 (first) to 9; what the queue's definition says unless given. */
+  readonly priority?: number
+  readonly attempts?: number
+  readonly timeout?: Duration
+  /**
+   * What the job shares a limit by; found by the queue's definition unless given. `null`: knowingly no key, so that no limit
+   * of keys holds for it. Where the key is a function that this process does not have, it must be given.
+   */
+  readonly limitKey?: string | number | null
+  readonly dedup?: DedupOptions
+  /** The same key with the same payload answers with the first job; with another payload it is refused. */
+  readonly idempotencyKey?: string
+  readonly headers?: Readonly<Record<string, string>>
+  /** Your own database transaction to enqueue in, on stores that can. */
+  readonly tx?: unknown
+}
+
+const optionNames: readonly (keyof EnqueueOptions)[] = [
+  ...(['id', 'delay', 'runAt', 'startBefore', 'priority', 'attempts', 'timeout'] as const),
+  ...(['dedup', 'idempotencyKey', 'headers', 'limitKey', 'tx'] as const),
+]
+
+export function prepareJob(
+  definition: AnyDefinition,
+  payload: unknown,
+  options: EnqueueOptions = {},
+): NewJob | Promise<NewJob> {
+  const schema = definition.payloadSchema
+  if (!schema) return toNewJob(definition, payload, options)
+  const checked = validate(schema, payload, 'payload', definition.name)
+  if (checked instanceof Promise) return checked.then(() => toNewJob(definition, payload, options))
+  return toNewJob(definition, payload, options)
+}
+
+function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueOptions): NewJob {
+  checkOptions(options, 'enqueue options', optionNames)
+  const text = encodeJson(payload, payloadRule)
+  const { id, delay, runAt, startBefore, priority, attempts, timeout, dedup, idempotencyKey, headers } = options
+  if (delay !== undefined && runAt !== undefined) {
+    throw new HoldfastError('INVALID_OPTION', 'Give either delay or runAt, not both.', { option: 'runAt' })
+  }
+  return {
+    id: id === undefined ? newId() : checkJobId(id),
+    idGiven: id !== undefined,
+    queue: definition.name,
+    payload: text,
+    headers: headers === undefined ? null : encodeHeaders(headers),
+    priority: priority === undefined ? null : checkInteger(priority, 'priority', 0, bounds.priorityMax),
+    maxAttempts: attempts === undefined ? null : checkInteger(attempts, 'attempts', 1, bounds.attemptsMax),
+    timeoutMs: timeout === undefined ? null : toMs(timeout, 'timeout', { min: 1 }),
+    delayMs: delay === undefined ? 0 : toMs(delay, 'delay'),
+    runAt: runAt === undefined ? null : checkTime(runAt, 'runAt'),
+    startBefore: startBefore === undefined ? null : checkTime(startBefore, 'startBefore'),
+    dedup: dedup === undefined ? null : toDedup(dedup),
+    idempotency:
+      idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
+    limitKey: limitKeyFor(definition, payload, options),
+  }
+}
+
+/** Undefined: the store finds it. */
+function limitKeyFor({ name, keyOf }: AnyDefinition, payload: unknown, { limitKey }: EnqueueOptions) {
+  if (limitKey !== undefined) return statedKey(limitKey)
+  return keyOf ? limitKeyOf(name, keyOf, payload) : undefined
+}
+
+function toDedup(options: DedupOptions): Dedup {
+  checkOptions(options, 'dedup', ['key', 'scope', 'replace'])
+  const { key, scope = 'live', replace = false } = options
+  return {
+    key: checkKey(key, 'dedup.key'),
+    scope: toScope(scope),
+    replace: checkBoolean(replace, 'dedup.replace'),
+  }
+}
+
+function toScope(scope: NonNullable<DedupOptions['scope']>): Dedup['scope'] {
+  if (scope === 'live' || scope === 'waiting') return scope
+  if (typeof scope === 'object' && scope !== null && 'window' in scope) {
+    return { windowMs: toMs(scope.window, 'dedup.scope.window', { min: 1 }) }
+  }
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `dedup.scope is 'live', 'waiting' or { window: '1h' }; got ${show(scope)}.`,
+    { option: 'dedup.scope', value: scope },
+  )
+}
+
+function encodeHeaders(headers: Readonly<Record<string, string>>): string {
+  const text = isPlainObject(headers) ? flatJson(Object.entries(headers)) : undefined
+  if (text !== undefined && byteLength(text) <= bounds.headersBytes) return text
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `headers is an object of strings, at most ${bounds.headersBytes} bytes as JSON.`,
+    { option: 'headers' },
+  )
+}
+
+function flatJson(entries: readonly (readonly [string, unknown])[]): string | undefined {
+  if (!entries.every(([, value]) => typeof value === 'string')) return undefined
+  return JSON.stringify(Object.fromEntries(entries))
+}
+
+/** Each may be as large as it may be alone; together they must fit the message that carries them. */
+export function checkChars(chars: number, what: string): void {
+  if (chars <= bounds.requestChars) return
+  throw new HoldfastError(
+    'PAYLOAD_TOO_LARGE',
+    `${what} hold at most ${bounds.requestChars} characters of JSON. Send them in parts.`,
+    { maxChars: bounds.requestChars },
+  )
+}
+
+function hash(text: string): string {
+  return createHash('sha256').update(canonicalJson(text)).digest('base64url')
+}
+
+/** The schema's output, or INVALID_PAYLOAD with its issues. A promise only where the schema needs one. */
+export function validate(
+  schema: StandardSchemaV1,
+  value: unknown,
+  what: 'payload' | 'result',
+  queue: string,
+): unknown | Promise<unknown> {
+  const answer = schema['~standard'].validate(value)
+  if (answer instanceof Promise) return answer.then((late) => outputOf(late, what, queue))
+  return outputOf(answer, what, queue)
+}
+
+function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue: string): unknown {
+  if (!answer.issues) return answer.value
+  const issues = answer.issues.map(({ message, path }) => ({
+    message,
+    path: path?.map((part) => String(typeof part === 'object' ? part.key : part)).join('.') ?? '',
+  }))
+  const shown = issues.slice(0, 3).map(({ message, path }) => (path ? `${path}: ${message}` : message))
+  throw new HoldfastError(
+    'INVALID_PAYLOAD',
+    `The ${what} does not fit the schema of queue ${queue}: ${shown.join('; ')}.`,
+    {
+      queue,
+      issues,
+    },
+  )
+}
+
+/** What was enqueued, as it was stored. */
+export function readPayload({ payload }: { readonly payload: string }): unknown {
+  try {
+    return parseJson(payload)
+  } catch (cause) {
+    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
+    throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
+  }
+}

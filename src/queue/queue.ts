@@ -1,0 +1,123 @@
+// One queue as a producer sees it.
+
+import { HoldfastError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import type { NewJob } from '../job/record.ts'
+import type { Lease } from '../lease/lease.ts'
+import { type Duration, show } from '../runtime/duration.ts'
+import type { Enqueued } from '../store/store.ts'
+import type { QueueDefinition } from './definition.ts'
+import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
+
+export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
+
+export interface ClaimOptions {
+  /** The most jobs to take; 1 unless given. */
+  readonly max?: number
+  /** How long to hold them; the shortest lease of the queues unless given. */
+  readonly lease?: Duration
+  /** How long to wait for the first job when there is none. */
+  readonly wait?: Duration
+  /** Who is taking them, for the history. */
+  readonly worker?: string
+  /** Ends the wait early, with nothing. */
+  readonly signal?: AbortSignal
+}
+
+/** What a queue needs of the client it came from. */
+export interface QueueDesk {
+  /** Runs a call that `close` waits for, or refuses it with CLOSED. */
+  run<T>(action: () => Promise<T>): Promise<T>
+  enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]>
+  /** Whether anything may be awaited before an enqueue in this transaction. */
+  mayWaitBefore(tx: unknown): boolean
+  claim(definition: QueueDefinition, options: ClaimOptions): Promise<Lease[]>
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: matches a definition whatever its types
+export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
+  readonly definition: QueueDefinition<Payload, Out, Result, ResultOut>
+  readonly #desk: QueueDesk
+
+  constructor(desk: QueueDesk, definition: QueueDefinition<Payload, Out, Result, ResultOut>) {
+    this.#desk = desk
+    this.definition = definition
+  }
+
+  get name(): string {
+    return this.definition.name
+  }
+
+  /** Once this has resolved the job is on disk. Says whether it was created or is the duplicate of job `id`. */
+  enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
+    return this.#desk.run(async () => {
+      const prepared = prepareJob(this.definition, payload, options)
+      const job = prepared instanceof Promise ? await this.#late(prepared, options.tx) : prepared
+      const [enqueued] = await this.#desk.enqueue(this.definition as QueueDefinition, [job], options.tx)
+      return enqueued as Enqueued
+    })
+  }
+
+  /** All of them or none, in this order. */
+  enqueueMany(entries: readonly Entry<Payload>[]): Promise<readonly Enqueued[]> {
+    return this.#desk.run(async () => {
+      checkCount(entries)
+      if (entries.length === 0) return []
+      const tx = oneTransaction(entries)
+      const jobs: NewJob[] = []
+      let chars = 0
+      for (const entry of entries) {
+        if (typeof entry !== 'object' || entry === null) throw notAnEntry(entry)
+        const { payload, ...options } = entry
+        const prepared = prepareJob(this.definition, payload, options)
+        const job = prepared instanceof Promise ? await this.#late(prepared, tx) : prepared
+        jobs.push(job)
+        chars += job.payload.length
+        checkChars(chars, 'Jobs that are enqueued together')
+      }
+      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
+    })
+  }
+
+  claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
+    return this.#desk.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
+  }
+
+  /** A job whose schema had to be waited for. By then a caller's transaction may be over, so there it is refused. */
+  #late(prepared: Promise<NewJob>, tx: unknown): Promise<NewJob> {
+    if (this.#desk.mayWaitBefore(tx)) return prepared
+    prepared.catch(() => undefined) // whatever the schema says, the answer is given
+    throw new HoldfastError(
+      'UNSUPPORTED',
+      `The payload schema of queue ${this.name} is asynchronous, and on this store an enqueue with tx cannot wait for it. Validate before your transaction, or leave out tx.`,
+      { option: 'tx', queue: this.name },
+    )
+  }
+}
+
+/** All of them go where one of them goes. */
+function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
+  const [tx, another] = new Set(entries.map((entry) => entry?.tx).filter((each) => each !== undefined))
+  if (another === undefined) return tx
+  throw new HoldfastError('INVALID_OPTION', 'Jobs that are enqueued together share one tx; these name several.', {
+    option: 'tx',
+  })
+}
+
+function checkCount(entries: readonly unknown[]): void {
+  if (Array.isArray(entries) && entries.length <= bounds.enqueueMax) return
+  const count = Array.isArray(entries) ? entries.length : undefined
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${count ?? show(entries)}. Send them in parts.`,
+    { count },
+  )
+}
+
+function notAnEntry(entry: unknown): HoldfastError {
+  return new HoldfastError(
+    'INVALID_OPTION',
+    `enqueueMany takes { payload, …options } for each job; got ${show(entry)}.`,
+    { option: 'entries' },
+  )
+}

@@ -1,0 +1,53 @@
+// A statement as a caller writes it, or as a query builder hands it out: each has its own words for text and values.
+
+import { HoldfastError } from '../errors.ts'
+import { checkOptions } from '../job/names.ts'
+import type { SqlEffect } from '../job/record.ts'
+
+/** Written out, or as given by `toSQL()` of Drizzle, by `compile()` of Kysely, and by `toSQL()` of Knex or its `toNative()`. */
+export type SqlStatement =
+  | { readonly text: string; readonly values?: readonly unknown[] }
+  | { readonly sql: string; readonly params: readonly unknown[] }
+  | { readonly sql: string; readonly parameters: readonly unknown[] }
+  | { readonly sql: string; readonly bindings: readonly unknown[] }
+
+export function toSqlEffect(statement: SqlStatement): SqlEffect {
+  const { text, values } = isBuilt(statement) ? wordsOf(statement) : written(statement)
+  if (typeof text === 'string' && text.trim() !== '' && Array.isArray(values)) return { text, values }
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    'A SQL effect is { text, values }, one statement and an array, or what a query builder gives: toSQL() of Drizzle and Knex, compile() of Kysely.',
+    { option: 'effects.sql' },
+  )
+}
+
+interface Words {
+  readonly text: unknown
+  readonly values: unknown
+}
+
+interface Built {
+  readonly sql: unknown
+  readonly params?: unknown
+  readonly parameters?: unknown
+  readonly bindings?: unknown
+  readonly toNative?: unknown
+}
+
+/** Builders add more, each its own, which is let pass. */
+function isBuilt(statement: SqlStatement): statement is SqlStatement & Built {
+  return typeof statement === 'object' && statement !== null && 'sql' in statement && !('text' in statement)
+}
+
+function wordsOf(statement: Built): Words {
+  // Knex has placeholders of its own until it is asked for those of the database.
+  const { sql, params, parameters, bindings } =
+    typeof statement.toNative === 'function' ? (statement.toNative() as Built) : statement
+  return { text: sql, values: params ?? parameters ?? bindings }
+}
+
+function written(statement: SqlStatement): Words {
+  checkOptions(statement, 'effects.sql', ['text', 'values'])
+  const { text, values = [] } = statement as Partial<Words>
+  return { text, values }
+}

@@ -1,0 +1,370 @@
+// What becomes of a batch: it is steered by somebody, finished by the last of its items, given up where too many fail, removed when
+// nobody needs it any more. What is decided is written into its row first and then done to its items, step by step, by whoever
+// decided it or, where he died, by a sweep.
+
+import { isRefused, type Refused } from '../../../errors.ts'
+import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
+import { newId } from '../../../runtime/id.ts'
+import { batchNotFound, cannotSteer, Refusal } from '../../refusals.ts'
+import type { SteerRequest } from '../../store.ts'
+import { list, parseList } from '../connection/columns.ts'
+import type { Database, Transaction } from '../connection/database.ts'
+import { patiently } from '../connection/failures.ts'
+import { revive } from '../control.ts'
+import { addAnyway, countReady, type Desk, type Knocks } from '../enqueue.ts'
+import { type Batch, findNo, readNos } from './batch-row.ts'
+
+/** Items that are touched in one transaction. */
+const stepMax = 1_000
+/** Batches that a sweep looks at, whether they are finished. */
+const looksMax = 1_000
+/** Changes that are added up once there are so many. */
+const foldFrom = 100
+
+export async function steerBatch(desk: Desk, request: SteerRequest): Promise<BatchRecord | Refused> {
+  const no = await findNo(desk, { id: request.batch })
+  if (no === null) return batchNotFound(request.batch)
+  const steered = await desk.db.transact((tx) => tx.attempt(() => new Helm(tx, no).steer(request)))
+  if (isRefused(steered)) return steered
+  await doChores(desk, no)
+  if (request.as === 'pause') await returnSlots(desk, no)
+  if (request.as === 'resume') await admitItems(desk, no)
+  if (request.as === 'resume' || request.as === 'retryFailed') desk.announce(await queuesOf(desk, no))
+  const [batch] = await readNos(desk.db, [no])
+  return batch?.record ?? steered
+}
+
+async function queuesOf({ db }: Desk, no: number): Promise<Map<string, number>> {
+  const text =
+    'select distinct q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.batch = $1 and l.is_open'
+  return new Map((await db.query(text, [no])).map(([queue]) => [queue as string, stepMax]))
+}
+
+/** What is written into the row of a batch, under its lock. */
+class Helm {
+  readonly #tx: Transaction
+  readonly #no: number
+
+  constructor(tx: Transaction, no: number) {
+    this.#tx = tx
+    this.#no = no
+  }
+
+  async steer({ batch: id, as, by, reason }: SteerRequest): Promise<BatchRecord> {
+    const batch = await lockBatch(this.#tx, this.#no)
+    if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // a number may be another batch's after a failover
+    const { record, isCancelled } = batch
+    const { now } = this.#tx
+    const isOver = record.finishedAt !== null || isCancelled
+    const refuseOver = () => {
+      if (isOver) throw new Refusal(cannotSteer(id, as, record.state))
+    }
+    switch (as) {
+      case 'close':
+        await this.#set('is_closed = true')
+        break
+      case 'pause':
+        refuseOver()
+        if (record.pausedAt === null) await this.#set('paused_at = $2, paused_by = $3', [now, by])
+        break
+      case 'resume':
+        refuseOver()
+        await this.#resume(record)
+        break
+      case 'cancel':
+        if (isCancelled) break
+        refuseOver()
+        await this.#cancel(record, reason)
+        break
+      case 'retryFailed':
+        if (isCancelled) throw new Refusal(cannotSteer(id, as, record.state))
+        if (record.dead > 0) await this.#set(`retry_until = greatest($2, (${latestDeath}))`, [now])
+        break
+      case 'delete':
+        await this.#set('is_deleted = true, is_cancelled = true, key = null, paused_at = null, retry_until = null')
+        break
+    }
+    await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
+    return record
+  }
+
+  async tooManyFailed(record: BatchRecord): Promise<void> {
+    await this.#cancel(record, `Too many items failed: ${record.dead} of ${totalOf(record)}.`)
+    await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
+  }
+
+  async finish(record: BatchRecord): Promise<void> {
+    await this.#resume(record)
+    await this.#set('finished_at = $2', [this.#tx.now])
+    await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
+  }
+
+  /** Its pause is over, if there is one: somebody resumes it, or it ends. */
+  async #resume({ pausedAt, startedAt }: BatchRecord): Promise<void> {
+    if (pausedAt === null) return
+    const pausedMs = startedAt === null ? 0 : Math.max(0, this.#tx.now - Math.max(pausedAt, startedAt))
+    await this.#set('paused_at = null, paused_by = null, paused_ms = paused_ms + $2', [pausedMs])
+  }
+
+  async #cancel(record: BatchRecord, reason: string | null): Promise<void> {
+    await this.#resume(record)
+    await this.#set('is_cancelled = true, is_closed = true, retry_until = null, reason = $2', [reason])
+  }
+
+  #set(what: string, values: readonly (string | number | null)[] = []): Promise<unknown> {
+    return this.#tx.query(`update holdfast.batch set ${what} where no = $1`, [this.#no, ...values])
+  }
+}
+
+/** In the queues of a batch: the clock may have been set back since. */
+const latestDeath = `select max(d.finished_at) from (select distinct l.queue from holdfast.lane l where l.batch = $1) q
+  cross join lateral (select e.finished_at from holdfast.ended e where e.queue = q.queue and e.state = 'dead'
+                       order by e.finished_at desc limit 1) d`
+
+/** Its lock, then its row; what there is of it is added up and read after that. */
+async function lockBatch(tx: Transaction, no: number): Promise<Batch | undefined> {
+  await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
+  await tx.query('select from holdfast.batch where no = $1 for no key update', [no])
+  await tx.query('select holdfast.fold_batch($1)', [no])
+  await tx.readClock()
+  const [batch] = await readNos(tx, [no])
+  return batch
+}
+
+/** Does to the items what was written into the row, step by step, and finishes the batch if that was all. */
+async function doChores(desk: Desk, no: number): Promise<void> {
+  const [row] = await desk.db.query('select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1', [
+    no,
+  ])
+  if (row?.[0] === 't') await cancelItems(desk, no)
+  if (row?.[2] != null) await retryItems(desk, no, Number(row[2]))
+  if (row?.[1] === 't') await removeBatch(desk, no)
+  else await attendBatches(desk, [no])
+}
+
+/**
+ * Those that run are asked first: from then on none of them waits again, and lanes are closed, so none starts. Then those that
+ * wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
+ */
+async function cancelItems(desk: Desk, no: number): Promise<void> {
+  const running = await desk.db.query('select * from holdfast.cancel_running($1)', [no])
+  if (running.length > 0) desk.announceCancels(running.map(([id]) => id as string))
+  while ((await cancelWaiting(desk, no)) > 0);
+}
+
+interface WaitingItem {
+  readonly id: string
+  readonly attempts: number
+  readonly was: string
+  readonly gate: string | null
+}
+
+/** Answers how many it has found. */
+async function cancelWaiting(desk: Desk, no: number): Promise<number> {
+  let found = 0
+  for (let mark: string | null = null, more = true; more; more = mark !== null) {
+    const gates = new Set<string>()
+    const step: { readonly found: number; readonly mark: string | null } = await desk.db.transact(async (tx) => {
+      const [row] = await tx.query('select * from holdfast.waiting_items($1, $2::jsonb, $3)', [no, mark, stepMax])
+      const waiting = JSON.parse(row?.[0] ?? '[]') as WaitingItem[]
+      await tx.readClock()
+      const ended = waiting.map(({ id, attempts, was, gate }) => {
+        if (gate !== null && was === 'ready') gates.add(gate)
+        return { id, was, state: 'cancelled', attempts }
+      })
+      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+      return { found: waiting.length, mark: row?.[1] ?? null }
+    })
+    found += step.found
+    mark = step.mark
+    await desk.attend({ gates: [...gates] })
+  }
+  return found
+}
+
+/** One whose dedup key somebody else holds by now stays dead. */
+async function retryItems(desk: Desk, no: number, until: number): Promise<void> {
+  let after = '0'
+  for (let count = stepMax; count === stepMax; ) {
+    const gates = new Set<string>()
+    const step = await desk.db.transact(async (tx) => {
+      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // as in `rearm`: before the rows of items
+      await tx.readClock()
+      const values = [no, after, until, stepMax]
+      const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
+      const heldBy = await revive(tx, dead, false)
+      dead.forEach((row, i) => {
+        if (heldBy[i] == null && row[12] != null) gates.add(row[12])
+      })
+      return { count: dead.length, after: dead.at(-1)?.[1] ?? after }
+    })
+    count = step.count
+    after = step.after
+    await desk.attend({ gates: [...gates] })
+  }
+  await desk.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [no, until])
+}
+
+/** Removes a batch that may go, with its items where it was deleted; false: it may not, or not yet. */
+async function removeBatch(desk: Desk, no: number): Promise<boolean> {
+  for (let after: string | null = '0'; after !== null; ) {
+    const step = await removeStep(desk, no, after)
+    after = step.after
+    if (!step.isGone) continue
+    desk.lanes.forgetBatch(no)
+    return true
+  }
+  return false
+}
+
+interface RemoveStep {
+  readonly isGone: boolean
+  /** There are more items behind this number; null: there are none, or the batch stays. */
+  readonly after: string | null
+}
+
+/** Whether it may go is decided under its locks: see REMOVAL in `schema/functions/remove-batch.ts`. */
+function removeStep({ db }: Desk, no: number, after: string): Promise<RemoveStep> {
+  return db.transact(async (tx) => {
+    await tx.query('select holdfast.lock_batches($1)', [list([no])])
+    const now = await tx.readClock()
+    const [row] = await tx.query('select * from holdfast.remove_batch($1, $2, $3, $4)', [no, after, stepMax, now])
+    return { isGone: row?.[0] === 't', after: row?.[1] ?? null }
+  })
+}
+
+/** Gates that are knocked at together for a batch that has room. */
+const waitsMax = 200
+
+/**
+ * A batch that has room lets in items that wait for nothing else, until it has none or no gate is left. A gate that comes
+ * again is left to the sweep.
+ */
+async function admitItems(desk: Desk, no: number): Promise<void> {
+  const seen = new Set<string>()
+  for (;;) {
+    const [row] = await desk.db.query('select to_json(holdfast.take_waits($1, $2))::text', [no, waitsMax])
+    const gates = JSON.parse(row?.[0] ?? '[]') as string[]
+    if (gates.every((gate) => seen.has(gate))) return
+    for (const gate of gates) seen.add(gate)
+    await desk.attend({ gates })
+  }
+}
+
+/** Items of a paused batch that have not started give back their room, step by step. */
+async function returnSlots(desk: Desk, no: number): Promise<void> {
+  for (let moved = stepMax; moved === stepMax; ) {
+    const text = 'select to_json(r.gates)::text, r.moved from holdfast.return_slots($1, $2, $3) r'
+    const [row] = await desk.db.query(text, [no, stepMax, desk.db.now])
+    moved = Number(row?.[1])
+    await desk.attend({ gates: JSON.parse(row?.[0] ?? '[]') })
+  }
+}
+
+/** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
+export async function attendBatches(desk: Desk, nos: readonly number[]): Promise<void> {
+  if (nos.length === 0) return
+  const asked = [list([...new Set(nos)]), foldFrom]
+  const [row] = await patiently(() => desk.db.hot('select * from holdfast.batches_to_attend($1, $2)', asked))
+  for (const no of parseList(row?.[1] as string).map(Number)) await admitItems(desk, no)
+  for (const batch of await readNos(desk.db, parseList(row?.[0] as string).map(Number))) {
+    const { no, record, changes } = batch
+    if (isFinished(batch) || givesUp(batch)) await decide(desk, batch)
+    else if (changes > foldFrom && record.finishedAt === null) await fold(desk.db, no)
+  }
+}
+
+function isFinished({ record, retryUntil }: Batch): boolean {
+  const isOver = record.isClosed || record.state === 'cancelled'
+  return isOver && record.finishedAt === null && retryUntil === null && record.waiting + record.running === 0
+}
+
+function givesUp({ record, isCancelled }: Batch): boolean {
+  return (
+    record.finishedAt === null && !isCancelled && failsTooOften(record.failShare, { ...record, isCancelled }, record)
+  )
+}
+
+function fold(db: Database, no: number): Promise<unknown> {
+  return db.transactLightly(async (tx) => {
+    await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
+    await tx.query('select holdfast.fold_batch($1)', [no])
+  })
+}
+
+/** Whoever comes second finds it finished. */
+async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
+  const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
+  let knocks: Knocks = {}
+  const outcome = await desk.lanes.withLanes(async () => {
+    if (told) await desk.lanes.open([told])
+    return desk.db.transact(async (tx) => {
+      const batch = await lockBatch(tx, no)
+      if (!batch) return null
+      if (givesUp(batch)) {
+        await new Helm(tx, no).tooManyFailed(batch.record)
+        return 'gave up'
+      }
+      if (!isFinished(batch)) return null
+      await new Helm(tx, no).finish(batch.record)
+      if (batch.record.onComplete) {
+        const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
+        // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+        const added = await tx.attempt(() => addAnyway(tx, desk.lanes, [job], 'onComplete'))
+        if (!isRefused(added)) knocks = { gates: added.gates, undeliverable: added.undeliverable }
+      }
+      return 'finished'
+    })
+  })
+  if (outcome === 'gave up') await doChores(desk, no)
+  if (outcome !== 'finished') return
+  desk.finished({ ...completionOf(seen), name: seen.name })
+  if (told) {
+    desk.announce(countReady([told]))
+    await desk.attend(knocks)
+  }
+}
+
+function completionOf({ id, state, round }: BatchRecord) {
+  return { batchId: id, state: state === 'cancelled' ? 'cancelled' : 'done', round } as const
+}
+
+interface BatchSweep {
+  readonly max: number
+  readonly pruneMax: number
+  /** Batches behind this number are looked at, whether they are finished; null: none. */
+  readonly from: number | null
+}
+
+/** What others have left half done, and what nobody needs any more. `next`: where to look on; null: all were looked at. */
+export async function sweepBatches(
+  desk: Desk,
+  { max, pruneMax, from }: BatchSweep,
+): Promise<{ pruned: number; more: boolean; next: number | null }> {
+  const chores = await desk.db.query(
+    `select no from holdfast.batch
+      where (finished_at is null or retry_until is not null or is_deleted)
+        and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
+    [max],
+  )
+  for (const [no] of chores) await doChores(desk, Number(no))
+  const next = from === null ? null : await attendBehind(desk, from)
+  const over = await desk.db.query(
+    `select no from holdfast.batch
+      where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
+      order by finished_at limit $2`,
+    [desk.db.now, pruneMax],
+  )
+  let pruned = 0
+  for (const [no] of over) if (await removeBatch(desk, Number(no))) pruned += 1
+  return { pruned, more: pruned > 0 && over.length >= pruneMax, next }
+}
+
+async function attendBehind(desk: Desk, from: number): Promise<number | null> {
+  const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
+  const nos = (await desk.db.query(text, [from])).map(([no]) => Number(no))
+  await attendBatches(desk, nos)
+  const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
+  for (const [no] of await desk.db.query(paused, [list(nos)])) await returnSlots(desk, Number(no))
+  return nos.length < looksMax ? null : (nos.at(-1) ?? null)
+}

@@ -1,0 +1,84 @@
+// A batch as the database has it.
+
+import { type BatchRecord, batchState, type CompletionTarget } from '../../../job/batch.ts'
+import type { BatchName } from '../../store.ts'
+import type { Row } from '../connection/call.ts'
+import { list } from '../connection/columns.ts'
+import type { Database } from '../connection/database.ts'
+import type { Desk } from '../enqueue.ts'
+
+/** A batch as its row and its counts tell. */
+export interface Batch {
+  readonly no: number
+  readonly record: BatchRecord
+  readonly isCancelled: boolean
+  /** Changes of its counts that are not added up yet. */
+  readonly changes: number
+  /** Dead items that ended up to then are to be retried. */
+  readonly retryUntil: number | null
+}
+
+const read = 'select * from holdfast.read_batches($1)'
+
+function toBatch(row: Row): Batch {
+  const [no, id, name, key, concurrency, failShare, onComplete, retainMs, createdAt, submitted, round] = row
+  const [closed, cancelled, pausedAt, pausedBy, pausedMs, startedAt, finishedAt, retryUntil, reason] = row.slice(11)
+  const [waiting, running, done, dead, ended, changes, notes] = row.slice(20)
+  const flags = {
+    isClosed: closed === 't',
+    isCancelled: cancelled === 't',
+    pausedAt: numberOrNull(pausedAt),
+    startedAt: numberOrNull(startedAt),
+    finishedAt: numberOrNull(finishedAt),
+  }
+  const noted = JSON.parse(notes ?? '[]') as [kind: string, label: string, amount: number][]
+  const amounts = (wanted: string) =>
+    Object.fromEntries(noted.filter(([kind]) => kind === wanted).map(([, label, amount]) => [label, amount]))
+  const { isCancelled, ...shown } = flags
+  return {
+    no: Number(no),
+    isCancelled,
+    changes: Number(changes),
+    retryUntil: numberOrNull(retryUntil),
+    record: {
+      id: id as string,
+      name: name as string,
+      key: key ?? null,
+      concurrency: numberOrNull(concurrency),
+      failShare: numberOrNull(failShare),
+      onComplete: onComplete == null ? null : (JSON.parse(onComplete) as CompletionTarget),
+      retainMs: retainMs == null ? Number.POSITIVE_INFINITY : Number(retainMs),
+      state: batchState(flags),
+      ...shown,
+      round: Number(round),
+      submitted: Number(submitted),
+      waiting: Number(waiting),
+      running: Number(running),
+      done: Number(done),
+      dead: Number(dead),
+      cancelled: Number(ended),
+      outcomes: amounts('outcome'),
+      warnings: amounts('warning'),
+      costs: amounts('cost'),
+      createdAt: Number(createdAt),
+      pausedBy: pausedBy ?? null,
+      pausedMs: Number(pausedMs),
+      reason: reason ?? null,
+    },
+  }
+}
+
+function numberOrNull(text: string | null | undefined): number | null {
+  return text == null ? null : Number(text)
+}
+
+export async function readNos(db: Pick<Database, 'query'>, nos: readonly number[]): Promise<Batch[]> {
+  return nos.length === 0 ? [] : (await db.query(read, [list(nos)])).map(toBatch)
+}
+
+export async function findNo(desk: Desk, name: BatchName): Promise<number | null> {
+  const [column, value] = 'id' in name ? ['id', name.id] : ['key', name.key]
+  const text = `select no from holdfast.batch where ${column} = $1 and not is_deleted`
+  const [row] = await desk.db.query(text, [value])
+  return row ? Number(row[0]) : null
+}

@@ -1,0 +1,330 @@
+// Connections, transactions, and what to do when they fail.
+//
+// A call whose connection broke may have landed or not. So every durable call carries a number of its own, a flush, that it
+// records in the transaction; sent again under the same number it either lands now, or is told (HF004) that it has landed,
+// and reads what was answered then. Where the caller gave the number it may do so itself, after this gave up: numbers are
+// kept for an hour (`schema/functions/prune.ts`), one row a call, whatever it carried. Calls that write nothing durable are
+// simply made again (`failures.ts`).
+//
+// Timeouts that a role or a database sets are meant for its statements, not for a queue's: a transaction of ours lifts them
+// for itself. A single statement cannot, so where one was cut short by them, all bring a transaction along from then on.
+// Statements of the application, in a settlement, run with the timeouts that the session came with.
+//
+// A COMMIT that the server refuses. Deferred constraints and deferred triggers of the application's tables are checked by the
+// COMMIT, behind every savepoint. Where the server answers COMMIT with an error and the session goes on, the transaction was
+// rolled back: nothing has landed, and that is certain. A server that goes away instead ends the session, and then the fate of
+// the transaction is unknown. So the session is asked to roll back: if it answers, the COMMIT was refused (`CommitRefused`).
+// This is thrown only where statements of the application ran: without them a refused COMMIT is a failure like any other.
+
+import { createHash, randomUUID } from 'node:crypto'
+import type { ClientBase, Pool, PoolClient } from 'pg'
+import type { Refused } from '../../../errors.ts'
+import { type Clock, systemClock } from '../../../runtime/clock.ts'
+import { Refusal } from '../../refusals.ts'
+import type { Schema } from '../schema/schema.ts'
+import { call, type Row, type Statement, type Value } from './call.ts'
+import { Connections } from './connections.ts'
+import { CommitRefused, hasLanded, isBroken, isCancelled, isFromServer, isUnprepared, patiently } from './failures.ts'
+import { Silence } from './response-watchdog.ts'
+
+/**
+ * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
+ * no longer: the server ends its connection, and it makes the call again when it gets to run.
+ */
+const idleMaxMs = 2_000
+
+const liftTimeouts = 'set local statement_timeout = 0; set local lock_timeout = 0'
+const restoreTimeouts = 'set local statement_timeout to default; set local lock_timeout to default'
+
+export const beginOurs = `begin isolation level read committed; set local idle_in_transaction_session_timeout = ${idleMaxMs}; ${liftTimeouts}`
+
+export interface DatabaseOptions {
+  readonly schema: Schema
+  readonly clock: Clock
+  /** The pool is the store's, and nobody else's. */
+  readonly isOwn?: boolean
+  /** How many connections of the pool may be in use at once. */
+  readonly connections: number
+  /** How long a call may go unanswered before it is looked whether the server is still there. */
+  readonly answerMs: number
+}
+
+const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
+  current_setting('lock_timeout'), current_setting('transaction_timeout', true)`
+
+export class Database {
+  readonly schema: Schema
+  readonly #connections: Connections
+  readonly #clock: Clock
+  readonly #silence: Silence
+  /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
+  #wraps = false
+  /** Sessions start with timeouts. */
+  #hasTimeouts = false
+  #begin = beginOurs
+  #prepares = true
+  readonly #names = new Map<string, string>()
+
+  constructor(pool: Pool, { schema, clock, isOwn = false, connections, answerMs }: DatabaseOptions) {
+    this.schema = schema
+    this.#clock = clock
+    this.#connections = new Connections({ pool, isOwn, most: connections })
+    this.#silence = new Silence(pool, answerMs)
+  }
+
+  /** For the `p_now` of every function: null lets the database's own clock decide. */
+  get now(): number | null {
+    return this.#clock === systemClock ? null : this.#clock.now()
+  }
+
+  /** A session turned out not to be read committed although it was when the store was opened. */
+  wrapFromNowOn(): void {
+    this.#wraps = true
+  }
+
+  /** What was kept goes back to the pool. */
+  close(): void {
+    this.#connections.close()
+  }
+
+  /** What sessions start with. A timeout of statements matters once it strikes, the rest from the start. */
+  async learnSession({ struck = false } = {}): Promise<void> {
+    const [row] = await this.#rows({ text: sessionSettings, values: [] })
+    const [isolation, statementTimeout, lockTimeout, transactionTimeout = null] = row ?? []
+    const isTimed = lockTimeout !== '0' || !(transactionTimeout === null || transactionTimeout === '0')
+    this.#hasTimeouts = statementTimeout !== '0' || lockTimeout !== '0'
+    this.#wraps ||= isolation !== 'read committed' || isTimed || (struck && statementTimeout !== '0')
+    if (transactionTimeout !== null) this.#begin = `${beginOurs}; set local transaction_timeout = 0`
+  }
+
+  /** One statement, committed when it is answered. Made again if the connection breaks. */
+  query(text: string, values: readonly Value[]): Promise<Row[]> {
+    return patiently(() => this.once(text, values))
+  }
+
+  /** The same, made once. */
+  once(text: string, values: readonly Value[]): Promise<Row[]> {
+    if (this.#wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
+    return this.#rows({ text: this.schema.sql(text), values })
+  }
+
+  async #rows(statement: Statement, client?: ClientBase): Promise<Row[]> {
+    try {
+      if (client) return await this.#lineOf(client).ask(statement)
+      return await this.lend((client) => this.#lineOf(client).ask(statement))
+    } catch (error) {
+      if (isCancelled(error) && statement.text !== sessionSettings) await this.learnSession({ struck: true })
+      throw error
+    }
+  }
+
+  /**
+   * The same for a statement that is made again and again: each connection keeps it prepared, which saves 0.1 ms. Where
+   * somebody lets go of what was prepared, as a pooler does that hands out another connection for every transaction,
+   * statements are sent whole from then on; none of these refusals comes after something was done. It goes over the
+   * connection that is given, where one is and it needs no transaction.
+   */
+  async hot(text: string, values: readonly Value[], client?: ClientBase): Promise<Row[]> {
+    if (this.#wraps || !this.#prepares) return this.once(text, values)
+    const sql = this.schema.sql(text)
+    try {
+      return await this.#rows({ text: sql, values, name: this.#nameOf(sql) }, client)
+    } catch (error) {
+      if (!isUnprepared(error)) throw error
+      this.#prepares = false
+      return this.once(text, values)
+    }
+  }
+
+  #nameOf(sql: string): string {
+    const known = this.#names.get(sql)
+    if (known !== undefined) return known
+    const verb = /\.(\w+)\(/.exec(sql)?.[1] ?? 'notify'
+    const name = `holdfast.${verb}(...) ${createHash('sha256').update(sql).digest('hex').slice(0, 16)}`
+    this.#names.set(sql, name)
+    return name
+  }
+
+  /** A durable call that is one statement; `flush` is its first parameter. */
+  async land<T>(
+    call: { readonly text: string; readonly values: readonly Value[] },
+    read: (rows: Row[]) => T,
+    readKept: (answer: string | null) => T,
+    { isHasty = false, flush = randomUUID() }: { readonly isHasty?: boolean; readonly flush?: string | undefined } = {},
+  ): Promise<T> {
+    try {
+      return read(await patiently(() => this.hot(call.text, [flush, ...call.values]), { isHasty }))
+    } catch (error) {
+      if (!hasLanded(error)) throw error
+      return readKept(await this.#answerOf(flush))
+    }
+  }
+
+  /** A durable call of several statements; its answer is kept as JSON. */
+  async transact<T>(work: (tx: Transaction) => Promise<T>, flush: string = randomUUID()): Promise<T> {
+    try {
+      return await patiently(() =>
+        this.#transactOnce(
+          async (tx) => {
+            const answer = await work(tx)
+            const now = tx.knowsTime ? tx.now : await tx.readClock()
+            await tx.query('select holdfast.land($1, $2, $3)', [flush, now, JSON.stringify(answer)])
+            return answer
+          },
+          { durable: true },
+        ),
+      )
+    } catch (error) {
+      if (!hasLanded(error)) throw error
+      return JSON.parse((await this.#answerOf(flush)) ?? 'null')
+    }
+  }
+
+  /** Several statements that need not wait for the disk, and may be made again. */
+  transactLightly<T>(work: (tx: Transaction) => Promise<T>, { isHasty = false } = {}): Promise<T> {
+    return patiently(() => this.#transactOnce(work, { durable: false }), { isHasty })
+  }
+
+  #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
+    const run = async (client: PoolClient) => {
+      const line = this.#lineOf(client)
+      await line.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
+      const { schema, now } = this
+      const tx = new Transaction(line, { schema, now, hasTimeouts: this.#hasTimeouts })
+      const answer = await work(tx)
+      await tx.commit()
+      return answer
+    }
+    return this.lend(run, { rollsBack: true })
+  }
+
+  /**
+   * A connection for as long as `work` takes, once there is a place. One that broke, or cannot be rolled back, is not used
+   * again.
+   */
+  lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
+    const isFit = async (client: PoolClient, error: unknown) =>
+      !isBroken(error) && (!rollsBack || (await rolledBack(this.#lineOf(client))))
+    return this.#connections.use(work, { ends, isFit })
+  }
+
+  #lineOf(client: ClientBase): Line {
+    return {
+      ask: (statement) => this.#silence.over(client, call(client, statement)),
+      tell: (statement) => this.#silence.over(client, client.query(statement as string)),
+    }
+  }
+
+  async #answerOf(flush: string): Promise<string | null> {
+    const [row] = await this.query('select holdfast.answer_of($1)', [flush])
+    return row?.[0] ?? null
+  }
+}
+
+/** A connection that is lent; it does not wait for ever. */
+interface Line {
+  /** One statement of ours, with its values. */
+  ask(statement: Statement): Promise<Row[]>
+  /** Statements without values, or one of the application's. */
+  tell(statement: string | object): Promise<unknown>
+}
+
+interface LendOptions {
+  /** What fails is rolled back. */
+  readonly rollsBack?: boolean
+  /** The connection is of no use to anybody afterwards. */
+  readonly ends?: boolean
+}
+
+interface TransactionOptions {
+  readonly schema: Schema
+  readonly now: number | null
+  readonly hasTimeouts: boolean
+}
+
+export class Transaction {
+  readonly #line: Line
+  readonly #schema: Schema
+  readonly #hasTimeouts: boolean
+  /** Statements of the application have run. */
+  #isForeign = false
+  /** What goes for the time as long as nobody has read it: null is the clock of the database. */
+  readonly clock: number | null
+  #now: number | null
+
+  constructor(line: Line, { schema, now, hasTimeouts }: TransactionOptions) {
+    this.clock = now
+    this.#line = line
+    this.#schema = schema
+    this.#now = now
+    this.#hasTimeouts = hasTimeouts
+  }
+
+  query(text: string, values: readonly Value[]): Promise<Row[]> {
+    return this.#line.ask({ text: this.#schema.sql(text), values })
+  }
+
+  /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
+  async foreign(text: string, values: readonly unknown[]): Promise<void> {
+    this.#isForeign = true
+    if (this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
+    await this.#line.tell({ text, values: [...values], queryMode: 'extended' })
+    if (this.#hasTimeouts) await this.#line.tell(liftTimeouts)
+  }
+
+  /** The time of everything this transaction does; read it after the locks were taken. */
+  async readClock(): Promise<number> {
+    const [row] = await this.query('select holdfast.now_ms($1)', [this.#now])
+    this.#now = Number(row?.[0])
+    return this.#now
+  }
+
+  get knowsTime(): boolean {
+    return this.#now !== null
+  }
+
+  get now(): number {
+    if (this.#now === null) throw new Error('readClock was not called.')
+    return this.#now
+  }
+
+  /**
+   * Checks the deferred constraints now and runs the deferred triggers, with the timeouts of the session. From here on this
+   * transaction checks every constraint at once, so it must run no statement of another job after this.
+   */
+  checkDeferred(): Promise<void> {
+    return this.foreign('set constraints all immediate', [])
+  }
+
+  /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
+  async commit(): Promise<void> {
+    if (this.#isForeign && this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
+    try {
+      await this.#line.tell('commit')
+    } catch (error) {
+      if (this.#isForeign && isFromServer(error) && (await rolledBack(this.#line))) throw new CommitRefused(error)
+      throw error
+    }
+  }
+
+  /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
+  async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
+    await this.#line.tell('savepoint attempt')
+    try {
+      const answer = await work()
+      await this.#line.tell('release savepoint attempt')
+      return answer
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error
+      await this.#line.tell('rollback to savepoint attempt; release savepoint attempt')
+      return error.refused
+    }
+  }
+}
+
+async function rolledBack(line: Line): Promise<boolean> {
+  return line.tell('rollback').then(
+    () => true,
+    () => false,
+  )
+}

@@ -1,0 +1,44 @@
+// A connection for what comes before a store can be opened: is the schema there, and bring it up.
+
+import { Client } from 'pg'
+import { HoldfastError, isHoldfastError } from '../../../errors.ts'
+import { isDenied, lacksGrant } from '../schema/roles.ts'
+import type { Schema } from '../schema/schema.ts'
+import { withoutPassword } from './address.ts'
+
+const connectMaxMs = 10_000
+
+/** Fails at once where the store would try again for some seconds: a person waits. */
+export async function withClient<T>(url: string, work: (client: Client) => Promise<T>): Promise<T> {
+  let client: Client | undefined
+  try {
+    client = new Client({ connectionString: url, connectionTimeoutMillis: connectMaxMs })
+    client.on('error', () => undefined) // the next statement says so too, and must not find the process gone
+    await client.connect()
+    return await work(client)
+  } catch (error) {
+    if (isHoldfastError(error)) throw error
+    throw isDenied(error) ? lacksGrant(error) : unavailable(url, error)
+  } finally {
+    await client?.end().catch(() => undefined)
+  }
+}
+
+export function hasSchema(url: string, schema: Schema): Promise<boolean> {
+  return withClient(url, async (client) => {
+    const { rows } = await client.query('select to_regclass($1) is not null as is_there', [`${schema.quoted}.meta`])
+    return rows[0].is_there
+  })
+}
+
+function unavailable(url: string, cause: unknown): HoldfastError {
+  // Where a name has several addresses the reasons stand in `errors`, and the message is empty.
+  const first = cause instanceof AggregateError ? cause.errors[0] : cause
+  const why = (first instanceof Error ? first.message : String(first)).replace(/\.$/, '')
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Cannot use the database at ${withoutPassword(url)}: ${why}. Check the address, and that the server runs.`,
+    { code: (first as { code?: unknown } | null)?.code ?? null },
+    { cause },
+  )
+}

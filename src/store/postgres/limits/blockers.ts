@@ -1,0 +1,125 @@
+// What stands between a job and its run. Only looks; what is counted is counted up to a bound.
+
+import { bounds } from '../../../job/bounds.ts'
+import { decodeOverride } from '../../../job/stored-definition.ts'
+import type { KeyStanding, Standing } from '../../store.ts'
+import { readBatch } from '../batch/batch.ts'
+import { limitOf } from '../define.ts'
+import type { Desk } from '../enqueue.ts'
+import { readJob } from '../read.ts'
+import { numberOf } from '../schema/hash.ts'
+
+const holdersMax = 10
+/** Looked for among so many that are ready or run: no index leads from a key to them. */
+const looksMax = 10_000
+
+export async function standing(desk: Desk, id: string): Promise<Standing | null> {
+  const { db } = desk
+  const job = await readJob(db, id)
+  if (!job) return null
+  const [clock] = await db.query('select holdfast.now_ms($1)', [db.now])
+  const now = Number(clock?.[0])
+  const [queue] = await db.query(selectQueue, [job.queue, now])
+  return {
+    job,
+    now,
+    queue: {
+      pausedAt: numberOrNull(queue?.[0]),
+      pausedBy: queue?.[1] ?? null,
+      running: Number(queue?.[2]),
+      limit: limitOf(queue, 3),
+      override: decodeOverride(queue?.[7] ?? null),
+      nextStartAt: numberOrNull(queue?.[6]),
+    },
+    ahead: job.state === 'ready' ? Number((await db.query(countAhead, [id]))[0]?.[0] ?? 0) : null,
+    key: job.limitKey === null ? null : await keyStanding(desk, id, now),
+    batch: job.batch === null ? null : await readBatch(desk, { id: job.batch }),
+  }
+}
+
+/** When the next may start: the first end of a window after which less than the rate allows has started or is reserved. */
+const nextStart = ({ gate, count, reserved }: Record<'gate' | 'count' | 'reserved', string>) => `
+  (select min(s.until)
+     from (select t.until, sum(t.jobs) over (order by t.until) as gone, sum(t.jobs) over () + ${reserved} as used
+             from holdfast.start t where t.gate = ${gate} and t.until > $2) s
+    where s.used >= ${count} and s.gone > s.used - ${count})`
+
+const selectQueue = `
+  select q.paused_at, q.paused_by,
+         (select coalesce(sum(t.running), 0) from holdfast.tally t
+           where t.queue = q.no and t.xid >= holdfast.low_tally()),
+         q.max_running, q.max_starts, q.window_ms,
+         ${nextStart({ gate: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text
+    from holdfast.queue q where q.name = $1`
+
+/** Those that wait in some lanes. */
+const waitingIn = (lanes: string, which: string) => `
+  select from ${lanes}
+   cross join lateral (select * from holdfast.lane_cursor where lane = m.no order by no desc limit 1) c
+    join holdfast.job k on k.lane = m.no and (k.ready_xid, k.ord) > (c.xid, c.ord)
+   where ${which} limit ${bounds.aheadMax}`
+
+/** In its lane, those before its place; in the lane that goes first, and in those of earlier priorities, all. */
+const countAhead = `
+  select least(${bounds.aheadMax},
+      (select count(*) from (
+         ${waitingIn('(select j.lane as no) m', '(k.ready_xid, k.ord) < (j.ready_xid, j.ord)')}) a)
+    + (select count(*) from (${waitingIn('(select j.lane | 1 as no) m', 'j.lane & 1 = 0')}) a)
+    + (select count(*) from (
+         ${waitingIn(
+           `(select e.no + f.front as no from holdfast.lane e, (values (0), (1)) f(front)
+              where e.queue = l.queue and e.batch = l.batch and e.priority < l.priority) m`,
+           'true',
+         )}) a))
+    from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 where j.id = $1`
+
+/** Of the jobs of no batch, or of the items: each has an index of its own. */
+function heldBefore(which: string): string {
+  return `select from holdfast.job k
+           where k.is_held and ${which} and ${numberOf('k.gate')} = ${numberOf('j.gate')} and k.gate = j.gate
+             and j.is_held and k.ord < j.ord`
+}
+
+/** What was knocked and not heard yet is counted in. */
+const selectGate = `
+  select q.key_max_running, q.key_max_starts, q.key_window_ms, r.admitted,
+         (select count(*) from (${heldBefore('not k.is_item')} union all ${heldBefore('k.is_item')}
+                                 limit ${bounds.aheadMax}) a),
+         ${nextStart({ gate: 'j.gate', count: 'q.key_max_starts', reserved: 'r.reserved' })},
+         (select jsonb_agg(h.id)::text
+            from (select k.id
+                    from (select k.* from holdfast.lane m cross join (values (0), (1)) f(front)
+                           cross join lateral (select * from holdfast.job where lane = m.no + f.front and ready_xid is not null
+                                                order by ready_xid, ord limit ${looksMax}) k
+                           where m.queue = q.no limit ${looksMax}) k
+                   where k.gate = j.gate order by k.ready_xid, k.ord limit ${holdersMax}) h)
+    from holdfast.job j
+    join holdfast.lane l on l.no = j.lane & ~1
+    join holdfast.queue q on q.no = l.queue
+    left join lateral (select * from holdfast.gate_room where ${numberOf('gate')} = ${numberOf('j.gate')} and gate = j.gate
+                        order by no desc limit 1) g on true
+   cross join lateral (
+     select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,
+            greatest(0, coalesce(g.reserved, 0) - coalesce(sum(k.unused), 0)) as reserved
+       from (select k.gone, k.unused from holdfast.knock k where k.gate = j.gate and k.xid >= coalesce(g.low, '0')
+              union all
+             select u.gone, 0 from holdfast.knock_list l cross join lateral unnest(l.gates, l.gone) u(gate, gone)
+              where l.gone is not null and u.gate = j.gate) k) r
+   where j.id = $1`
+
+async function keyStanding({ db }: Desk, id: string, now: number): Promise<KeyStanding | null> {
+  const [row] = await db.query(selectGate, [id, now])
+  const limit = limitOf(row, 0)
+  if (!row || !limit) return null
+  return {
+    limit,
+    admitted: Number(row[3]),
+    holders: JSON.parse(row[6] ?? '[]'),
+    ahead: Number(row[4]),
+    nextStartAt: numberOrNull(row[5]),
+  }
+}
+
+function numberOrNull(text: string | null | undefined): number | null {
+  return text == null ? null : Number(text)
+}

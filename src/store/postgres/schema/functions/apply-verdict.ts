@@ -1,0 +1,212 @@
+// What decides a job's fate is pure code (`src/job/transition.ts`): it is handed the rows of `held` or `expired`, which stay
+// locked, and its verdicts come back as sets to `wait_again` and `finish`.
+
+export const applyVerdict = `
+-- The jobs that these holds hold, locked until the transaction ends.
+create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
+  p_lasts bigint[], p_starts int[])
+returns setof holdfast.held_job language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  return query
+    select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
+           j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
+           l.batch, j.gate, q.max_running is not null or l.batch > 0
+      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
+     cross join lateral (select * from holdfast.job k
+                          where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
+     cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
+     cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q;
+end $holdfast$;
+
+-- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
+-- renews or sweeps at this moment are left to them.
+create function holdfast.expired(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
+returns setof holdfast.held_job language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_leases bigint[];
+  v_tokens uuid[];
+  v_until bigint;
+  v_left int := p_max;
+  v_found int;
+begin
+  -- One that ends later than its full length from now was given before the clock was set back. By the clock as it is when the row
+  -- is looked at: the time of this transaction is older, and leases that were given meanwhile would end too early.
+  update holdfast.lease l
+     set given_at = holdfast.now_ms(p_clock), expires_at = holdfast.now_ms(p_clock) + l.expires_at - l.given_at
+   where l.given_at > p_now and l.given_at > holdfast.now_ms(p_clock);
+  loop
+    select max(l.expires_at) into v_until
+      from (select expires_at from holdfast.lease
+             where expires_at >= p_from and expires_at <= p_now order by expires_at limit p_max) l;
+    select array_agg(l.no), array_agg(distinct l.token) into v_leases, v_tokens
+      from (select no, token from holdfast.lease
+             where expires_at >= p_from and expires_at <= v_until for update skip locked) l;
+    exit when v_leases is null;
+    return query
+      with listed as materialized (
+        select distinct on (l.token, l.lane, u.xid, u.ord)
+               l.no, l.lane, l.worker, l.started_at, l.expires_at, u.xid, u.ord
+          from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+         where l.token = any (v_tokens)
+         order by l.token, l.lane, u.xid, u.ord, l.no desc
+      )
+      select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
+             j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
+             l.batch, j.gate, q.max_running is not null or l.batch > 0
+        from listed i
+       cross join lateral (select * from holdfast.job k
+                            where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
+     cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
+     cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+       where i.no = any (v_leases)
+       order by i.expires_at, j.seq
+       limit v_left;
+    get diagnostics v_found = row_count;
+    v_left := v_left - v_found;
+    exit when v_left = 0; -- the leases stay for the next sweep
+    delete from holdfast.lease l where l.no = any (v_leases);
+  end loop;
+end $holdfast$;
+
+-- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, freed, past, batch, costs }].
+create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  with turn as materialized (
+    select nextval('holdfast.number') as number, u.*, k.spot, k.gate, u.ready and k.gate is not null as held, l.priority
+      from jsonb_to_recordset(p_jobs)
+             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, freed smallint, past text)
+     cross join lateral (select ctid as spot, gate from holdfast.job where id = u.id offset 0) k
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
+  ),
+  moved as (
+    update holdfast.job j
+       set lane = t.lane, ready_xid = case when t.ready and not t.held then pg_current_xact_id() end, is_held = t.held,
+           ord = case when t.held then holdfast.line_place(t.priority, t.lane & 1 = 1, t.number) else t.number end,
+           run_at = t."runAt", attempts = t.attempts, freed = t.freed, past = t.past, woken = false
+      from turn t
+     where j.ctid = t.spot
+    returning j.id, j.lane, j.ready_xid, j.is_held, j.gate, j.ord
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, ord)
+    select m.gate, pg_current_xact_id(), count(*), min(m.ord) filter (where m.is_held)
+      from moved m where m.gate is not null group by m.gate
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, l.queue,
+           case when m.is_held then 'held' when m.ready_xid is null then 'scheduled' else 'ready' end, count(*),
+           array_agg(m.id)
+      from moved m join holdfast.lane l on l.no = m.lane & ~1
+     where holdfast.is_watched(p_now)
+     group by 3, 4
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, running, waiting)
+    select l.batch, pg_current_xact_id(), -count(*), count(*)
+      from moved m join holdfast.lane l on l.no = m.lane & ~1 where l.batch > 0 group by l.batch
+  )
+  insert into holdfast.tally (xid, queue, running, ready, held, scheduled)
+  select pg_current_xact_id(), l.queue, -count(*), count(m.ready_xid), count(*) filter (where m.is_held),
+         count(*) filter (where m.ready_xid is null and not m.is_held)
+    from moved m join holdfast.lane l on l.no = m.lane & ~1
+   group by l.queue;
+  if jsonb_path_exists(p_jobs, '$[*].costs') then
+    perform holdfast.note(array_agg(u.batch), array_agg(jsonb_build_object('costs', u.costs)::text))
+       from jsonb_to_recordset(p_jobs) u(batch int, costs jsonb) where u.costs is not null;
+  end if;
+end $holdfast$;
+
+-- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, remarks }].
+create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  with gone as materialized (
+    select u.was, u.state, u.attempts as had, u.attempt, u.worker, u."startedAt" as started_at, u.ending, u.result,
+           u.error, u.remarks, j.*
+      from jsonb_to_recordset(p_jobs) u(id uuid, was text, state text, attempts smallint, attempt smallint, worker text,
+             "startedAt" bigint, ending text, result text, error text, remarks text)
+     cross join lateral (select k.*, k.ctid as spot from holdfast.job k where k.id = u.id offset 0) j
+  ),
+  removed as (
+    delete from holdfast.job j using gone g where j.ctid = g.spot
+  ),
+  known as materialized (
+    select g.*, l.queue, l.priority, l.batch,
+           case g.state when 'dead' then q.retain_dead_ms else q.retain_done_ms end as retain_ms
+      from gone g join holdfast.lane l on l.no = g.lane & ~1 join holdfast.queue q on q.no = l.queue
+  ),
+  kept as (
+    insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+      attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
+      idempotency_key, batch, cancel, past, gate, remarks, headers, payload, result, error)
+    select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.keep_class(k.retain_ms), k.run_at,
+           k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
+           k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, nullif(k.batch, 0),
+           k.cancel, k.past, k.gate, k.remarks, k.headers, k.payload, k.result, k.error
+      from known k
+     where k.retain_ms is distinct from 0
+  ),
+  freed as (
+    delete from holdfast.dedup d
+     where d.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.dedup e
+          where e.queue = k.queue and e.key = k.dedup_key and e.seq = k.seq offset 0) s
+        where k.dedup_scope in ('live', 'waiting')))
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i
+     where i.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.idempotency e
+          where e.queue = k.queue and e.key = k.idempotency_key and e.seq = k.seq offset 0) s
+        where k.idempotency_key is not null and k.retain_ms = 0))
+  ),
+  late as (
+    delete from holdfast.overdue o
+     where o.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.overdue e
+          where e.start_before = k.start_before and e.seq = k.seq offset 0) s
+        where k.start_before is not null))
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, running, waiting, done, dead, cancelled)
+    select k.batch, pg_current_xact_id(), -count(*) filter (where k.was = 'running'),
+           -count(*) filter (where k.was <> 'running'), count(*) filter (where k.state = 'done'),
+           count(*) filter (where k.state = 'dead'), count(*) filter (where k.state = 'cancelled')
+      from known k where k.batch > 0 group by k.batch
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, unused)
+    select k.gate, pg_current_xact_id(), count(*), count(*) filter (where k.was = 'ready')
+      from known k where k.gate is not null and k.was in ('ready', 'running') group by k.gate
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, k.queue, k.state, count(*), array_agg(k.id)
+      from known k where holdfast.is_watched(p_now) group by k.queue, k.state
+  )
+  insert into holdfast.tally (xid, queue, running, ready, held, scheduled, done, dead, cancelled)
+  select pg_current_xact_id(), k.queue, -count(*) filter (where k.was = 'running'),
+         -count(*) filter (where k.was = 'ready'), -count(*) filter (where k.was = 'held'),
+         -count(*) filter (where k.was = 'scheduled'),
+         count(*) filter (where k.state = 'done' and k.retain_ms is distinct from 0),
+         count(*) filter (where k.state = 'dead' and k.retain_ms is distinct from 0),
+         count(*) filter (where k.state = 'cancelled' and k.retain_ms is distinct from 0)
+    from known k
+   group by k.queue;
+  if jsonb_path_exists(p_jobs, '$[*].remarks') then
+    perform holdfast.note(array_agg(u.batch), array_agg(u.remarks))
+       from jsonb_to_recordset(p_jobs) u(batch int, remarks text) where u.remarks is not null;
+  end if;
+end $holdfast$;
+`

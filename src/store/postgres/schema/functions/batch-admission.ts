@@ -1,0 +1,121 @@
+export const batchAdmission = `
+-- Of these, which must be looked at: those where no item is left, or so many changes that they should be added up, or with a share of
+-- items that may fail. Whoever settled asks each time: 0.1 ms, where to read them took 0.8.
+-- And which may admit items that wait for nothing else: whoever noted so has committed once its lock is had.
+create function holdfast.batches_to_attend(p_nos int[], p_changes int, out attend int[], out admit int[]) language plpgsql volatile
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_no int;
+begin
+  for v_no in
+    select b.no from unnest(p_nos) u(no)
+     cross join lateral (select * from holdfast.batch where no = u.no and concurrency is not null and finished_at is null offset 0) b
+     order by 1
+  loop
+    perform pg_advisory_xact_lock(ADMIT_LOCKS, v_no);
+  end loop;
+  admit := array(select u.no from unnest(p_nos) u(no) where exists (select from holdfast.batch_wait w where w.batch = u.no));
+  attend := array(
+    select b.no from unnest(p_nos) u(no)
+     cross join lateral (select * from holdfast.batch where no = u.no offset 0) b
+     cross join lateral holdfast.batch_counts(b.no) c
+     where b.finished_at is null and (c.waiting + c.running = 0 or c.changes > p_changes or b.fail_share is not null));
+end $holdfast$;
+
+-- How many more items a batch may admit to their keys; null: any number.
+create function holdfast.admission_room(p_no int) returns bigint language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_batch record;
+begin
+  select * into v_batch from holdfast.batch b where b.no = p_no;
+  if not found or v_batch.paused_at is not null or v_batch.is_cancelled or v_batch.is_deleted or v_batch.finished_at is not null then
+    return 0;
+  elsif v_batch.concurrency is null then
+    return null;
+  end if;
+  return v_batch.concurrency - (select c.running from holdfast.batch_counts(p_no) c) - (
+    select count(*) from (
+      select from holdfast.lane l cross join (values (0), (1)) f(front)
+       cross join lateral (select * from holdfast.lane_cursor where lane = l.no + f.front order by no desc limit 1) c
+       cross join lateral (
+         select from holdfast.job j where j.lane = l.no + f.front and (j.ready_xid, j.ord) > (c.xid, c.ord)
+          limit v_batch.concurrency) j
+       where l.batch = p_no limit v_batch.concurrency) r);
+end $holdfast$;
+
+-- Knocks at gates where items wait for nothing but this batch, as many as it may admit; answers which.
+create function holdfast.take_waits(p_no int, p_max int) returns text[] language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_gates text[];
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  perform pg_advisory_xact_lock(ADMIT_LOCKS, p_no);
+  with taken as (
+    delete from holdfast.batch_wait w
+     where w.ctid = any (array(
+       select s.ctid from holdfast.batch_wait s where s.batch = p_no
+        order by s.ord limit greatest(0, least(p_max, coalesce(holdfast.admission_room(p_no), p_max)))))
+    returning w.gate, w.ord
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid) select t.gate, pg_current_xact_id() from taken t
+  )
+  select array_agg(t.gate order by t.ord) into v_gates from taken t;
+  return coalesce(v_gates, '{}');
+end $holdfast$;
+
+-- Of a batch whose lanes are closed: items that have room at their gates and have not started go back to their places in line.
+-- Answers the gates that have room now, and how many items were moved.
+create function holdfast.return_slots(p_no int, p_max int, p_now bigint, out gates text[], out moved int) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+declare
+  v_now bigint;
+  v_lanes int[] := array(
+    select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no);
+begin
+  perform pg_advisory_xact_lock(ADMIT_LOCKS, p_no);
+  perform holdfast.lock_lanes(v_lanes);
+  v_now := holdfast.now_ms(p_now);
+  with admitted as materialized (
+    select j.* from unnest(v_lanes) u(lane)
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and not is_open offset 0) l
+     cross join lateral (
+       select k.ctid as spot, l.queue, l.priority from holdfast.job k
+        where k.lane = u.lane and k.ready_xid is not null and k.gate is not null
+          and holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq)
+        limit p_max for update of k skip locked) j -- no row is waited for under the lock of a lane (lock-jobs.ts)
+     limit p_max
+  ),
+  returned as (
+    update holdfast.job j
+       set is_held = true, is_item = true, ready_xid = null,
+           ord = coalesce(j.line_ord, holdfast.line_place(a.priority, j.lane & 1 = 1, j.seq))
+      from admitted a where j.ctid = a.spot
+    returning j.id, j.gate, j.ord, j.start_before, j.seq, a.queue
+  ),
+  unpassed as (
+    update holdfast.overdue o set passed = false from returned r where o.start_before = r.start_before and o.seq = r.seq and o.passed
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, unused, ord)
+    select r.gate, pg_current_xact_id(), count(*), count(*), min(r.ord) from returned r group by r.gate
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, held, ready)
+    select pg_current_xact_id(), r.queue, count(*), -count(*) from returned r group by r.queue
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), v_now, r.queue, 'held', count(*), array_agg(r.id)
+      from returned r where (select holdfast.is_watched(v_now)) group by r.queue
+  )
+  select coalesce(array_agg(distinct r.gate), '{}'), count(*) into gates, moved from returned r;
+end $holdfast$;
+`

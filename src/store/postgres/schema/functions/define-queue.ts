@@ -1,0 +1,182 @@
+// What a role that may only enqueue needs and would otherwise do to tables itself: these run with the owner's rights
+// (`../schema/roles.ts`). And who was granted what, so that a later migration grants it on what it adds.
+
+import { centuryMs } from './checks.ts'
+
+export const defineQueue = `
+-- A whole definition, as JSON; limits that it does not state stay as they are. Answers both versions, and what was and is stored.
+-- A producer defines a queue that is not defined yet, its limits included. What an owner or a worker has defined it leaves as it
+-- is, without an error: producers and workers of two releases may differ for a while. The same goes for every caller that asks for
+-- it (\`p_only_new\`): a caller's transaction must not change a queue that others work on.
+create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false)
+returns table (version_before int, version int, before jsonb, after jsonb) language plpgsql as $holdfast$
+#variable_conflict use_column
+declare
+  v_trusted constant boolean := holdfast.is_trusted();
+  v_only_new constant boolean := coalesce(p_only_new, false) or not v_trusted;
+  v_old holdfast.queue%rowtype;
+  v_after jsonb := p_definition;
+  v_on_dead constant text := p_definition ->> 'onDead';
+  v_cycle text[];
+begin
+  if not v_trusted then
+    perform holdfast.check_definition(p_name, p_definition, p_states_limits);
+  end if;
+  if v_only_new then
+    select * into v_old from holdfast.queue q where q.name = p_name and q.definition is not null;
+    if found then
+      return query select v_old.version, v_old.version, v_old.definition, v_old.definition;
+      return;
+    end if;
+  end if;
+  -- Deaths must not be told in a circle. Two definitions that make one together see each other's row only where one of them
+  -- waits for the other to commit. So whichever changes where deaths are told takes this lock first, before any row. A
+  -- caller's transaction takes none, because it may stay open: a circle that is missed here is bounded by its depth.
+  if v_on_dead is not null
+     and not exists (select from holdfast.queue q where q.name = p_name and q.on_dead = v_on_dead) then
+    if not coalesce(p_only_new, false) then
+      perform pg_advisory_xact_lock(SCHEMA_LOCKS, 2);
+    end if;
+    with recursive told (name, path) as (
+      select v_on_dead, array[p_name, v_on_dead]
+      union all
+      select q.on_dead, t.path || q.on_dead from told t join holdfast.queue q on q.name = t.name
+       where t.name <> p_name and q.on_dead is not null and q.on_dead <> all (t.path[2:])
+    )
+    select t.path into v_cycle from told t where t.name = p_name;
+    if found then
+      raise exception 'deaths would be told in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
+    end if;
+  end if;
+  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
+  values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
+  on conflict do nothing;
+  select * into v_old from holdfast.queue q where q.name = p_name for no key update;
+  if v_only_new and v_old.definition is not null then -- defined meanwhile
+    v_after := v_old.definition;
+  elsif not p_states_limits and v_old.definition is not null then
+    v_after := v_after || jsonb_build_object('limit', v_old.definition -> 'limit', 'keyLimit', v_old.definition -> 'keyLimit',
+      'key', v_old.definition -> 'key');
+  end if;
+  if v_old.definition = v_after then
+    return query select v_old.version, v_old.version, v_old.definition, v_after;
+    return;
+  end if;
+  update holdfast.queue q
+     set is_named = true, definition = v_after, version = q.version + 1, attempts = (v_after ->> 'attempts')::smallint,
+         priority = (v_after ->> 'priority')::smallint, key_path = v_after #>> '{key,path}',
+         key_by_code = coalesce(v_after ->> 'key' = 'code', false), retain_done_ms = (v_after ->> 'retainDoneMs')::bigint,
+         retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead'
+   where q.no = v_old.no;
+  perform holdfast.set_limits(v_old.no);
+  return query select v_old.version, v_old.version + 1, v_old.definition, v_after;
+end $holdfast$;
+
+-- Bounds as the client has them (\`src/job/bounds.ts\`).
+create function holdfast.check_definition(p_name text, p_definition jsonb, p_states_limits boolean) returns void
+language plpgsql as $holdfast$
+declare
+  v_names constant text[] := '{attempts,priority,backoff,leaseMs,timeoutMs,retainDoneMs,retainDeadMs,onDead,limit,keyLimit,key}';
+  v_backoff constant jsonb := p_definition -> 'backoff';
+begin
+  if not holdfast.is_queue_name(p_name) or p_definition ->> 'onDead' is not null and not holdfast.is_queue_name(p_definition ->> 'onDead')
+  then
+    perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
+  end if;
+  if p_states_limits is null or jsonb_typeof(p_definition) is distinct from 'object' or not coalesce(p_definition ?& v_names, false)
+     or jsonb_typeof(v_backoff) is distinct from 'object'
+     or not coalesce(v_backoff ?& '{baseMs,factor,maxMs,jitter}', false)
+     or jsonb_typeof(p_definition -> 'onDead') not in ('null', 'string') then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: a definition says everything that there is to say of a queue.');
+  end if;
+  perform holdfast.check_names(p_definition, 'definition', v_names),
+          holdfast.check_names(v_backoff, 'backoff', '{baseMs,factor,maxMs,jitter}'),
+          holdfast.number_option(p_definition, 'attempts', 1, 10000), holdfast.number_option(p_definition, 'priority', 0, 9),
+          holdfast.number_option(p_definition, 'leaseMs', 1, 604800000),
+          holdfast.number_option(p_definition, 'timeoutMs', 1, ${centuryMs}),
+          holdfast.number_option(jsonb_strip_nulls(p_definition), 'retainDoneMs', 0, ${centuryMs}),
+          holdfast.number_option(jsonb_strip_nulls(p_definition), 'retainDeadMs', 0, ${centuryMs}),
+          holdfast.number_option(v_backoff, 'baseMs', 0, ${centuryMs}), holdfast.number_option(v_backoff, 'maxMs', 0, ${centuryMs}),
+          holdfast.check_limit(p_definition -> 'limit'), holdfast.check_limit(p_definition -> 'keyLimit');
+  if not jsonb_path_exists(v_backoff, 'strict $ ? (@.factor.type() == "number" && @.jitter.type() == "number"
+       && @.factor >= 1 && @.factor <= 100 && @.jitter >= 0 && @.jitter <= 1)')
+     or not (p_definition -> 'key' in ('null', '"code"') or holdfast.is_key_rule(p_definition -> 'key')) then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: backoff.factor is 1 to 100, backoff.jitter is 0 to 1, and key is null, "code" or '
+      'a path.');
+  end if;
+end $holdfast$;
+
+-- As \`isKeyPath\` of \`src/job/limit-key.ts\` says.
+create function holdfast.is_key_rule(p_key jsonb) returns boolean language plpgsql immutable as $holdfast$
+begin
+  if jsonb_typeof(p_key) is distinct from 'object' then
+    return false;
+  end if;
+  return p_key = jsonb_build_object('path', p_key ->> 'path') and length(p_key ->> 'path') <= 255
+    and p_key ->> 'path' ~ '^[A-Za-z_$][A-Za-z0-9_$-]*([.][A-Za-z_$][A-Za-z0-9_$-]*)*$';
+end $holdfast$;
+
+-- { concurrency, rate: { count, windowMs } }: each of both may be null, and so may a limit.
+create function holdfast.check_limit(p_limit jsonb) returns void language plpgsql as $holdfast$
+declare
+  v_rate constant jsonb := p_limit -> 'rate';
+begin
+  if jsonb_typeof(p_limit) = 'null' then
+    return;
+  end if;
+  perform holdfast.check_names(p_limit, 'limit', '{concurrency,rate}');
+  if not p_limit ?& '{concurrency,rate}' or jsonb_typeof(v_rate) not in ('null', 'object')
+     or (jsonb_typeof(v_rate) = 'object' and not v_rate ?& '{count,windowMs}') then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit has a concurrency and a rate, and a rate has a count and a window.');
+  end if;
+  perform holdfast.number_option(jsonb_strip_nulls(p_limit), 'concurrency', 1, 1000000);
+  if jsonb_typeof(v_rate) = 'object' then
+    perform holdfast.check_names(v_rate, 'limit.rate', '{count,windowMs}'),
+            holdfast.number_option(v_rate, 'count', 1, 100000), holdfast.number_option(v_rate, 'windowMs', 1, 604800000);
+  end if;
+end $holdfast$;
+
+-- Limits as they count from now on, of a queue whose row is locked.
+create function holdfast.set_limits(p_no int) returns void language plpgsql as $holdfast$
+declare
+  v_old holdfast.queue%rowtype;
+  v_new holdfast.queue%rowtype;
+  v_limit jsonb;
+  v_key_limit jsonb;
+begin
+  select * into v_old from holdfast.queue q where q.no = p_no;
+  v_limit := case when v_old.limit_override ? 'limit' then v_old.limit_override else v_old.definition end -> 'limit';
+  v_key_limit := case when v_old.limit_override ? 'keyLimit' then v_old.limit_override else v_old.definition end -> 'keyLimit';
+  update holdfast.queue q
+     set max_running = (v_limit ->> 'concurrency')::int, max_starts = (v_limit #>> '{rate,count}')::int,
+         window_ms = (v_limit #>> '{rate,windowMs}')::bigint, key_max_running = (v_key_limit ->> 'concurrency')::int,
+         key_max_starts = (v_key_limit #>> '{rate,count}')::int, key_window_ms = (v_key_limit #>> '{rate,windowMs}')::bigint
+   where q.no = p_no
+  returning * into v_new;
+  if (v_old.key_max_running, v_old.key_max_starts) is distinct from (v_new.key_max_running, v_new.key_max_starts) then
+    insert into holdfast.knock (gate, xid, ord) -- there may be room for more
+    select j.gate, pg_current_xact_id(), min(j.ord)
+      from holdfast.lane l cross join (values (0), (1)) f(front)
+      join holdfast.job j on j.lane = l.no + f.front and j.ready_xid is null and j.is_held
+     where l.queue = p_no group by j.gate;
+  end if;
+  if v_old.key_max_starts is null and v_new.key_max_starts is not null then
+    insert into holdfast.knock (gate, xid, reserved)
+    select g.gate, pg_current_xact_id(), coalesce(n.jobs, 0)
+      from (select distinct gate from holdfast.gate_room where gate >= p_no || ':' and gate < p_no || ';') g
+      left join holdfast.ready_by_gate(p_no) n on n.gate = g.gate;
+  end if;
+end $holdfast$;
+
+-- An operator's limits; null takes them back.
+create function holdfast.override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint)
+returns void language plpgsql as $holdfast$
+declare
+  v_no int;
+begin
+  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms) values (p_name, p_retain_done_ms, p_retain_dead_ms)
+  on conflict do nothing;
+  update holdfast.queue q set is_named = true, limit_override = p_override where q.name = p_name returning q.no into v_no;
+  perform holdfast.set_limits(v_no);
+end $holdfast$;
+`

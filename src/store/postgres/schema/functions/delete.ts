@@ -1,0 +1,118 @@
+export const deleteJobs = `
+-- The keys that these jobs have, as far as they hold them, are free.
+create function holdfast.free_keys(p_queues int[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+begin
+  if cardinality(array_remove(p_dedup_keys, null)) > 0 then
+    delete from holdfast.dedup d
+     where d.ctid = any (array(
+       select s.spot from unnest(p_queues, p_seqs, p_dedup_keys) u(queue, seq, key) cross join lateral (
+         select e.ctid as spot from holdfast.dedup e
+          where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s
+        where u.key is not null))
+       and d.seq = any (p_seqs); -- another job may have taken it over meanwhile
+  end if;
+  if cardinality(array_remove(p_idempotency_keys, null)) > 0 then
+    delete from holdfast.idempotency i
+     where i.ctid = any (array(
+       select s.spot from unnest(p_queues, p_seqs, p_idempotency_keys) u(queue, seq, key) cross join lateral (
+         select e.ctid as spot from holdfast.idempotency e
+          where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s
+        where u.key is not null))
+       and i.seq = any (p_seqs);
+  end if;
+end $holdfast$;
+
+-- Waiting jobs, their rows and lanes locked, are gone, and their keys are free.
+create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+declare
+  v_deleted bigint;
+  v_queues int[];
+  v_seqs bigint[];
+  v_dedup_keys text[];
+  v_idempotency_keys text[];
+begin
+  with gone as (
+    delete from holdfast.job j where j.id = any (p_ids) returning j.*
+  ),
+  known as materialized (
+    select g.*, l.queue, l.batch
+      from gone g cross join lateral (select * from holdfast.lane where no = g.lane & ~1 offset 0) l
+  ),
+  late as (
+    delete from holdfast.overdue o
+     where o.ctid = any (array(
+       select s.spot from known k cross join lateral (
+         select e.ctid as spot from holdfast.overdue e
+          where e.start_before = k.start_before and e.seq = k.seq offset 0) s
+        where k.start_before is not null))
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, ready, held, scheduled)
+    select pg_current_xact_id(), k.queue, -count(k.ready_xid), -count(*) filter (where k.is_held),
+           -count(*) filter (where k.ready_xid is null and not k.is_held)
+      from known k group by k.queue
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, waiting)
+    select k.batch, pg_current_xact_id(), -count(*) from known k where k.batch > 0 group by k.batch
+  ),
+  knocked as (
+    insert into holdfast.knock (gate, xid, gone, unused)
+    select k.gate, pg_current_xact_id(), count(*), count(*)
+      from known k where k.gate is not null and k.ready_xid is not null group by k.gate
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
+      from known k where holdfast.is_watched(p_now) group by k.queue
+  )
+  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key)
+    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys from known k;
+  perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
+  return v_deleted;
+end $holdfast$;
+
+-- Everything that has ended under this id; says how many that were.
+create function holdfast.delete_ended(p_id uuid, p_now bigint) returns bigint
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_deleted bigint;
+  v_batches int[];
+  v_remarks text[];
+begin
+  with gone as (
+    delete from holdfast.ended e where e.id = p_id
+    returning e.queue, e.seq, e.state, e.batch, e.remarks, e.dedup_key, e.idempotency_key
+  ),
+  batched as (
+    insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
+    select g.batch, pg_current_xact_id(), -count(*) filter (where g.state = 'done'),
+           -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
+      from gone g where g.batch is not null group by g.batch
+  ),
+  freed as (
+    delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using gone g
+     where i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, done, dead, cancelled)
+    select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
+           -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
+      from gone g group by g.queue
+  ),
+  told as (
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
+      from gone g where holdfast.is_watched(p_now) group by g.queue
+  )
+  select count(*), array_agg(g.batch), array_agg(g.remarks) into v_deleted, v_batches, v_remarks from gone g;
+  perform holdfast.note(v_batches, v_remarks, -1);
+  return v_deleted;
+end $holdfast$;
+`

@@ -1,0 +1,154 @@
+// Jobs that nothing can refuse and that hold no key, as one set. See `enqueue.ts`.
+
+import { numberOf } from '../hash.ts'
+
+/** Columns that tell whether a job is due, and stands at a gate. */
+const timed = 'p_lanes, p_delays, p_run_ats, p_gates'
+
+const timedNames = 'lane, delay_ms, run_at, gate'
+
+const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
+
+const isDue = `${due} as is_due`
+
+export const enqueuePlain = `
+-- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the version of its
+-- queue's definition that the client filled in by. Answers which lists of knocks are to be attended to at once.
+-- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
+-- of it all the same, because he may have gone before this has committed. News go out with the commit.
+create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
+  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null, p_versions int[] default null)
+returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
+as $holdfast$
+declare
+  v_now bigint := holdfast.call_ms(p_now);
+  v_lanes int;
+  v_nos int[];
+  v_queues int[];
+  v_priorities smallint[];
+  v_items boolean[];
+  v_key_most int[];
+  v_numbers bigint[];
+  v_all_held boolean;
+  v_lists text;
+begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates);
+  end if;
+  if p_flush is not null then -- as \`land\` does it; calling it would take a tenth of the time that 32 jobs take
+    insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
+    if not found then
+      raise exception 'these jobs have landed before' using errcode = 'HF004';
+    end if;
+  end if;
+  if p_news is not null then
+    perform pg_notify(WAKE_CHANNEL, p_news);
+  end if;
+  if p_delays is null and p_run_ats is null and p_gates is null then
+    insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
+    select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
+           coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
+      from (select nextval('holdfast.number') as number, j.*
+              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts)
+                     j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
+    if cardinality(p_lanes) = 1 then
+      insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l
+       cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+       where l.no = p_lanes[1] and l.epoch = p_epochs[1] and q.version = coalesce(p_versions[1], q.version);
+      if not found then
+        perform holdfast.miss_lane();
+      end if;
+    else
+      insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), l.queue, c.jobs
+        from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
+        join unnest(p_known, p_epochs, p_versions) k(no, epoch, version) on k.no = c.lane
+       cross join lateral (select * from holdfast.lane where no = k.no offset 0) l
+       cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+       where l.epoch = k.epoch and q.version = coalesce(k.version, q.version);
+      get diagnostics v_lanes = row_count;
+      if v_lanes <> (select count(distinct u) from unnest(p_lanes) u) then
+        perform holdfast.miss_lane();
+      end if;
+    end if;
+    if holdfast.is_watched(v_now) then
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), v_now, l.queue, 'ready', count(*), array_agg(u.id)
+        from unnest(p_ids, p_lanes) u(id, lane) join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
+       group by l.queue;
+    end if;
+    return null;
+  end if;
+  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(l.batch > 0), array_agg(q.key_max_running)
+    into v_nos, v_queues, v_priorities, v_items, v_key_most
+    from unnest(p_known, p_epochs, p_versions) k(no, epoch, version)
+    join holdfast.lane l on l.no = k.no and l.epoch = k.epoch
+    join holdfast.queue q on q.no = l.queue and q.version = coalesce(k.version, q.version);
+  if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
+    perform holdfast.miss_lane();
+  end if;
+  v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids))); -- nobody's between them
+  insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
+    headers, payload)
+  select u.number, case when u.due_at <= v_now and u.gate is not null
+                          then holdfast.line_place(v_priorities[array_position(v_nos, u.lane)], false, u.number)
+                        else u.number end,
+         case when u.due_at <= v_now and u.gate is null then pg_current_xact_id() end,
+         u.due_at <= v_now and u.gate is not null, coalesce(v_items[array_position(v_nos, u.lane)], false),
+         greatest(u.due_at, v_now), v_now, u.id, u.lane,
+         coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.gate, u.headers, u.payload
+    from (select j.number, j.id, coalesce(j.lane, p_lanes[1]) as lane, j.max_attempts, j.payload, j.headers, j.timeout_ms, j.gate,
+                 coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at
+            from unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates)
+                   j(number, id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, gate)) u;
+  v_all_held := p_delays is null and p_run_ats is null and array_position(p_gates, null) is null;
+  if v_all_held and cardinality(p_lanes) = 1 then
+    insert into holdfast.tally (xid, queue, held) values (pg_current_xact_id(), v_queues[1], cardinality(p_ids));
+  else
+    insert into holdfast.tally (xid, queue, ready, held, scheduled)
+    select pg_current_xact_id(), v_queues[u.i], count(*) filter (where u.is_due and u.gate is null),
+           count(*) filter (where u.is_due and u.gate is not null), count(*) filter (where not u.is_due)
+      from (select j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i, ${isDue}
+              from unnest(p_ids, ${timed}) j(id, ${timedNames})) u
+     group by 2;
+  end if;
+  if holdfast.is_watched(v_now) then
+    insert into holdfast.change (xid, at, queue, state, jobs, ids)
+    select pg_current_xact_id(), v_now, v_queues[u.i],
+           case when not u.is_due then 'scheduled' when u.gate is null then 'ready' else 'held' end, count(*), array_agg(u.id)
+      from (select j.id, j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i, ${isDue}
+              from unnest(p_ids, ${timed}) j(id, ${timedNames})) u
+     group by 3, 4;
+  end if;
+  with came as (
+    select u.gate, ${numberOf('u.gate')} as number, v_key_most[u.i] as most, holdfast.line_place(v_priorities[u.i], false, min(u.number)) as ord
+      from (select j.number, j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i
+              from unnest(v_numbers, ${timed}) j(number, ${timedNames})
+             where j.gate is not null and (v_all_held or ${due})) u
+     group by u.gate, u.i
+  ),
+  found as (
+    select c.gate, c.number, c.ord, coalesce(r.admitted >= c.most and r.line_from <= c.ord, false) as is_full
+      from came c
+      left join lateral (select * from holdfast.gate_room where ${numberOf('gate')} = c.number and gate = c.gate
+                          order by no desc limit 1) r on true
+  ),
+  lists as materialized (
+    select nextval('holdfast.number') as no, p.is_full, p.gates[s.first:s.first + 199] as gates,
+           p.ords[s.first:s.first + 199] as ords
+      from (select array_agg(f.gate order by f.number) filter (where f.is_full) as full_gates,
+                   array_agg(f.ord order by f.number) filter (where f.is_full) as full_ords,
+                   array_agg(f.gate order by f.number) filter (where not f.is_full) as gates,
+                   array_agg(f.ord order by f.number) filter (where not f.is_full) as ords from found f) a
+     cross join lateral (values (true, a.full_gates, a.full_ords), (false, a.gates, a.ords)) p(is_full, gates, ords)
+     cross join lateral generate_series(1, cardinality(p.gates), 200) s(first)
+  ),
+  knocked as (
+    insert into holdfast.knock_list (no, xid, gates, ords) select l.no, pg_current_xact_id(), l.gates, l.ords from lists l
+  )
+  select jsonb_agg(l.no)::text into v_lists from lists l where not l.is_full;
+  return v_lists;
+end $holdfast$;
+`

@@ -1,0 +1,223 @@
+// ENQUEUE. Two ways in. Jobs that nothing can refuse and that hold no key go in as one set. The rest go one after the
+// other, each request as a whole: it is refused with all its jobs, and never fails its neighbours.
+//
+// Races over a key have one winner: the slot is a row with a unique key, and whoever comes second waits for the first to
+// commit or roll back, then looks again. That wait may be long where the first is a caller's own open transaction, so
+// the store sends a request that had to wait once more, alone, where it delays only itself.
+//
+// Replacing a holder that still waits needs its lane's lock: only then is it certain that no claim takes it meanwhile.
+// Lanes are locked before keys, here as everywhere. Because a lane must not stay locked while a stranger's transaction is
+// open, replacing is refused there.
+
+export const enqueue = `
+-- Until its time is over; without one, as long as there is a live holder. Nobody else frees it where that was deleted behind
+-- our back.
+create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean language sql stable as $holdfast$
+  select case when p_slot.until is not null then p_slot.until > p_now
+              else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
+$holdfast$;
+
+-- One job, with all its conditions: of a lane, as a client filled it in that knew \`version\` of the queue's definition, or of a queue
+-- by its name, to be filled in here. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
+-- whoever called.
+create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $holdfast$
+declare
+  v_id uuid := (p_job ->> 'id')::uuid;
+  v_queue int;
+  v_lane int;
+  v_key text := p_job ->> 'dedupKey';
+  v_scope text := p_job ->> 'dedupScope';
+  v_seq bigint := nextval('holdfast.number');
+  v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
+  v_start_before bigint := (p_job ->> 'startBefore')::bigint;
+  v_until bigint := case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end;
+  v_gate text;
+  v_state text;
+  v_priority int;
+  v_is_item boolean;
+  v_ord bigint := v_seq;
+  v_first holdfast.idempotency%rowtype;
+  v_slot holdfast.dedup%rowtype;
+  v_gates text[];
+begin
+  if p_job ? 'lane' then -- as the client remembers it
+    select l.queue, l.no, l.priority, l.batch > 0 into v_queue, v_lane, v_priority, v_is_item
+      from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+     where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid
+       and q.version = coalesce((p_job ->> 'version')::int, q.version);
+    if not found then
+      perform holdfast.miss_lane();
+    elsif p_job ? 'keyUnknown' then
+      perform holdfast.require_key(q) from holdfast.queue q where q.no = v_queue;
+    end if;
+  else
+    select o.queue, o.lane, o.priority, false into v_queue, v_lane, v_priority, v_is_item
+      from holdfast.place_of(p_job ->> 'name', (p_job ->> 'priority')::smallint, p_job -> 'opened') o;
+    p_job := holdfast.fill_in(p_job, v_queue);
+  end if;
+  v_gate := v_queue || ':' || (p_job ->> 'limitKey');
+  v_state := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
+  if p_job ? 'idempotencyKey' then
+    loop
+      insert into holdfast.idempotency (queue, key, seq, id, hash)
+      values (v_queue, p_job ->> 'idempotencyKey', v_seq, v_id, p_job ->> 'hash') on conflict do nothing;
+      exit when found;
+      select * into v_first from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey';
+      continue when not found; -- gone meanwhile
+      if not exists (select from holdfast.job j where j.id = v_first.id and j.seq = v_first.seq)
+         and not exists (select from holdfast.ended e where e.id = v_first.id and e.seq = v_first.seq) then
+        delete from holdfast.idempotency i -- behind our back: nobody else frees the key
+         where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_first.seq;
+        continue;
+      end if;
+      if v_first.hash = p_job ->> 'hash' or holdfast.is_same_payload(v_first, p_job ->> 'hash', p_job ->> 'payload') then
+        return jsonb_build_object('id', v_first.id, 'status', 'duplicate');
+      end if;
+      raise exception '%', v_first.id using errcode = 'HF101';
+    end loop;
+  end if;
+  if v_key is not null then
+    loop
+      insert into holdfast.dedup (queue, key, seq, id, until) values (v_queue, v_key, v_seq, v_id, v_until)
+      on conflict do nothing; -- and not \`do update\`, which locks the holder's row even where it changes nothing
+      exit when found;
+      select * into v_slot from holdfast.dedup d where d.queue = v_queue and d.key = v_key;
+      continue when not found;
+      if not holdfast.is_taken(v_slot, p_now) then
+        update holdfast.dedup d set seq = v_seq, id = v_id, until = v_until
+         where d.queue = v_queue and d.key = v_key and d.seq = v_slot.seq and not holdfast.is_taken(d, p_now);
+        exit when found;
+        continue;
+      end if;
+      if p_job ? 'idempotencyKey' then
+        delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
+      end if;
+      if p_job ? 'replace' then
+        v_gates := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_gate, v_due_at, p_now);
+        if v_gates is not null then
+          return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true, 'gates', v_gates);
+        end if;
+      end if;
+      return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
+    end loop;
+  end if;
+  if v_state = 'held' then
+    v_ord := holdfast.line_place(v_priority, false, v_seq);
+  end if;
+  insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
+    start_before, dedup_key, dedup_scope, idempotency_key, gate, headers, payload)
+  values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held', coalesce(v_is_item, false),
+    greatest(v_due_at, p_now), p_now, v_id, v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint,
+    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_gate, p_job ->> 'headers', p_job ->> 'payload')
+  on conflict (id) do nothing;
+  if not found and not p_job ? 'given' then
+    -- Nobody else has made this id: it is this very job, and whoever called will hear that the call has landed before.
+    return jsonb_build_object('id', v_id, 'status', 'duplicate');
+  elsif not found then
+    raise exception '%', v_id using errcode = 'HF102';
+  end if;
+  if v_start_before is not null then
+    insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, v_seq, v_lane, v_id);
+  end if;
+  if v_state = 'held' then
+    insert into holdfast.knock (gate, xid, ord) values (v_gate, pg_current_xact_id(), v_ord);
+  end if;
+  insert into holdfast.tally (xid, queue, ready, held, scheduled)
+  values (pg_current_xact_id(), v_queue, (v_state = 'ready')::int, (v_state = 'held')::int, (v_state = 'scheduled')::int);
+  if holdfast.is_watched(p_now) then
+    perform holdfast.tell(v_queue, v_state, array[v_id], p_now);
+  end if;
+  return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_state <> 'scheduled',
+    'gates', case v_state when 'held' then array[v_gate] end);
+end $holdfast$;
+
+-- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. In haste it gives up
+-- (lock_not_available) rather than wait for a stranger.
+create function holdfast.enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb
+language plpgsql as $holdfast$
+declare
+  v_now bigint;
+  v_request jsonb;
+  v_job jsonb;
+  v_answer jsonb;
+  v_answers jsonb[] := '{}';
+  v_code text;
+  v_text text;
+  v_detail text;
+  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown))';
+begin
+  if not holdfast.is_trusted() then
+    perform holdfast.check_requests(p_requests);
+  end if;
+  if p_hasty then
+    perform set_config('lock_timeout', '20ms', true);
+  end if;
+  perform holdfast.lock_lanes(array(
+    select j.lane
+      from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+      join holdfast.queue q on q.name = u.job ->> 'name'
+      join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
+      join holdfast.job j on j.id = d.id and j.seq = d.seq
+     where u.job ? 'replace' and j.ready_xid is not null
+       and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
+  v_now := holdfast.call_ms(p_now);
+  -- Jobs by the names of their queues do not say whether their limit keys are known.
+  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.defaultKey))') then
+    if exists (select from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+                 left join holdfast.queue q on q.name = u.job ->> 'name'
+                where u.job ? 'defaultKey'
+                  and (q.key_by_code or q.key_path is not null or q.no is null and u.job ? 'opened')) then
+      v_refusable := '$[*]';
+    end if;
+  end if;
+  for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
+    if not jsonb_path_exists(v_request, v_refusable) then
+      v_answer := '[]';
+      for v_job in select job from jsonb_array_elements(v_request) u(job) loop
+        v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+      end loop;
+    else
+      begin
+        v_answer := '[]';
+        for v_job in select job from jsonb_array_elements(v_request) u(job) loop
+          v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+        end loop;
+      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
+        get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
+        if v_code = 'HF108' then
+          v_text := coalesce(v_detail::jsonb ->> 'path', '');
+        end if;
+        v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
+          'queue', v_job ->> 'name');
+      end;
+    end if;
+    v_answers := array_append(v_answers, v_answer);
+  end loop;
+  if p_flush is not null then
+    perform holdfast.land(p_flush, v_now, to_jsonb(v_answers)::text);
+  end if;
+  return to_jsonb(v_answers);
+end $holdfast$;
+
+-- For a caller's transaction: one request, its jobs by the names of their queues. Where a queue or priority is used for the first
+-- time nothing is done unless the caller says so (\`p_opens\`), and the answer lists what is missing. What is opened here stays
+-- invisible until the caller commits, and keeps others from opening the same: so the client tries another connection first.
+create function holdfast.enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb language plpgsql as $holdfast$
+declare
+  v_missing jsonb;
+begin
+  if not p_opens then
+    select jsonb_agg(distinct jsonb_build_array(u.job -> 'name', u.job -> 'priority')) into v_missing
+      from jsonb_array_elements(p_jobs) u(job)
+     where not exists (select from holdfast.queue q join holdfast.lane l on l.queue = q.no
+                        where q.name = u.job ->> 'name' and l.batch = 0
+                          and l.priority = coalesce((u.job ->> 'priority')::smallint, q.priority));
+    if v_missing is not null then
+      return jsonb_build_object('missing', v_missing);
+    end if;
+  end if;
+  return holdfast.enqueue(jsonb_build_array(p_jobs), null, p_now, false);
+end $holdfast$;
+`

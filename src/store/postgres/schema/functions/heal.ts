@@ -1,0 +1,99 @@
+export const heal = `
+-- Whether rows came from another cluster: it says so itself, or a number is ahead of what this one has given out, or behind
+-- what the rows have. A row that a snapshot can see and that carries a transaction from its xmax on was not written here.
+create function holdfast.is_from_elsewhere(p_system_identifier text) returns boolean language sql stable as $holdfast$
+  with here as materialized (select pg_snapshot_xmax(pg_current_snapshot()) as xmax),
+  lane as materialized (select l.no + f.front as no from holdfast.lane l, (values (0), (1)) f(front))
+  select exists (select from holdfast.meta m where m.system_identifier <> p_system_identifier)
+      or exists (select from holdfast.lane_cursor c, here h where c.xid > h.xmax)
+      or exists (select from here h, lane l
+                   cross join lateral (select j.ready_xid from holdfast.job j where j.lane = l.no and j.ready_xid is not null
+                                        order by j.ready_xid desc limit 1) j
+                  where j.ready_xid >= h.xmax)
+      or exists (select from here h, (select t.xid from holdfast.tally t order by t.xid desc limit 1) t where t.xid >= h.xmax)
+      or (select max(l.no) from holdfast.lane l) > coalesce(pg_sequence_last_value('holdfast.lane_no'::regclass), 0)
+      or (select max(q.no) from holdfast.queue q) > coalesce(pg_sequence_last_value('holdfast.queue_no_seq'::regclass), 0)
+$holdfast$;
+
+-- Rows that were copied one by one come without the sequences they were numbered by.
+create function holdfast.raise_sequences() returns void language sql as $holdfast$
+  select setval(s.name::regclass, s.used)
+    from (values
+      ('holdfast.queue_no_seq', (select max(no) from holdfast.queue)::bigint),
+      ('holdfast.lane_no', (select max(no) from holdfast.lane)::bigint),
+      ('holdfast.batch_no_seq', greatest((select max(no) from holdfast.batch), (select max(batch) from holdfast.ended))::bigint),
+      ('holdfast.number', greatest((select max(greatest(seq, case when is_held then 0 else ord end)) from holdfast.job), (select max(seq) from holdfast.ended),
+                                   (select max(version) from holdfast.kv)))
+    ) s(name, used)
+   where s.used > coalesce(pg_sequence_last_value(s.name::regclass), 0)
+$holdfast$;
+
+-- After a restore into another cluster the transaction numbers in the rows mean nothing. Every ready job gets a new place
+-- in the same order; what was running is ready again, first, and its claim cost nothing.
+create function holdfast.heal(p_system_identifier text) returns void language plpgsql as $holdfast$
+begin
+  perform pg_advisory_xact_lock(SCHEMA_LOCKS, 1);
+  if not holdfast.is_from_elsewhere(p_system_identifier) then -- or not any more: somebody else has done it
+    update holdfast.meta set system_identifier = p_system_identifier where system_identifier is null;
+    return;
+  end if;
+  perform holdfast.raise_sequences();
+  lock table holdfast.lane_cursor in access exclusive mode; -- see LOCKS
+  perform from holdfast.job j order by j.id for update; -- whoever settles one of them waits, and finds its place gone
+  insert into holdfast.tally (xid, queue, running, ready)
+  select pg_current_xact_id(), l.queue, -count(*), count(*)
+    from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
+    join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+    join holdfast.lane l on l.no = j.lane & ~1
+   group by l.queue;
+  insert into holdfast.batch_tally (batch, xid, running, waiting)
+  select l.batch, pg_current_xact_id(), -count(*), count(*)
+    from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
+    join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+    join holdfast.lane l on l.no = j.lane & ~1
+   where l.batch > 0 group by l.batch;
+  with turn as materialized (
+    select nextval('holdfast.number') as ord, r.id, r.lane | (r.held is not null)::int as lane
+      from (select j.id, j.lane, h.ord as held
+              from holdfast.job j
+              left join (select distinct s.lane, u.xid, u.ord
+                           from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
+                on h.lane = j.lane and h.xid = j.ready_xid and h.ord = j.ord
+             where j.ready_xid is not null
+             order by j.ready_xid, j.ord) r
+  )
+  update holdfast.job j set ready_xid = pg_current_xact_id(), ord = t.ord, lane = t.lane from turn t where j.id = t.id;
+  delete from holdfast.lease;
+  delete from holdfast.progress;
+  update holdfast.overdue set passed = false where passed;
+  update holdfast.job j set start_before = null -- one that ran has started
+   where j.start_before is not null
+     and not exists (select from holdfast.overdue o where o.start_before = j.start_before and o.seq = j.seq);
+  with old as (delete from holdfast.tally returning *)
+  insert into holdfast.tally (xid, queue, held, scheduled, ready, running, done, dead, cancelled)
+  select pg_current_xact_id(), o.queue, sum(o.held), sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
+         sum(o.cancelled)
+    from old o group by o.queue;
+  with old as (delete from holdfast.batch_tally returning *)
+  insert into holdfast.batch_tally (batch, xid, waiting, running, done, dead, cancelled)
+  select o.batch, pg_current_xact_id(), sum(o.waiting), sum(o.running), sum(o.done), sum(o.dead), sum(o.cancelled)
+    from old o group by o.batch;
+  with old as (delete from holdfast.batch_note returning *)
+  insert into holdfast.batch_note (batch, xid, kind, label, amount)
+  select o.batch, pg_current_xact_id(), o.kind, o.label, sum(o.amount) from old o group by o.batch, o.kind, o.label;
+  delete from holdfast.knock;
+  delete from holdfast.knock_list;
+  delete from holdfast.gate_room;
+  insert into holdfast.gate_room (gate, admitted, reserved, low, line_from)
+  select j.gate, count(*), count(*), pg_current_xact_id(), 0
+    from holdfast.job j where j.gate is not null and j.ready_xid is not null group by j.gate;
+  insert into holdfast.knock (gate, xid, ord)
+  select j.gate, pg_current_xact_id(), min(j.ord) from holdfast.job j where j.is_held group by j.gate;
+  delete from holdfast.lane_cursor;
+  insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
+  select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);
+  delete from holdfast.watch_log; -- whoever watches begins anew
+  delete from holdfast.change;
+  update holdfast.meta set system_identifier = p_system_identifier;
+end $holdfast$;
+`

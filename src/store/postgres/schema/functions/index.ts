@@ -1,0 +1,99 @@
+// The functions of the schema, as this release has them. Every migration replaces them as a set: see `../migrate.ts`.
+
+import { admit } from './admit.ts'
+import { adoptJobs } from './adopt-jobs.ts'
+import { applyVerdict } from './apply-verdict.ts'
+import { batchAdmission } from './batch-admission.ts'
+import { batchControl } from './batch-control.ts'
+import { batchCounts } from './batch-counts.ts'
+import { batchItems } from './batch-items.ts'
+import { cancelRequested } from './cancel-requested.ts'
+import { checks } from './checks.ts'
+import { claim } from './claim.ts'
+import { claimOne } from './claim-one.ts'
+import { counts } from './counts.ts'
+import { defineQueue } from './define-queue.ts'
+import { deleteJobs } from './delete.ts'
+import { enqueue } from './enqueue.ts'
+import { enqueueOne } from './enqueue-one.ts'
+import { enqueuePlain } from './enqueue-plain.ts'
+import { enqueueSql } from './enqueue-sql.ts'
+import { fillIn } from './fill-in.ts'
+import { findLeased } from './find-leased.ts'
+import { flush } from './flush.ts'
+import { heal } from './heal.ts'
+import { kvWrite } from './kv-write.ts'
+import { lanes } from './lanes.ts'
+import { lanesToClaim } from './lanes-to-claim.ts'
+import { limitEvents } from './limit-events.ts'
+import { limitKey } from './limit-key.ts'
+import { lockJobs } from './lock-jobs.ts'
+import { missed } from './missed.ts'
+import { moveWaiting } from './move-waiting.ts'
+import { nextDue } from './next-due.ts'
+import { openLanes } from './open-lanes.ts'
+import { outcomes } from './outcomes.ts'
+import { partitions } from './partitions.ts'
+import { progress } from './progress.ts'
+import { promote } from './promote.ts'
+import { prune } from './prune.ts'
+import { purge } from './purge.ts'
+import { rateWindows } from './rate-windows.ts'
+import { removeBatch } from './remove-batch.ts'
+import { renew } from './renew.ts'
+import { requeue } from './requeue.ts'
+import { retention } from './retention.ts'
+import { settleDone } from './settle-done.ts'
+import { time } from './time.ts'
+import { walkWaiting } from './walk-waiting.ts'
+import { watch } from './watch.ts'
+
+export const functions: readonly string[] = [
+  time,
+  lanes,
+  claim,
+  lanesToClaim,
+  claimOne,
+  checks,
+  openLanes,
+  flush,
+  enqueuePlain,
+  enqueueOne,
+  enqueue,
+  moveWaiting,
+  retention,
+  findLeased,
+  settleDone,
+  renew,
+  kvWrite,
+  applyVerdict,
+  requeue,
+  promote,
+  missed,
+  prune,
+  counts,
+  partitions,
+  nextDue,
+  heal,
+  lockJobs,
+  walkWaiting,
+  deleteJobs,
+  purge,
+  cancelRequested,
+  progress,
+  watch,
+  enqueueSql,
+  limitEvents,
+  rateWindows,
+  admit,
+  batchCounts,
+  batchAdmission,
+  batchItems,
+  batchControl,
+  removeBatch,
+  adoptJobs,
+  defineQueue,
+  limitKey,
+  fillIn,
+  outcomes,
+]

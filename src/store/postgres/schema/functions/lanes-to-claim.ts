@@ -1,0 +1,215 @@
+// WHICH LANES a claim looks at, and how much it may take of them: a part of `claim.ts`.
+//
+// LIMITS of queues and batches. Where there is one, the claim takes no more than is left of it, which it finds out under a lock
+// of its own, before those of lanes: how many run is the sum of changes, and whoever takes more does so under the same lock.
+// A settlement that has not committed yet is not seen, so the sum is never too low. Lanes of batches are passed over
+// unless they are open; whoever closes one waits for its lock, and the claim looks once more when it has it.
+
+const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
+
+/** Or has been claimed before: then it has started. */
+export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
+
+export const lanesToClaim = `
+-- What bounds a claim from each of these lanes that are open; null: nothing does.
+create function holdfast.limits_of(p_lanes int[], p_now bigint)
+returns table (turn bigint, lane int, queue int, batch int, queue_room bigint, batch_room bigint, window_ms bigint,
+  key_window_ms bigint, epoch uuid) language plpgsql as $holdfast$
+#variable_conflict use_column
+begin
+  return query
+    with lanes as materialized (
+      select u.turn, u.lane, l.queue, l.batch, l.epoch
+        from unnest(p_lanes) with ordinality u(lane, turn)
+       cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and is_open offset 0) l
+    ),
+    queues as materialized (
+      select q.no, q.window_ms, q.key_window_ms, case when q.max_running is not null or q.max_starts is not null then
+               least(q.max_running - (select coalesce(sum(t.running), 0) from holdfast.tally t
+                                       where t.queue = q.no and t.xid >= holdfast.low_tally()),
+                     q.max_starts - (select coalesce(sum(s.jobs), 0) from holdfast.start s
+                                      where s.gate = q.no::text and s.until > p_now)) end as room
+        from (select distinct queue as no from lanes) d
+       cross join lateral (select * from holdfast.queue where no = d.no offset 0) q
+    ),
+    batches as materialized (
+      select b.no, b.concurrency - (select c.running from holdfast.batch_counts(b.no) c) as room
+        from (select distinct batch as no from lanes where batch > 0) d
+       cross join lateral (select * from holdfast.batch where no = d.no and concurrency is not null offset 0) b
+    )
+    select l.turn, l.lane, l.queue, l.batch, q.room::bigint, b.room, q.window_ms, q.key_window_ms, l.epoch
+      from lanes l join queues q on q.no = l.queue left join batches b on b.no = l.batch
+     order by l.turn;
+end $holdfast$;
+
+-- The locks of limited queues and batches that these lanes belong to, and of batches whose first item may start now: then
+-- their row is written, after the locks of lanes, and whoever steers a batch has its row before those.
+create function holdfast.lock_limits(p_lanes int[]) returns void language plpgsql as $holdfast$
+declare
+  v_no int;
+begin
+  for v_no in
+    select distinct q.no from unnest(p_lanes) u(lane)
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
+     cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+     where q.max_running is not null or q.max_starts is not null order by 1
+  loop
+    perform pg_advisory_xact_lock(QUEUE_LOCKS, v_no);
+  end loop;
+  for v_no in
+    select distinct b.no from unnest(p_lanes) u(lane)
+     cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and batch > 0 offset 0) l
+     cross join lateral (select * from holdfast.batch where no = l.batch offset 0) b
+     where b.concurrency is not null or b.started_at is null order by 1
+  loop
+    perform pg_advisory_xact_lock(BATCH_LOCKS, v_no);
+  end loop;
+end $holdfast$;
+
+-- Waits for the claims that are at work in some lanes of a queue, those behind p_after. Answers the last of them; null: there are
+-- no more. It is called after a pause or a limit was committed. A claim that has a lane's lock by then is waited for here. One
+-- that gets the lock later reads the queue once more, and sees the change. A lane that is opened later is chosen only by claims
+-- whose first look sees the change, too. So once all lanes were waited for, no claim goes by what was before.
+create function holdfast.await_claims(p_queue text, p_after int) returns int language plpgsql
+set enable_seqscan = off as $holdfast$
+declare
+  v_lanes int[] := array(
+    select l.no from holdfast.queue q join holdfast.lane l on l.queue = q.no
+     where q.name = p_queue and l.no > p_after order by l.no limit 32); -- a transaction has room for only so many locks
+begin
+  perform holdfast.lock_lanes(array(select l.no + f.front from unnest(v_lanes) l(no), (values (0), (1)) f(front)));
+  return v_lanes[cardinality(v_lanes)];
+end $holdfast$;
+
+create function holdfast.queues_of(p_lanes int[], out queues int[], out epochs uuid[]) language sql stable as $holdfast$
+  select array_agg(l.queue order by u.turn), array_agg(l.epoch order by u.turn)
+    from unnest(p_lanes) with ordinality u(lane, turn)
+   cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
+$holdfast$;
+
+-- The lanes of these queues (null: of all) in the order of a claim: plain jobs and batches of one queue and priority in an
+-- order that is drawn anew each time, so that none of them waits for ever. Of many, only those where something may be taken: it
+-- is cheaper to look at 64 lanes in one statement than to lock them. One look after the other, until there are as many lanes
+-- that surely give a job as jobs are wanted: of those of a batch that has a limit one does, of those of queues that have one
+-- none, for they may give one between them. (All in one look: 25 ms a claim where 1,000 batches are open.) Where only gaps
+-- have ended, a claim has something to tidy and nothing to take: such lanes come last, for they must not take the places of
+-- lanes that have jobs.
+-- Says, too, the queue and the epoch of each, whether any limit applies to one of them, and whether one queue was asked for that has no other.
+create function holdfast.lanes_to_claim(p_queues text[], p_max int, p_now bigint,
+  out lanes int[], out queues int[], out epochs uuid[], out are_limited boolean, out is_only boolean)
+language plpgsql as $holdfast$
+#variable_conflict use_column
+declare
+  v_most constant int := 64; -- a transaction has room for only so many locks
+  v_lanes int[];
+  v_look int[];
+  v_full int[];
+  v_bound int[]; -- by a limit of their queue
+  v_shared int[]; -- by one of their batch
+  v_batches int[];
+  v_givers int[] := '{}'; -- lanes, and batches as numbers below zero
+  v_giver int;
+  v_now bigint := holdfast.now_ms(p_now);
+  v_busy int[] := '{}';
+  v_found int[];
+  v_untidy int[] := '{}';
+  v_ended int[];
+  v_lane int;
+  v_began timestamptz;
+  v_slow boolean;
+  v_queue int;
+begin
+  if cardinality(p_queues) = 1 then -- of which most have one lane: 25 µs against 80 by what follows
+    select array_agg(l.no), min(q.no), array_agg(l.epoch), ${limited} into v_lanes, v_queue, epochs, are_limited
+      from holdfast.queue q
+     cross join lateral (select no, batch, epoch from holdfast.lane where queue = q.no and is_open limit 2) l
+     where q.name = p_queues[1] and not q.paused;
+    if v_lanes is null then
+      return;
+    elsif cardinality(v_lanes) = 1 then
+      lanes := array[v_lanes[1] + 1, v_lanes[1]];
+      queues := array[v_queue, v_queue];
+      epochs := epochs || epochs;
+      is_only := true;
+      return;
+    end if;
+  end if;
+  if p_queues is null then
+    select array_agg(l.no + f.front order by l.priority, q.name, l.draw, f.front desc), ${limited} into v_lanes, are_limited
+      from holdfast.queue q
+      join (select *, random() as draw from holdfast.lane where is_open offset 0) l on l.queue = q.no,
+           (values (0), (1)) f(front)
+     where not q.paused;
+  else
+    select array_agg(l.no + f.front order by l.priority, u.turn, l.draw, f.front desc), ${limited} into v_lanes, are_limited
+      from (select name, min(turn) as turn from unnest(p_queues) with ordinality n(name, turn) group by name) u
+     cross join lateral (select * from holdfast.queue where name = u.name offset 0) q
+     cross join lateral (select *, random() as draw from holdfast.lane where queue = q.no and is_open offset 0) l,
+           (values (0), (1)) f(front)
+     where not q.paused;
+  end if;
+  if coalesce(cardinality(v_lanes), 0) <= 8 then
+    lanes := v_lanes;
+    select o.queues, o.epochs into queues, epochs from holdfast.queues_of(lanes) o;
+    return;
+  end if;
+  for v_from in 0 .. (cardinality(v_lanes) - 1) / v_most loop
+    exit when cardinality(v_givers) >= least(v_most, p_max);
+    v_look := v_lanes[v_from * v_most + 1 : (v_from + 1) * v_most];
+    if are_limited then
+      select array_agg(l.lane) filter (where least(l.queue_room, l.batch_room) <= 0),
+             array_agg(l.lane) filter (where l.queue_room is not null),
+             array_agg(l.lane) filter (where l.batch_room is not null),
+             array_agg(l.batch) filter (where l.batch_room is not null)
+        into v_full, v_bound, v_shared, v_batches
+        from holdfast.limits_of(v_look, v_now) l;
+    end if;
+    v_began := clock_timestamp();
+    select array_agg(u.lane order by u.turn) filter (where ahead.has_jobs or gaps.has_jobs),
+           array_agg(u.lane order by u.turn) filter (where not (ahead.has_jobs or gaps.has_jobs))
+      into v_found, v_ended
+      from (select * from unnest(v_look) with ordinality u(lane, turn)
+             where v_full is null or not u.lane = any (v_full)) u
+     cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
+     cross join lateral (
+       select exists (select from holdfast.job j
+                       where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
+                         and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot()) and ${startsInTime}) as has_jobs) ahead
+     cross join lateral (
+       select count(*) > 0 as ended,
+              coalesce(bool_or(exists (select from holdfast.job j
+                                        where j.lane = u.lane and j.ready_xid = g.xid and j.ord > g.ord and ${startsInTime})),
+                       false) as has_jobs
+         from unnest(c.gap_xids, c.gap_ords) g(xid, ord)
+        where pg_visible_in_snapshot(g.xid, pg_current_snapshot())) gaps
+     where ahead.has_jobs or gaps.ended
+        or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed)
+        or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- for the claim to find out
+    foreach v_lane in array coalesce(v_found, '{}') loop
+      exit when cardinality(v_givers) >= p_max; -- more would be locked in vain
+      v_busy := v_busy || v_lane;
+      continue when v_lane = any (v_bound);
+      v_giver := coalesce(-v_batches[array_position(v_shared, v_lane)], v_lane & ~1);
+      if v_giver <> all (v_givers) then
+        v_givers := v_givers || v_giver;
+      end if;
+    end loop;
+    v_untidy := v_untidy || v_ended;
+    v_slow := clock_timestamp() - v_began > cardinality(v_look) * interval '20 microseconds' + interval '2 milliseconds';
+    if v_slow then -- some lane has much ahead of its bound that cannot be taken: a claim must move that bound
+      foreach v_lane in array v_look loop
+        v_began := clock_timestamp();
+        perform from holdfast.job j, (select * from holdfast.lane_cursor where lane = v_lane order by no desc limit 1) c
+          where j.lane = v_lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
+            and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot())
+          limit 1;
+        if clock_timestamp() - v_began > interval '1 millisecond' and not v_lane = any (v_busy || v_untidy) then
+          v_untidy := v_untidy || v_lane;
+        end if;
+      end loop;
+    end if;
+  end loop;
+  lanes := (v_busy || v_untidy)[1:v_most];
+  select o.queues, o.epochs into queues, epochs from holdfast.queues_of(lanes) o;
+end $holdfast$;
+`

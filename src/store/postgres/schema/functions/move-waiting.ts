@@ -1,0 +1,72 @@
+// A waiting job gets another time, lane or payload.
+
+export const moveWaiting = `
+-- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how.
+create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_gate text, p_now bigint) returns text
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+declare
+  v_old holdfast.job%rowtype;
+  v_lane holdfast.lane%rowtype;
+  v_state text;
+  v_ord bigint;
+begin
+  select * into v_old from holdfast.job j where j.id = p_id;
+  select * into v_lane from holdfast.lane l where l.no = p_lane;
+  if not found then
+    perform holdfast.miss_lane();
+  end if;
+  v_state := case when p_run_at > p_now then 'scheduled' when p_gate is not null then 'held' else 'ready' end;
+  v_ord := nextval('holdfast.number');
+  if v_state = 'held' then
+    v_ord := holdfast.line_place(v_lane.priority, false, v_ord);
+  end if;
+  update holdfast.job j
+     set run_at = greatest(p_run_at, p_now), ready_xid = case v_state when 'ready' then pg_current_xact_id() end,
+         is_held = v_state = 'held', is_item = v_lane.batch > 0, ord = v_ord, lane = p_lane, gate = p_gate
+   where j.id = p_id;
+  update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
+  insert into holdfast.tally (xid, queue, ready, held, scheduled)
+  values (pg_current_xact_id(), v_lane.queue, (v_state = 'ready')::int - (v_old.ready_xid is not null)::int,
+    (v_state = 'held')::int - v_old.is_held::int,
+    (v_state = 'scheduled')::int - (v_old.ready_xid is null and not v_old.is_held)::int);
+  if v_old.gate is not null and v_old.ready_xid is not null then
+    insert into holdfast.knock (gate, xid, gone, unused) values (v_old.gate, pg_current_xact_id(), 1, 1);
+  end if;
+  if v_state = 'held' then
+    insert into holdfast.knock (gate, xid, ord) values (p_gate, pg_current_xact_id(), v_ord);
+  end if;
+  if holdfast.is_watched(p_now) then
+    perform holdfast.tell(v_lane.queue, v_state, array[p_id], p_now);
+  end if;
+  return v_state;
+end $holdfast$;
+
+-- The holder of a dedup key takes over payload, limit key and time. Answers which gates it has left or come to; null: it does
+-- not wait any more.
+create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint)
+returns text[] language plpgsql as $holdfast$
+declare
+  v_holder holdfast.job%rowtype;
+begin
+  loop
+    -- One that runs is not touched: its settlement may have its row for long. See lock-jobs.ts.
+    select * into v_holder from holdfast.job j
+     where j.id = p_id and j.seq = p_seq
+       and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq));
+    if not found then
+      return null;
+    end if;
+    if v_holder.ready_xid is not null then
+      perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);
+    end if;
+    perform from holdfast.job j
+      where j.id = p_id and j.seq = p_seq and j.lane = v_holder.lane and j.ord = v_holder.ord
+        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
+        for update;
+    exit when found; -- else it was claimed, has moved, or has ended meanwhile
+  end loop;
+  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_gate, p_now);
+  update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
+  return array(select distinct u.gate from unnest(array[v_holder.gate, p_gate]) u(gate) where u.gate is not null);
+end $holdfast$;
+`

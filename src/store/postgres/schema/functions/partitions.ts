@@ -1,0 +1,95 @@
+/** Partitions that are made in one transaction. */
+export const partitionsMax = 16
+
+export const partitions = `
+create function holdfast.quoted_schema() returns text language sql stable as $holdfast$
+  select quote_ident(n.nspname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+   where c.oid = 'holdfast.ended'::regclass
+$holdfast$;
+
+-- Makes some of the partitions that will be needed, some widths ahead; answers how many. Where these are as many as it makes at
+-- most (${partitionsMax}), there may be more to make.
+create function holdfast.make_partitions(p_now bigint) returns int language plpgsql as $holdfast$
+declare
+  v_schema text := holdfast.quoted_schema();
+  v_need record;
+  v_made int := 0;
+begin
+  if not pg_try_advisory_xact_lock(SWEEP_LOCKS, 2) then
+    return 0;
+  end if;
+  perform set_config('lock_timeout', '100ms', true);
+  for v_need in
+    select distinct c.class, w.width, (p_now + r.retain_ms) / w.width + k.ahead as bucket
+      from (select retain_done_ms as retain_ms from holdfast.queue union select retain_dead_ms from holdfast.queue) r,
+           lateral (select holdfast.keep_class(r.retain_ms) as class) c,
+           lateral (select holdfast.keep_width(c.class) as width) w,
+           generate_series(0, 3) k(ahead)
+     where r.retain_ms > 0
+     union
+    select 5, null, 0
+     order by 1, 3
+  loop
+    exit when v_made = ${partitionsMax};
+    continue when exists (
+      select from pg_inherits i join pg_class c on c.oid = i.inhrelid
+       where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
+    begin
+      execute format('drop table if exists %s.ended_%s_%s', v_schema, v_need.class, v_need.bucket);
+      execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
+        with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
+      execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
+      -- Who inserts has chosen a partition once it has the table; one that chose ended_rest would be refused, and shown in the log.
+      execute format('lock table %s.ended in share row exclusive mode', v_schema);
+      execute format('alter table %1$s.ended attach partition %1$s.ended_%2$s_%3$s for values from (%2$s, %4$s) to (%2$s, %5$s)',
+        v_schema, v_need.class, v_need.bucket, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
+        coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
+      v_made := v_made + 1;
+    exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table then
+      null; -- what belongs there goes to ended_rest meanwhile
+    end;
+  end loop;
+  return v_made;
+end $holdfast$;
+
+-- Drops one partition whose time is over and answers how many jobs went with it; null: there is none, or it is in use.
+create function holdfast.drop_partition(p_now bigint) returns bigint language plpgsql as $holdfast$
+declare
+  v_schema text := holdfast.quoted_schema();
+  v_old record;
+  v_jobs bigint;
+begin
+  perform set_config('lock_timeout', '50ms', true);
+  for v_old in
+    select c.oid, c.relname, m[1]::int as class, m[2]::bigint as bucket
+      from pg_inherits i join pg_class c on c.oid = i.inhrelid,
+           lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
+     where i.inhparent = 'holdfast.ended'::regclass and m is not null
+       and (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int) <= p_now
+     order by 3, 4
+  loop
+    begin
+      execute format('lock table %s.%I in exclusive mode', v_schema, v_old.relname); -- it can still be read while it is counted
+      execute format($count$
+        with sums as (
+          insert into %1$s.tally (xid, queue, done, dead, cancelled)
+          select pg_current_xact_id(), e.queue, -count(*) filter (where e.state = 'done'),
+                 -count(*) filter (where e.state = 'dead'), -count(*) filter (where e.state = 'cancelled')
+            from %1$s.%2$I e group by e.queue
+          returning done, dead, cancelled
+        ),
+        forgotten as (
+          delete from %1$s.idempotency i using %1$s.%2$I e
+           where e.idempotency_key is not null and i.queue = e.queue and i.key = e.idempotency_key and i.seq = e.seq
+        )
+        select coalesce(-sum(s.done + s.dead + s.cancelled), 0) from sums s
+      $count$, v_schema, v_old.relname) into v_jobs;
+      execute format('drop table %s.%I', v_schema, v_old.relname);
+      return v_jobs;
+    exception when lock_not_available or insufficient_privilege or undefined_table then
+      return null;
+    end;
+  end loop;
+  return null;
+end $holdfast$;
+`

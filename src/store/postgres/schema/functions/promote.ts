@@ -1,0 +1,49 @@
+export const promote = `
+-- Answers how many of each queue are ready now, and at which gates others stand.
+create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0)
+returns table (name text, jobs bigint, ready bigint, gates text[])
+language plpgsql set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+#variable_conflict use_column
+begin
+  return query
+    with due as materialized (
+      select j.ctid as spot from holdfast.job j
+       where j.ready_xid is null and not j.is_held and j.run_at >= p_from and j.run_at <= p_now
+       order by j.run_at, j.seq
+       limit p_max
+         for update skip locked
+    ),
+    turn as materialized (select nextval('holdfast.number') as ord, d.spot from due d),
+    moved as (
+      update holdfast.job j
+         set ready_xid = case when j.gate is null then pg_current_xact_id() end, is_held = j.gate is not null,
+             ord = case when j.gate is null then t.ord else holdfast.line_place(
+                     (select l.priority from holdfast.lane l where l.no = j.lane & ~1), false, t.ord) end,
+             run_at = p_now
+        from turn t where j.ctid = t.spot
+      returning j.id, j.lane, j.is_held, j.gate, j.ord
+    ),
+    knocked as (
+      insert into holdfast.knock (gate, xid, ord)
+      select m.gate, pg_current_xact_id(), min(m.ord) from moved m where m.is_held group by m.gate
+    ),
+    sums as materialized (
+      select l.queue, count(*) as n, count(*) filter (where m.is_held) as held,
+             array_agg(distinct m.gate) filter (where m.is_held) as gates
+        from moved m cross join lateral (select * from holdfast.lane where no = m.lane & ~1 offset 0) l group by l.queue
+    ),
+    counted as (
+      insert into holdfast.tally (xid, queue, scheduled, ready, held)
+      select pg_current_xact_id(), s.queue, -s.n, s.n - s.held, s.held from sums s
+    ),
+    told as (
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), p_now, l.queue, case when m.is_held then 'held' else 'ready' end, count(*),
+             array_agg(m.id)
+        from moved m cross join lateral (select * from holdfast.lane where no = m.lane & ~1 offset 0) l
+       where holdfast.is_watched(p_now) group by l.queue, m.is_held
+    )
+    select q.name, s.n, s.n - s.held, s.gates from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
+end $holdfast$;
+`

@@ -1,0 +1,46 @@
+export const prune = `
+-- What lies in no partition of its own, and small things whose time is over. Each is picked without a lock, and its time is
+-- looked at again when its row is deleted: somebody may have written it anew meanwhile. (Where a row is found by where it lies,
+-- the server does not always see for itself that it was picked as another version.)
+create function holdfast.prune(p_max int, p_now bigint, p_from bigint default 0) returns bigint language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_jobs bigint;
+  v_kv bigint;
+  v_dedup bigint;
+begin
+  with gone as (
+    delete from holdfast.ended_rest e
+     where e.ctid = any (array(select ctid from holdfast.ended_rest where keep_until <= p_now limit p_max))
+       and e.keep_until <= p_now
+    returning e.queue, e.state, e.seq, e.idempotency_key
+  ),
+  forgotten as (
+    delete from holdfast.idempotency i using gone g
+     where g.idempotency_key is not null and i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
+  ),
+  sums as materialized (
+    select g.queue, count(*) filter (where g.state = 'done') as done, count(*) filter (where g.state = 'dead') as dead,
+           count(*) filter (where g.state = 'cancelled') as cancelled, count(*) as n
+      from gone g group by g.queue
+  ),
+  counted as (
+    insert into holdfast.tally (xid, queue, done, dead, cancelled)
+    select pg_current_xact_id(), s.queue, -s.done, -s.dead, -s.cancelled from sums s
+  )
+  select coalesce(sum(s.n), 0) into v_jobs from sums s;
+  delete from holdfast.kv k
+   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs))
+     and k.expires_at <= p_now;
+  get diagnostics v_kv = row_count;
+  delete from holdfast.dedup d
+   where d.ctid = any (array(select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv)) and d.until <= p_now;
+  get diagnostics v_dedup = row_count;
+  delete from holdfast.flush f
+   where f.ctid = any (array(
+     select ctid from holdfast.flush where at >= p_from - 3600000 and at <= p_now - 3600000 limit 10 * p_max));
+  perform holdfast.prune_changes(p_now);
+  return v_jobs + v_kv + v_dedup;
+end $holdfast$;
+`

@@ -1,0 +1,182 @@
+// Jobs that are plainly done, as one set in one statement. How leases are named and found is in `find-leased.ts`.
+
+/** Lands jobs that are done: rows `gone` with their number (turn), claim, and the number (i) of their lane. */
+const landDone = `
+    kept as (
+      insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+        attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
+        idempotency_key, batch, cancel, past, gate, remarks, headers, payload, result)
+      select g.seq, v_now, v_keep_until[g.i], v_keep_class[g.i], g.run_at, g.created_at, g.id, v_queues[g.i],
+             v_priorities[g.i], 'done', g.attempts + 1, g.max_attempts, g.attempts + 1, v_started[g.claim],
+             v_workers[g.claim], 'done', g.timeout_ms, g.start_before, g.dedup_key, g.dedup_scope, g.idempotency_key,
+             nullif(v_batches[g.i], 0), g.cancel, g.past, g.gate, p_remarks[g.turn], g.headers, g.payload,
+             p_results[g.turn]
+        from gone g
+       where v_keep_until[g.i] > v_now
+    )${tellDone()}`
+
+/** The same where nothing is kept of them. */
+const dropDone = tellDone().slice(1)
+
+function tellDone(): string {
+  const holdsKey = `filter (where g.dedup_scope in ('live', 'waiting'))`
+  const leaves = 'filter (where g.gate is not null)'
+  const freesKey = 'filter (where g.idempotency_key is not null and v_keep_until[g.i] <= v_now)'
+  return `,
+    counted as (
+      insert into holdfast.tally (xid, queue, running, done)
+      select pg_current_xact_id(), v_queues[g.i], -count(*), count(*) filter (where v_keep_until[g.i] > v_now)
+        from gone g group by v_queues[g.i]
+    ),
+    batched as (
+      insert into holdfast.batch_tally (batch, xid, running, done)
+      select v_batches[g.i], pg_current_xact_id(), -count(*), count(*)
+        from gone g where v_batches[g.i] > 0 group by v_batches[g.i]
+    ),
+    told as (
+      insert into holdfast.change (xid, at, queue, state, jobs, ids)
+      select pg_current_xact_id(), v_now, v_queues[g.i], 'done', count(*), array_agg(g.id)
+        from gone g where v_watched group by v_queues[g.i]
+    )
+    select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
+           array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
+           array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]),
+           array_agg(g.gate) ${leaves}, array_agg(g.i) ${leaves}
+      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_gates, v_through
+      from gone g;`
+}
+
+const freeKeys = `
+    v_landed := v_landed || v_gone;
+    v_left := v_left || v_gates;
+    v_left_i := v_left_i || v_through;
+    if p_remarks is not null then
+      perform holdfast.note(v_items, array(select p_remarks[u.turn] from unnest(v_gone) with ordinality u(turn, n) order by u.n));
+    end if;
+    if v_dedup_keys is not null then
+      delete from holdfast.dedup d
+       where d.ctid = any (array(
+         select s.spot from unnest(v_dedup_queues, v_dedup_keys, v_dedup_seqs) u(queue, key, seq) cross join lateral (
+           select e.ctid as spot from holdfast.dedup e
+            where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s));
+    end if;
+    if v_once_keys is not null then
+      delete from holdfast.idempotency i
+       where i.ctid = any (array(
+         select s.spot from unnest(v_once_queues, v_once_keys, v_once_seqs) u(queue, key, seq) cross join lateral (
+           select e.ctid as spot from holdfast.idempotency e
+            where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s));
+    end if;`
+
+const ofStretch = `j.lane = p_lanes[v_stretch] and j.ready_xid = p_xids[v_stretch] and j.ord >= p_firsts[v_stretch]
+         and j.ord <= p_lasts[v_stretch]`
+
+const numbered = `p_starts[v_stretch] + (j.ord - p_firsts[v_stretch])::int as turn, p_claims[v_stretch] as claim, v_i as i`
+
+export const settleDone = `
+-- Jobs that are done and leave no effects, as one set. Answers (null: nothing of it) which of them (by number) were not theirs
+-- to settle; which lists of knocks and which batches are to be attended to; and which queues have a limit, and so room for others now.
+create function holdfast.settle_done(p_flush uuid, p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],
+  p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_remarks text[], p_now bigint)
+returns text language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_few constant int := 16; -- stretches
+  v_now bigint := holdfast.now_ms(p_now);
+  v_watched boolean := holdfast.is_watched(v_now);
+  v_workers text[];
+  v_started bigint[];
+  v_lanes int[];
+  v_queues int[];
+  v_priorities smallint[];
+  v_batches int[];
+  v_key_most int[];
+  v_limited text[];
+  v_keep_until bigint[];
+  v_keep_class smallint[];
+  v_i int;
+  v_count int := p_starts[cardinality(p_starts)] + p_lasts[cardinality(p_lasts)] - p_firsts[cardinality(p_firsts)];
+  v_spots tid[];
+  v_places_lanes int[];
+  v_places_xids xid8[];
+  v_places_ords bigint[];
+  v_turns int[];
+  v_claims int[];
+  v_gone int[];
+  v_dedup_queues int[];
+  v_dedup_keys text[];
+  v_dedup_seqs bigint[];
+  v_once_queues int[];
+  v_once_keys text[];
+  v_once_seqs bigint[];
+  v_items int[]; -- the batches of those that are gone
+  v_gates text[];
+  v_left text[]; -- the gates of those that are gone
+  v_through int[];
+  v_left_i int[];
+  v_handed jsonb;
+  v_landed int[] := '{}';
+  v_lost int[];
+  v_answer text;
+begin
+  select array_agg(l.worker order by t.turn), array_agg(l.started_at order by t.turn) into v_workers, v_started
+    from unnest(p_tokens) with ordinality t(token, turn)
+    left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
+  select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
+         array_agg(holdfast.keep_class(q.retain_done_ms)), array_agg(l.batch),
+         array_agg(case when q.key_max_starts is null then q.key_max_running end),
+         array_agg(distinct q.name) filter (where q.max_running is not null or exists (
+           select from holdfast.batch b where b.no = nullif(l.batch, 0) and b.concurrency is not null))
+    into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class, v_batches, v_key_most, v_limited
+    from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
+   where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
+  for v_stretch in 1 .. case when cardinality(p_firsts) <= v_few then cardinality(p_firsts) else 0 end loop
+    continue when v_workers[p_claims[v_stretch]] is null;
+    v_i := array_position(v_lanes, p_lanes[v_stretch] & ~1);
+    if v_keep_until[v_i] > v_now then
+      with gone as (
+        delete from holdfast.job j where ${ofStretch}
+        returning j.*, ${numbered}
+      ),${landDone}
+    else
+      with gone as (
+        delete from holdfast.job j where ${ofStretch}
+        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.gate, ${numbered}
+      ),${dropDone}
+    end if;${freeKeys}
+  end loop;
+  for v_look in 1 .. case when cardinality(p_firsts) <= v_few then 0 else 5 end loop
+    select array_agg(f.spot), array_agg(f.lane), array_agg(f.xid), array_agg(f.ord), array_agg(f.turn), array_agg(f.claim)
+      into v_spots, v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims
+      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f;
+    exit when v_spots is null;
+    with deleted as (
+      delete from holdfast.job j
+       where j.ctid = any (v_spots) and coalesce(j.ready_xid, '0') = any (p_xids)
+      returning j.*
+    ),
+    gone as materialized ( -- by place: where somebody touched a row meanwhile, older servers delete it where it lies now
+      select d.*, f.turn, f.claim, array_position(v_lanes, d.lane & ~1) as i
+        from deleted d
+        join unnest(v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims) f(lane, xid, ord, turn, claim)
+          on f.lane = d.lane and f.xid = d.ready_xid and f.ord = d.ord
+    ),${landDone}${freeKeys}
+    exit when cardinality(v_gone) = cardinality(v_spots);
+  end loop;
+  if cardinality(v_landed) < v_count then
+    select array_agg(n.turn) into v_lost
+      from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
+  end if;
+  if v_left is not null then -- last, because nobody may be waited for after it
+    v_handed := holdfast.hand_over(v_left, array(select v_queues[i] from unnest(v_left_i) i), array(select v_key_most[i] from unnest(v_left_i) i), v_now);
+  end if;
+  v_batches := array(select distinct u from unnest(v_batches) u where u > 0);
+  if v_lost is not null or v_limited is not null or v_handed is not null or cardinality(v_batches) > 0 then
+    v_answer := jsonb_build_object('lost', v_lost, 'lists', v_handed -> 'lists', 'ready', v_handed -> 'ready',
+      'batches', to_jsonb(v_batches), 'limited', v_limited)::text;
+  end if;
+  perform holdfast.land(p_flush, v_now, v_answer);
+  return v_answer;
+end $holdfast$;
+`

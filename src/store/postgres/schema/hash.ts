@@ -1,0 +1,3 @@
+export function numberOf(gate: string): string {
+  return `hashtextextended(${gate}, 0)`
+}

@@ -1,0 +1,214 @@
+// Brings a schema up while others are at work on it.
+//
+// Any number of processes may start at once: the first to get the lock migrates, the rest find nothing left to do. Where
+// the schema is up to date nothing is written, so a role that may not create tables can open it.
+//
+// A new schema is made in one transaction. One that is in use goes up step by step, each in a transaction of its own, so
+// that no step holds what an earlier one locked. A statement that waits for a table makes everybody queue behind it who
+// comes later, so it waits a moment only; then the step is undone to a savepoint, which lets go of its locks but not of the
+// turn to migrate, and tried again after a pause in which everybody else goes on.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { ClientBase } from 'pg'
+import { HoldfastError } from '../../../errors.ts'
+import { createFunctions } from './install-functions.ts'
+import {
+  functionsAndRights,
+  functionsHash,
+  lockMaxMs,
+  type Release,
+  record,
+  recordFirst,
+  release,
+  steps,
+  stepsHash,
+} from './migrations.ts'
+import { isDenied } from './roles.ts'
+import type { Schema } from './schema.ts'
+
+const pauseMs = 1_000
+const patienceMs = 60_000
+/** A process that stops between two statements gives up its turn. */
+const idleMaxMs = 10_000
+
+/** Brings the schema up to this release; answers from which version. One that is newer, and has room for this client, is left alone. */
+export async function migrate(
+  client: ClientBase,
+  schema: Schema,
+  to: Release = release,
+): Promise<{ from: number; to: number }> {
+  const seen = await installed(client, schema, to)
+  if (isUpToDate(seen, to)) return { from: seen.version, to: seen.version }
+  if (seen.version > 0 && !(await isOwner(client, schema)))
+    throw seen.version < to.steps.length ? notAllowed(schema, seen.version) : otherFunctions(schema, seen.version)
+  const first = await takeTurn(client, schema, to)
+  let reached = first.to
+  while (reached < to.steps.length) reached = (await takeTurn(client, schema, to)).to
+  return { from: first.from, to: reached }
+}
+
+/** Waits for the turn to migrate and takes one step, or all of them where there is no schema. */
+async function takeTurn(client: ClientBase, schema: Schema, to: Release): Promise<{ from: number; to: number }> {
+  let from = 0
+  const patience = `set local lock_timeout = 0; set local statement_timeout = 0;
+    set local idle_in_transaction_session_timeout = ${idleMaxMs}`
+  await client.query(`begin isolation level read committed; ${patience}`)
+  try {
+    await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
+    const found = await installed(client, schema, to)
+    from = found.version
+    const reached = await climb(client, schema, to, found)
+    await client.query('commit')
+    return { from, to: reached }
+  } catch (error) {
+    await client.query('rollback').catch(() => undefined) // the connection is gone, and with it the transaction
+    throw isDenied(error) ? notAllowed(schema, from, error) : error
+  }
+}
+
+async function climb(client: ClientBase, schema: Schema, to: Release, found: Installed): Promise<number> {
+  if (isUpToDate(found, to)) return found.version
+  if (found.version === 0) return makeAll(client, schema, to)
+  if (found.version < to.steps.length) return takeStep(client, schema, to, found.version)
+  await client.query(functionsAndRights(schema, to.functions))
+  await client.query(schema.sql(record(to, found.version)))
+  return found.version
+}
+
+async function makeAll(client: ClientBase, schema: Schema, to: Release): Promise<number> {
+  await client.query(`create schema if not exists ${schema.quoted}`)
+  for (const { sql } of to.steps) await client.query(schema.sql(sql))
+  await client.query(schema.sql(recordFirst(to)))
+  await client.query(createFunctions(schema, to.functions))
+  return to.steps.length
+}
+
+/** The last step brings the functions of the release. Until then those of the release before work on. */
+async function takeStep(client: ClientBase, schema: Schema, to: Release, found: number): Promise<number> {
+  const deadline = performance.now() + patienceMs
+  const isLast = found + 1 === to.steps.length
+  for (;;) {
+    await client.query(`savepoint step; set local lock_timeout = ${lockMaxMs}`)
+    try {
+      await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(to, found + 1)}`))
+      if (isLast) await client.query(functionsAndRights(schema, to.functions))
+      return found + 1
+    } catch (error) {
+      if (!isLocked(error)) throw error
+      if (performance.now() > deadline) throw stillLocked(schema, found, error)
+      await client.query('rollback to savepoint step')
+      await sleep(pauseMs)
+    }
+  }
+}
+
+/** For a client that may not migrate. */
+export async function requireSchema(client: ClientBase, schema: Schema): Promise<void> {
+  const found = await installed(client, schema, release)
+  if (isUpToDate(found, release)) return
+  if (found.version === steps.length) throw otherFunctions(schema, found.version)
+  throw new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} is at version ${found.version}, and ${steps.length} is needed. Run "holdfast migrate" first, or open it once without readOnly.`,
+    { schema: schema.name, found: found.version, known: steps.length },
+  )
+}
+
+interface Installed {
+  /** 0: there is no schema. */
+  readonly version: number
+  readonly functionsHash: string
+}
+
+function isUpToDate(found: Installed, to: Release): boolean {
+  return (
+    found.version > to.steps.length || (found.version === to.steps.length && found.functionsHash === functionsHash(to))
+  )
+}
+
+/** What is there. Refuses a schema that has no room for clients of this release, and one whose tables another build has made. */
+async function installed(client: ClientBase, schema: Schema, known: Release): Promise<Installed> {
+  // Not to_regclass: right after waiting for the lock it may still answer from before.
+  const { rows } = await client.query(
+    `select count(*)::text as found from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = $1 and c.relname = 'meta'`,
+    [schema.name],
+  )
+  if (rows[0].found === '0') return { version: 0, functionsHash: '' }
+  const [meta] = (await client.query(schema.sql('select to_jsonb(m)::text as meta from holdfast.meta m'))).rows
+  const {
+    schema: version,
+    min_client: minClient,
+    ...hashes
+  } = { ...nothing, ...JSON.parse(meta?.meta ?? '{}') } as Meta
+  if (minClient > known.steps.length) throw schemaAhead(version, minClient, known)
+  if (version <= known.steps.length && hashes.steps_hash !== stepsHash(known.steps.slice(0, version)))
+    throw otherTables(schema, version)
+  return { version, functionsHash: hashes.functions_hash }
+}
+
+/** The row of `meta`; of a build before the first release parts may be missing. */
+interface Meta {
+  readonly schema: number
+  readonly min_client: number
+  readonly steps_hash: string
+  readonly functions_hash: string
+}
+
+const nothing: Meta = { schema: 0, min_client: 0, steps_hash: '', functions_hash: '' }
+
+function schemaAhead(found: number, minClient: number, { steps: { length: known } }: Release): HoldfastError {
+  return new HoldfastError(
+    'SCHEMA_AHEAD',
+    `The database has schema ${found}, for clients that know ${minClient} or later; this Holdfast knows up to ${known}. Upgrade the holdfast package.`,
+    { found, known, minClient },
+  )
+}
+
+function otherTables(schema: Schema, found: number): HoldfastError {
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} says that it is at version ${found}, but other steps have made it than those of this release: it comes from a development build. Make a new schema (drop this one, or name another with the option schema), and enqueue its jobs again.`,
+    { schema: schema.name, found, known: steps.length },
+  )
+}
+
+function otherFunctions(schema: Schema, found: number): HoldfastError {
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} is at version ${found}, but its functions are not those of this release. Run "holdfast migrate" as its owner.`,
+    { schema: schema.name, found, known: steps.length },
+  )
+}
+
+function isLocked(error: unknown): boolean {
+  return (error as { code?: unknown }).code === '55P03'
+}
+
+function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} stays at version ${found}, which works on: for ${patienceMs / 1_000} s somebody's open transaction kept a table that the step to ${found + 1} needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
+    { schema: schema.name, found, known: steps.length },
+    { cause },
+  )
+}
+
+async function isOwner(client: ClientBase, schema: Schema): Promise<boolean> {
+  const { rows } = await client.query<{ owns: boolean }>(
+    `select pg_has_role(c.relowner, 'usage') as owns from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = $1 and c.relname = 'meta'`,
+    [schema.name],
+  )
+  return String(rows[0]?.owns ?? 'f').startsWith('t') // however the application has booleans parsed
+}
+
+function notAllowed(schema: Schema, found: number, cause?: unknown): HoldfastError {
+  const from = found > 0 ? ` --from ${found}` : ''
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} is at version ${found}, version ${steps.length} is needed, and this role may not create it. Have the output of "holdfast migrate --print${from}" run by a role that may.`,
+    { schema: schema.name, found, known: steps.length },
+    { cause },
+  )
+}

@@ -1,0 +1,112 @@
+// The schema of this release: tables by numbered steps, and functions as one set.
+//
+// Steps make tables, types, indexes and data. They go forward only, and a step that has landed is never edited:
+// `test/house/steps.test.ts` pins each by its hash. Functions are the current text, one file a verb in `functions/`. The last
+// step of a migration replaces them as a set, in its own transaction. A release that changes functions alone adds an empty step,
+// so that of two releases the newer one is known by its number.
+//
+// Each step says which clients can work beside it: those that know at least the schema `minClient`. It is recorded with the
+// version, so that an older client knows whether a newer schema still has room for it. What that allows a step to do is in
+// docs/guides/upgrading.md. `schema.ts` says how the texts are read.
+
+import { createHash } from 'node:crypto'
+import { functions } from './functions/index.ts'
+import { createFunctions, replaceFunctions } from './install-functions.ts'
+import { tables } from './migrations/0001-tables.ts'
+import { progress } from './migrations/0002-progress.ts'
+import { watch } from './migrations/0003-watch.ts'
+import { roles } from './migrations/0004-roles.ts'
+import { grantScript, type RoleUses, renewedGrants } from './roles.ts'
+import type { Schema } from './schema.ts'
+
+export interface Step {
+  readonly sql: string
+  /** The oldest schema whose clients can work beside this one; unless given, the same as before it. */
+  readonly minClient?: number
+}
+
+export const steps: readonly Step[] = [{ sql: tables }, { sql: progress }, { sql: watch }, { sql: roles, minClient: 4 }]
+
+export interface Release {
+  readonly steps: readonly Step[]
+  readonly functions: readonly string[]
+}
+
+export const release: Release = { steps, functions }
+
+/** How long a step waits for a table, and every transaction that comes later behind it. */
+export const lockMaxMs = 100
+
+/** What a database administrator would run by hand: a new schema, or the steps from an installed version on. */
+export function migrationScript(
+  schema: Schema,
+  { from = 0, to = release, uses = new Map() }: ScriptOptions = {},
+): string {
+  if (from > 0) {
+    const scripts = to.steps.slice(from).map((_, i) => stepScript(schema, to, from + i))
+    return [...scripts, grantScript(schema, uses)].join('\n')
+  }
+  const texts = to.steps.map(({ sql }, i) => `-- ${i + 1} of ${to.steps.length}\n${schema.sql(sql).trim()}`)
+  const record = `${schema.sql(recordFirst(to))};`
+  const rights = `${createFunctions(schema, to.functions)}${grantScript(schema, uses)}`.trim()
+  const all = [`create schema if not exists ${schema.quoted};`, ...texts, record, rights]
+  return `begin;\n${all.join('\n\n')}\ncommit;\n`
+}
+
+interface ScriptOptions {
+  readonly from?: number
+  readonly to?: Release
+  readonly uses?: RoleUses
+}
+
+/** Ends with an error, and changes nothing, where the schema is at another version or a table is not to be had at once. */
+function stepScript(schema: Schema, to: Release, found: number): string {
+  const { length } = to.steps
+  const step = schema.sql(`-- from ${found} to ${found + 1} of ${length}
+begin;
+select pg_advisory_xact_lock(SCHEMA_LOCKS, 0);
+do $check$ begin
+  if (select schema from holdfast.meta) <> ${found} then
+    raise exception 'this is for a schema at version ${found}';
+  end if;
+end $check$;
+set local lock_timeout = ${lockMaxMs};
+${to.steps[found]?.sql.trim()};
+${record(to, found + 1)};
+`)
+  return `${step}${found + 1 === length ? functionsAndRights(schema, to.functions) : ''}commit;\n`
+}
+
+/** To be run in the transaction of the last step: replaces the functions, and renews the grants on what is new. */
+export function functionsAndRights(schema: Schema, texts: readonly string[]): string {
+  return `${replaceFunctions(schema, texts)}${renewedGrants(schema)}`
+}
+
+export function recordFirst(made: Release): string {
+  const values = `${made.steps.length}, ${minClientOf(made.steps)}, '${stepsHash(made.steps)}', '${functionsHash(made)}'`
+  return `insert into holdfast.meta (schema, min_client, steps_hash, functions_hash) values (${values})`
+}
+
+/** Before the last step the functions are still those of the release that was there. */
+export function record(made: Release, version: number): string {
+  const reached = made.steps.slice(0, version)
+  const set = `schema = ${version}, min_client = ${minClientOf(reached)}, steps_hash = '${stepsHash(reached)}'`
+  const isLast = version === made.steps.length
+  return `update holdfast.meta set ${set}${isLast ? `, functions_hash = '${functionsHash(made)}'` : ''}`
+}
+
+export function minClientOf(upTo: readonly Step[]): number {
+  return upTo.findLast(({ minClient }) => minClient !== undefined)?.minClient ?? upTo.length
+}
+
+export function stepsHash(upTo: readonly Step[]): string {
+  return hash(upTo.map(({ sql }) => sql))
+}
+
+export function functionsHash({ functions: texts }: Release): string {
+  return hash(texts)
+}
+
+function hash(texts: readonly string[]): string {
+  return createHash('sha256').update(texts.join('\0')).digest('hex').slice(0, 32)
+}

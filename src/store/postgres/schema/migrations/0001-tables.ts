@@ -1,0 +1,398 @@
+// The tables. `holdfast.` stands for the schema's name; see `../schema.ts`.
+//
+// LAYOUT. A live job is one row, inserted when it is enqueued and deleted when it ends; a claim writes nothing to it. Its
+// place is (lane, ready_xid, ord): the lane says queue and priority, `ready_xid` which transaction made it ready, `ord`
+// its turn within that transaction. Whether a job at a place waits or runs is told by the lane's cursor; who runs it by the
+// lease that lists its place. Whatever makes a job ready again gives it a new place, so a place names one hold.
+//
+// Who is limited. Items of a batch have lanes of their own. A job with a limit key names the gate it has to pass; while that
+// has no room it is held: in no lane, but in the gate's line, where its place is `ord`. See `../functions/admit.ts` and
+// `../functions/batch-counts.ts`.
+//
+// Rows that every claim or settlement would update in place (cursors, counts) are inserted and deleted instead, in the
+// order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being
+// removed, and nobody ever walks over them.
+//
+// Gates are found by number (`numberOf`), and told apart by name where two have the same. With an index of names the server
+// took a tenth longer to enqueue jobs of 1,000 keys, and a twentieth longer to claim and settle them.
+//
+// Pages of `job_id` are left half empty: a job that is held, or comes back, is written once more under the same id. In pages
+// that were full, somebody had to be cleared away each time, and to hand over cost 22 µs a job instead of 19.
+// `job_place` and `job_line` have no entry twice, so nobody need look for such as are.
+//
+// IDENTITY. While a publication exists that covers a table (`for all tables`: a change feed, an upgrade with little downtime), the
+// server refuses every update and delete of a row of it unless the table has a replica identity. So every logged table has one:
+//
+// - its primary key, where there is one;
+// - the unique index of ids, for `job`: a delete logs 16 bytes more, under `wal_level = logical` alone;
+// - the whole row, for the rest. It costs nothing but under `wal_level = logical`, where a delete logs the old row. The rows of
+//   counts and gates are narrow. Those of `ended` are not, but most go with their partition, which logs nothing of them. A key
+//   for each of these tables was the other way: one more index to write for every settlement, on every server.
+//
+// Partitions that are made later get theirs where they are made; unlogged tables are never published. Bytes of WAL a job, enqueued,
+// claimed and settled in groups of 500, without identities and with them: 1,105 and 1,105 under `wal_level = replica`, 1,105 and
+// 1,137 under `logical`; with a limit key 1,889 and 1,933 under `logical`. A finished job of 170 bytes that is deleted by a purge:
+// 66 and 374 under `logical`.
+//
+// Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back letter for letter.
+
+import { numberOf } from '../hash.ts'
+
+export const tables = `
+create table holdfast.meta (
+  only_row boolean primary key default true check (only_row),
+  schema int not null,
+  min_client int not null, -- clients that know this schema, or a later one, can work here
+  steps_hash text not null, -- of the texts of all steps up to that version
+  functions_hash text not null, -- of the texts of all functions
+  functions text[] not null default '{}', -- their signatures
+  system_identifier text -- of the cluster whose transaction numbers the rows carry; null: not known
+);
+
+create sequence holdfast.number; -- for job.seq, job.ord, kv.version and knock_list.no
+
+create table holdfast.queue (
+  no int generated always as identity primary key,
+  name text collate "C" not null unique,
+  is_named boolean not null default false, -- defined or paused; else it is there once it had a job
+  paused boolean not null default false,
+  retain_done_ms bigint, -- null: for ever
+  retain_dead_ms bigint, -- null: for ever
+  on_dead text,
+  definition jsonb, -- whole; null: it was never defined
+  version int not null default 0, -- of the definition; see 0015-definitions.ts
+  attempts smallint not null default 5, -- of jobs that do not state them
+  priority smallint not null default 5,
+  key_path text, -- where the payload has the limit key
+  key_by_code boolean not null default false, -- the limit key is a function that only the application's code has
+  limit_override jsonb, -- what an operator sets instead of the definition's limits
+  paused_at bigint,
+  paused_by text,
+  max_running int, -- limits of all its jobs, as they count now; null: none
+  max_starts int, -- within any window_ms
+  window_ms bigint,
+  key_max_running int, -- limits of those with the same key
+  key_max_starts int,
+  key_window_ms bigint
+);
+
+create sequence holdfast.lane_no increment 2 start 2;
+create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the one of those that came back: it goes first
+  no int primary key default nextval('holdfast.lane_no'),
+  queue int not null references holdfast.queue,
+  priority smallint not null,
+  batch int not null default 0, -- 0: of no batch
+  is_open boolean not null default true, -- else claims pass over it
+  epoch uuid not null default gen_random_uuid(), -- no other server repeats it
+  constraint lane_once unique (queue, priority, batch)
+);
+create index lane_batch on holdfast.lane (batch) where batch > 0;
+create index lane_open on holdfast.lane (queue) where is_open; -- those of batches that are finished stay, closed, as long as they do
+
+create table holdfast.lane_cursor ( -- how far claims have come; only the newest row of a lane counts
+  lane int not null,
+  no bigint generated always as identity,
+  xid xid8 not null, -- places up to (xid, ord) have been passed,
+  ord bigint not null,
+  gap_xids xid8[] not null, -- except those of transactions that were open then: of each, places after gap_ord are left
+  gap_ords bigint[] not null,
+  primary key (lane, no)
+);
+
+create table holdfast.job (
+  seq bigint not null, -- in the order of insertion
+  ord bigint not null,
+  ready_xid xid8, -- null while scheduled or held
+  run_at bigint not null, -- when it is due (scheduled) or became ready
+  created_at bigint not null,
+  id uuid not null,
+  lane int not null,
+  attempts smallint not null default 0, -- without the claim that holds it now
+  max_attempts smallint not null,
+  freed smallint not null default 0,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text, -- live, waiting or window
+  idempotency_key text collate "C",
+  cancel text, -- JSON: effects of every cancel requested while it ran
+  past text, -- JSON: attempts that have ended
+  woken boolean not null default false, -- while it ran
+  is_held boolean not null default false,
+  is_item boolean not null default false, -- of a batch; only said of those with a gate
+  gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
+  line_ord bigint, -- of an item that was let in: its place in the line, should it go back there
+  headers text,
+  payload text not null
+);
+create unique index job_id on holdfast.job (id) with (fillfactor = 50);
+create index job_place on holdfast.job (lane, ready_xid, ord) with (deduplicate_items = off);
+create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
+create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
+create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held and not is_item;
+create index job_item_line on holdfast.job (${numberOf('gate')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
+
+create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
+  no bigint generated always as identity primary key,
+  token uuid not null,
+  lane int not null,
+  worker text not null,
+  started_at bigint not null,
+  given_at bigint not null,
+  expires_at bigint not null,
+  xids xid8[] not null, -- places of the jobs in the lane
+  ords bigint[] not null
+);
+-- Not compressed: that took 600 µs of a claim of 500 jobs; written as they are 80.
+alter table holdfast.lease alter xids set storage external, alter ords set storage external;
+create index lease_token on holdfast.lease (token);
+create index lease_expiry on holdfast.lease (expires_at);
+create index lease_given on holdfast.lease (given_at);
+
+create table holdfast.ended ( -- until retention is over; keep_until decides which partition is dropped when
+  seq bigint not null,
+  finished_at bigint not null,
+  keep_until bigint not null,
+  keep_class smallint not null,
+  run_at bigint not null,
+  created_at bigint not null,
+  id uuid not null,
+  queue int not null,
+  priority smallint not null,
+  state text not null,
+  attempts smallint not null,
+  max_attempts smallint not null,
+  attempt smallint, -- the last run's number, worker, start and ending; null where it never ran
+  started_at bigint,
+  worker text,
+  ending text,
+  timeout_ms bigint,
+  start_before bigint,
+  dedup_key text collate "C",
+  dedup_scope text,
+  idempotency_key text collate "C",
+  batch int, -- null: of none
+  cancel text,
+  past text,
+  gate text collate "C",
+  remarks text, -- JSON: what came of it, and what its last run has cost
+  headers text,
+  payload text not null,
+  result text,
+  error text
+) partition by range (keep_class, keep_until);
+create index ended_id on holdfast.ended (id);
+create index ended_list on holdfast.ended (queue, state, finished_at, seq);
+create index ended_batch on holdfast.ended (batch, seq) where batch is not null;
+create table holdfast.ended_rest partition of holdfast.ended default;
+
+create table holdfast.tally ( -- changes of the counts, added up; low is set on sums: nothing older than it is left
+  xid xid8 not null,
+  queue int not null,
+  low xid8,
+  held bigint not null default 0,
+  scheduled bigint not null default 0,
+  ready bigint not null default 0,
+  running bigint not null default 0,
+  done bigint not null default 0,
+  dead bigint not null default 0,
+  cancelled bigint not null default 0
+);
+create index tally_xid on holdfast.tally (xid);
+create index tally_sum on holdfast.tally (xid) where low is not null;
+
+create table holdfast.dedup (
+  queue int not null,
+  key text collate "C" not null,
+  seq bigint not null,
+  id uuid not null,
+  until bigint, -- null: until the holder leaves its scope
+  primary key (queue, key)
+);
+create index dedup_until on holdfast.dedup (until) where until is not null;
+
+create table holdfast.idempotency (
+  queue int not null,
+  key text collate "C" not null,
+  seq bigint not null,
+  id uuid not null,
+  hash text not null,
+  primary key (queue, key)
+);
+
+create table holdfast.overdue ( -- jobs never claimed yet that must start before a time
+  start_before bigint not null,
+  seq bigint not null,
+  lane int not null,
+  id uuid not null,
+  passed boolean not null default false, -- a claim went past it because it was too late
+  primary key (start_before, seq)
+);
+create index overdue_passed on holdfast.overdue (lane) where passed;
+
+create table holdfast.kv (
+  key text collate "C" primary key,
+  value text not null,
+  version bigint not null,
+  expires_at bigint
+);
+create index kv_expiry on holdfast.kv (expires_at) where expires_at is not null;
+
+create table holdfast.flush ( -- what has landed, so that a call whose answer was lost can be asked again
+  id uuid primary key,
+  at bigint not null,
+  answer text,
+  role text -- of the session that was answered; null: there is no answer
+);
+create index flush_at on holdfast.flush (at);
+
+create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room or stands in line
+  gate text collate "C" not null,
+  no bigint generated always as identity,
+  admitted int not null, -- ready or running
+  reserved int not null, -- of these, have yet to start; counted while the key has a rate
+  low xid8 not null,
+  line_from bigint not null
+);
+create unique index gate_room_newest on holdfast.gate_room (${numberOf('gate')}, no);
+
+create table holdfast.knock (
+  gate text collate "C" not null,
+  xid xid8 not null,
+  gone int not null default 0, -- gave back their room
+  unused int not null default 0, -- and of what was reserved
+  reserved int, -- so many had yet to start when a rate was set; null: none was
+  ord bigint -- the first place in the line that somebody came to; null: nobody came
+);
+create index knock_gate on holdfast.knock (gate, xid);
+create index knock_xid on holdfast.knock (xid);
+
+create table holdfast.knock_list ( -- knocks of one call at up to 200 gates
+  no bigint primary key,
+  xid xid8 not null,
+  gates text[] collate "C" not null,
+  gone int[], -- of each gate; null: none
+  ords bigint[] -- of each gate; null: nobody came
+);
+create index knock_list_xid on holdfast.knock_list (xid);
+alter table holdfast.knock_list set (toast_tuple_target = 8160); -- written as they are: a tenth of what compressing them took
+
+create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
+  gate text collate "C" not null,
+  until bigint not null, -- counts before
+  jobs int not null
+);
+create index start_gate on holdfast.start (gate, until);
+create index start_until on holdfast.start (until);
+
+create table holdfast.batch (
+  no int generated always as identity primary key,
+  id uuid not null unique,
+  name text not null,
+  key text collate "C" unique, -- null once it is deleted
+  concurrency int, -- null: no limit
+  fail_share float8,
+  on_complete text, -- JSON
+  retain_ms bigint, -- null: for ever
+  created_at bigint not null,
+  submitted bigint not null default 0,
+  round int not null default 1,
+  is_closed boolean not null default false,
+  is_cancelled boolean not null default false,
+  is_deleted boolean not null default false,
+  paused_at bigint,
+  paused_by text,
+  paused_ms bigint not null default 0,
+  started_at bigint,
+  finished_at bigint,
+  retry_until bigint, -- dead items that ended up to this time are to be retried; null: none are
+  reason text
+);
+create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
+create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
+
+create table holdfast.batch_wait ( -- gates where items of a batch wait for nothing but their batch
+  batch int not null,
+  gate text collate "C" not null,
+  ord bigint not null, -- the place of the first of them, as it was seen
+  primary key (batch, gate)
+);
+create index batch_wait_ord on holdfast.batch_wait (batch, ord);
+
+create table holdfast.batch_tally (
+  batch int not null,
+  xid xid8 not null,
+  low xid8, -- set on sums
+  waiting bigint not null default 0,
+  running bigint not null default 0,
+  done bigint not null default 0,
+  dead bigint not null default 0,
+  cancelled bigint not null default 0
+);
+create index batch_tally_xid on holdfast.batch_tally (batch, xid);
+create index batch_tally_sum on holdfast.batch_tally (batch, xid) where low is not null;
+
+create table holdfast.batch_note ( -- outcomes and warnings by label, costs by name
+  batch int not null,
+  xid xid8 not null,
+  low xid8,
+  kind text not null,
+  label text not null,
+  amount float8 not null
+);
+create index batch_note_xid on holdfast.batch_note (batch, xid);
+create index batch_note_sum on holdfast.batch_note (batch, xid) where low is not null;
+
+alter table holdfast.job replica identity using index job_id;
+alter table holdfast.ended replica identity full;
+alter table holdfast.ended_rest replica identity full;
+alter table holdfast.tally replica identity full;
+alter table holdfast.gate_room replica identity full;
+alter table holdfast.knock replica identity full;
+alter table holdfast.start replica identity full;
+alter table holdfast.batch_tally replica identity full;
+alter table holdfast.batch_note replica identity full;
+
+-- Rows come and go by the thousand a second: vacuum after a fixed number of them, whatever the table's size, and quickly.
+alter table holdfast.job set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 1);
+alter table holdfast.lane_cursor set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.lease set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+  autovacuum_vacuum_cost_delay = 0, toast.autovacuum_vacuum_scale_factor = 0,
+  toast.autovacuum_vacuum_threshold = 5000, toast.autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.flush set (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.dedup set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.gate_room set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.knock_list set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_wait set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+alter table holdfast.batch_note set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
+
+create type holdfast.found_job as (spot tid, lane int, xid xid8, ord bigint, turn int, claim int, worker text,
+  started_at bigint);
+
+create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
+  attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
+  on_dead text, payload text, woken boolean, batch int, gate text,
+  is_limited boolean);
+
+create type holdfast.dead_job as (id uuid, seq bigint, past text, attempt smallint, worker text, started_at bigint,
+  finished_at bigint, ending text, error text, name text, dedup_scope text, dedup_key text, gate text, remarks text);
+
+create index ended_rest_expiry on holdfast.ended_rest (keep_until);
+
+create type holdfast.waiting_job as (id uuid, attempts smallint, was text, gate text, lane int, xid xid8, ord bigint);
+`

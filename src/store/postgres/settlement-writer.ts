@@ -1,0 +1,335 @@
+// The clerk of one transaction: what each job becomes is decided by the same pure functions as on every store; what cannot fail
+// is gathered and written as sets, and what may is tried behind a savepoint of its own.
+
+import { isRefused, type Refused } from '../../errors.ts'
+import { deathNotice, effectError, isUntold, type UntoldDeath, untoldError } from '../../job/death.ts'
+import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } from '../../job/record.ts'
+import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
+import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import { newId } from '../../runtime/id.ts'
+import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
+import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
+import { type Care, together } from './alone.ts'
+import type { Transaction } from './connection/database.ts'
+import { isDiskFull } from './connection/failures.ts'
+import { addCarefully, addPlain, areKeysKnown, bury, isPlain, type Knocks } from './enqueue.ts'
+import type { Lanes } from './lanes.ts'
+import type { HeldJob } from './leased-job.ts'
+import { changesSession } from './statement.ts'
+
+type Landed = Extract<SettleAnswer, { enqueued: unknown }>
+
+interface Landing {
+  readonly job: HeldJob
+  readonly verdict: Verdict
+  readonly result: string | null
+  readonly effects: readonly EffectSet[]
+  readonly remarks?: Remarks | null
+}
+
+/** Settles jobs of one transaction: gathers what cannot fail and writes it as sets. */
+export class Clerk {
+  readonly becameReady = new Map<string, number>()
+  readonly #tx: Transaction
+  readonly #lanes: Lanes
+  readonly #care: Care
+  readonly #taken = new Set<string>()
+  readonly #gates = new Set<string>()
+  readonly #lists: number[] = []
+  readonly #batches = new Set<number>()
+  /** By job: what is undone to a savepoint is written again, and counts as it is written last. */
+  readonly #untold = new Map<string, UntoldDeath>()
+  /** Notices that cannot run, by the jobs whose deaths they tell of. */
+  readonly #undeliverable = new Map<string, UndeliverableJob>()
+  #gathered: Landing[] = []
+
+  constructor(tx: Transaction, lanes: Lanes, care: Care = together) {
+    this.#tx = tx
+    this.#lanes = lanes
+    this.#care = care
+  }
+
+  /** What is to be attended to once this has committed. */
+  get knocks(): Knocks {
+    const [untold, undeliverable] = [[...this.#untold.values()], [...this.#undeliverable.values()]]
+    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
+  }
+
+  /** A job of this gate and batch has come, gone or moved. */
+  touch({ gate, batch }: Pick<HeldJob, 'gate' | 'batch'>): void {
+    if (gate !== null) this.#gates.add(gate)
+    if (batch > 0) this.#batches.add(batch)
+  }
+
+  /** False for a job that was settled by an earlier request of this transaction. */
+  takes({ id }: HeldJob): boolean {
+    if (this.#taken.has(id)) return false
+    this.#taken.add(id)
+    return true
+  }
+
+  /** Answers at once, or once everything gathered was written. */
+  async settle(job: HeldJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
+    const verdict = settled(core(job), settlement, this.#tx.now)
+    const result = resultOf(settlement)
+    const remarks = remarksOf(settlement)
+    const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(job, verdict)]
+    if (effects.every((set) => this.#cannotFail(set)))
+      return await this.#gather({ job, verdict, result, effects, remarks })
+    await this.write()
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, remarks }))
+    if (!isRefused(answer)) return answer
+    const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
+    const costs = remarks?.costs ?? null
+    const { state } = await this.#landAnyway(job, settled(core(job), failure, this.#tx.now), costs)
+    return { failed: answer, state }
+  }
+
+  /** A lease ran out: the sweep settles in the place of a worker that is gone. */
+  async rescue(job: HeldJob): Promise<LapsedHold> {
+    const verdict = expired(core(job), job.worker)
+    const effects = requestedEffects(job, verdict)
+    const { id, queue, attempt, maxAttempts, worker, startedAt } = job
+    const lapsed = { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
+    if (effects.every((set) => this.#cannotFail(set))) {
+      await this.#gather({ job, verdict, result: null, effects })
+      return lapsed
+    }
+    const { failed } = await this.#landAnyway(job, verdict, null)
+    return { ...lapsed, ...(failed && { failed }) }
+  }
+
+  async write(): Promise<void> {
+    const landings = this.#gathered
+    this.#gathered = []
+    if (landings.length > 0) await this.#write(landings)
+  }
+
+  /** What waits again is written before what others enqueue, so one that comes behind such a one starts a new set. */
+  async #gather(landing: Landing): Promise<Landed> {
+    if (waits(landing.verdict) && this.#gathered.some(enqueues)) await this.write()
+    this.#gathered.push(landing)
+    const enqueued = landing.effects.flatMap((set) => set.enqueue).map(({ id }) => ({ id, status: 'created' }) as const)
+    return answerOf(landing.verdict, enqueued)
+  }
+
+  /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
+  async #landAnyway(
+    job: HeldJob,
+    verdict: Verdict,
+    costs: Costs | null,
+  ): Promise<{ readonly state: JobState; readonly failed?: Refused }> {
+    await this.write()
+    const effects = requestedEffects(job, verdict)
+    const remarks = costs && onlyCosts(costs)
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects, remarks }))
+    if (!isRefused(answer)) return { state: answer.state }
+    const without = { ...verdict, error: effectError(answer) }
+    const { state } = await this.#land({ job, verdict: without, result: null, effects: [], remarks })
+    return { state, failed: answer }
+  }
+
+  async #land(landing: Landing): Promise<Landed> {
+    await this.#write([{ ...landing, effects: [] }])
+    return answerOf(landing.verdict, await this.apply(landing.effects))
+  }
+
+  /** Throws a Refusal when one cannot be applied. */
+  async apply(sets: readonly EffectSet[]): Promise<readonly Enqueued[]> {
+    const enqueued: Enqueued[] = []
+    for (const effects of sets) enqueued.push(...(await this.#apply(effects)))
+    const [first] = sets.flatMap(({ sql }) => sql)
+    if (first && this.#care.isAlone) await this.#blame(first, () => this.#tx.checkDeferred())
+    return enqueued
+  }
+
+  async #apply(effects: EffectSet): Promise<readonly Enqueued[]> {
+    await this.#writeKv([effects])
+    for (const sql of effects.sql) await this.#run(sql)
+    const { enqueued, gates } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
+    this.#wakeFor(effects.enqueue)
+    for (const gate of gates) this.#gates.add(gate)
+    return enqueued
+  }
+
+  /** First the jobs themselves, then what follows from their end, each as one set. */
+  async #write(landings: readonly Landing[]): Promise<void> {
+    const { now } = this.#tx
+    for (const { job } of landings) this.touch(job)
+    this.#wakeForRoom(landings)
+    const waiting = landings.filter(({ verdict }) => waits(verdict))
+    const notices = new Map(landings.map((landing) => [landing, this.#noticeOf(landing)]))
+    const ended = landings.filter(({ verdict }) => !waits(verdict)).map((landing) => this.#withUntold(landing))
+    if (waiting.length > 0) {
+      const json = JSON.stringify(waiting.map((landing) => this.#waitingJson(landing)))
+      await this.#tx.query('select holdfast.wait_again($1::jsonb, $2)', [json, now])
+    }
+    if (ended.length > 0) {
+      await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
+    }
+    await this.#writeKv(landings.flatMap(({ effects }) => effects))
+    const isKnown = (notice: NewJob) => areKeysKnown(this.#lanes, [notice])
+    const follow = landings.flatMap((landing) => [
+      ...(notices.get(landing)?.filter(isKnown) ?? []),
+      ...landing.effects.flatMap((set) => set.enqueue),
+    ])
+    const unknown = landings.filter((landing) => !notices.get(landing)?.every(isKnown))
+    const dead = unknown.flatMap((landing) => notices.get(landing) ?? [])
+    const buried = await bury(this.#tx, this.#lanes, dead, 'onDead')
+    for (const [i, job] of buried.entries()) this.#undeliverable.set((unknown[i] as Landing).job.id, job)
+    this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
+    this.#wakeFor(follow)
+  }
+
+  /** Where a queue or a batch has a limit, others may start in place of these. */
+  #wakeForRoom(landings: readonly Landing[]): void {
+    for (const { job } of landings) if (job.isLimited) this.wake(job.queue, 1)
+  }
+
+  #waitingJson({ job, verdict, remarks }: Landing): Record<string, unknown> {
+    if (!waits(verdict)) throw new Error('Only a job that waits is put back.')
+    const isReady = verdict.to === 'ready'
+    if (isReady) this.wake(job.queue, 1)
+    const lane = job.lane & ~1
+    return {
+      id: job.id,
+      lane: isReady && verdict.front ? lane + 1 : lane,
+      ready: isReady,
+      runAt: isReady ? this.#tx.now : verdict.runAt,
+      attempts: verdict.attempts,
+      freed: verdict.freed,
+      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now, remarks?.costs)),
+      ...(remarks?.costs && { batch: job.batch, costs: remarks.costs }),
+    }
+  }
+
+  #noticeOf({ job, verdict }: Landing): NewJob[] {
+    this.#untold.delete(job.id)
+    this.#undeliverable.delete(job.id)
+    if (verdict.to !== 'dead' || job.onDead === null) return []
+    const { id, queue, onDead: told, payload } = job
+    const { attempts, error } = verdict
+    const death = { id, queue, attempts, error, diedAt: this.#tx.now, told, payload: payload ?? 'null' }
+    const notice = deathNotice(death, newId())
+    if (!isUntold(notice)) return [notice]
+    this.#untold.set(id, notice)
+    return []
+  }
+
+  #withUntold(landing: Landing): Landing {
+    const untold = this.#untold.get(landing.job.id)
+    if (untold === undefined) return landing
+    return { ...landing, verdict: { ...landing.verdict, error: untoldError(landing.verdict.error, untold) } }
+  }
+
+  async #writeKv(sets: readonly EffectSet[]): Promise<void> {
+    const writes = sets.flatMap((set) => [
+      ...set.put.map((put) => ({ as: 'put', ...put })),
+      ...set.delete.map((key) => ({ as: 'delete', key })),
+    ])
+    if (writes.length === 0) return
+    await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
+  }
+
+  async #run(statement: SqlEffect): Promise<void> {
+    const { text, values } = statement
+    const { refusal } = this.#care
+    if (refusal !== null) throw new Refusal(sqlRefused(text, refusal))
+    if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
+    await this.#blame(statement, () => this.#tx.foreign(text, values))
+  }
+
+  /**
+   * Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. A disk that is
+   * full is nobody's failure: it all waits.
+   */
+  async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
+    try {
+      await run()
+    } catch (error) {
+      if (isDiskFull(error)) throw error
+      throw new Refusal(sqlRefused(text, (error as Error).message))
+    }
+  }
+
+  /** Puts, deletes and follow-ups that nothing can refuse and that meet no key. */
+  #cannotFail({ sql, enqueue }: EffectSet): boolean {
+    return sql.length === 0 && isPlain({ jobs: enqueue }) && areKeysKnown(this.#lanes, enqueue)
+  }
+
+  wake(queue: string, count: number): void {
+    this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + count)
+  }
+
+  #wakeFor(jobs: readonly NewJob[]): void {
+    for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
+  }
+}
+
+function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): Landed {
+  return { state: verdict.to, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
+}
+
+/** Other jobs follow from its end. */
+function enqueues({ job, verdict, effects }: Landing): boolean {
+  return (verdict.to === 'dead' && job.onDead !== null) || effects.some((set) => set.enqueue.length > 0)
+}
+
+function waits(verdict: Verdict): verdict is Extract<Verdict, { freed: number }> {
+  return verdict.to === 'ready' || verdict.to === 'scheduled'
+}
+
+function endedJson({ job, verdict, result, remarks }: Landing): Record<string, unknown> {
+  return {
+    id: job.id,
+    was: 'running',
+    state: verdict.to,
+    attempts: verdict.attempts,
+    attempt: job.attempt,
+    worker: job.worker,
+    startedAt: job.startedAt,
+    ending: verdict.ending,
+    result,
+    error: encodeError(verdict.error),
+    ...(remarks && { batch: job.batch, remarks: encodeRemarks(remarks) }),
+  }
+}
+
+function core(job: HeldJob) {
+  const { attempt: attempts, maxAttempts, freed, woken } = job
+  return { attempts, maxAttempts, freed, cancelRequested: job.cancel !== null, woken }
+}
+
+function attemptOf(job: HeldJob, { ending, error }: Verdict, now: number, costs?: Costs | null): Attempt {
+  const { attempt, worker, startedAt } = job
+  return { attempt, worker, startedAt, endedAt: now, ending, ...(error && { error }), ...(costs && { costs }) }
+}
+
+/** What comes with a snooze lands only if the job is put off indeed. */
+function stagedEffects(settlement: Settlement, verdict: Verdict): EffectSet[] {
+  const isOff = settlement.as === 'snooze' && !waits(verdict)
+  return !isOff && 'effects' in settlement && settlement.effects ? [settlement.effects] : []
+}
+
+/** What was handed over with a cancel request lands when the job becomes cancelled. */
+function requestedEffects(job: HeldJob, verdict: Verdict): EffectSet[] {
+  return verdict.to === 'cancelled' ? decodeCancel(job.cancel) : []
+}
+
+export function resultOf(settlement: Settlement): string | null {
+  return settlement.as === 'done' ? settlement.result : null
+}
+
+export function remarksOf(settlement: Settlement): Remarks | null {
+  if (settlement.as === 'done') return settlement.remarks ?? null
+  const costs = costsOf(settlement)
+  return costs && onlyCosts(costs)
+}
+
+function onlyCosts(costs: Costs): Remarks {
+  return { outcome: null, warning: null, costs }
+}
+
+function costsOf(settlement: Settlement): Costs | null {
+  return ('costs' in settlement && settlement.costs) || null
+}

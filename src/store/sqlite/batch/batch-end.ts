@@ -1,0 +1,69 @@
+// What follows when items have ended: that their batch is finished, or that too many have failed. It is looked at after
+// each request, for every batch whose items it changed.
+
+import { completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
+import { newId } from '../../../runtime/id.ts'
+import { enqueueAnyway } from '../enqueue.ts'
+import type { Transaction } from '../transaction.ts'
+import { type BatchRow, flagsOf, targetOf } from './batches.ts'
+import { stepChore } from './chores.ts'
+
+export function conclude(tx: Transaction): void {
+  for (let nos = tx.batches.takeUnjudged(); nos.length > 0; nos = tx.batches.takeUnjudged()) {
+    for (const no of nos) judge(tx, no)
+  }
+}
+
+function judge(tx: Transaction, no: number): void {
+  giveUpIfHopeless(tx, no)
+  const row = tx.batches.get(no)
+  if (!row || !isOver(row)) return
+  if (row.is_deleted !== 0) remove(tx, row)
+  else if (row.is_closed !== 0 && row.finished_at === null) finish(tx, row)
+}
+
+function giveUpIfHopeless(tx: Transaction, no: number): void {
+  const row = tx.batches.get(no)
+  if (row?.is_cancelled !== 0 || row.finished_at !== null) return
+  if (!failsTooOften(row.fail_share, flagsOf(row), row)) return
+  beginCancel(tx, row, `Too many items failed: ${row.dead} of ${totalOf(row)}.`)
+  stepChore(tx, no)
+}
+
+function isOver({ waiting, running, chore }: BatchRow): boolean {
+  return chore === null && waiting + running <= 0
+}
+
+function finish(tx: Transaction, row: BatchRow): void {
+  tx.batches.resume(row)
+  row.finished_at = tx.now
+  row.prune_at = row.retain_ms === null ? null : tx.now + row.retain_ms
+  tx.batches.touch(row)
+  tx.db.run('delete from holdfast_lane where batch = ?', row.no)
+  tx.db.run('delete from holdfast_batch_wait where batch = ?', row.no)
+  row.has_wait = 0
+  tx.batches.forgetLanes()
+  const completion = { batchId: row.id, state: row.is_cancelled ? 'cancelled' : 'done', round: row.round } as const
+  tx.finished.push({ ...completion, name: row.name })
+  const target = targetOf(row)
+  if (target === null) return
+  // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+  tx.attempt(() => enqueueAnyway(tx, completionJob(target, completion, newId()), 'onComplete'))
+}
+
+function remove(tx: Transaction, row: BatchRow): void {
+  tx.db.run('delete from holdfast_lane where batch = ?', row.no)
+  tx.db.run('delete from holdfast_batch where no = ?', row.no)
+  tx.batches.drop(row)
+}
+
+/** Nothing of it starts from now on; what waits or runs is ended in steps. */
+export function beginCancel(tx: Transaction, row: BatchRow, reason: string | null): void {
+  tx.batches.resume(row)
+  row.is_cancelled = 1
+  row.is_closed = 1
+  row.reason = reason
+  row.chore = 'cancel'
+  row.chore_after = 0
+  tx.batches.touch(row)
+}

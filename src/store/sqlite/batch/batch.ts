@@ -1,0 +1,118 @@
+// What people do to batches: open one, add items, steer it.
+
+import { isRefused, type Refused } from '../../../errors.ts'
+import { type BatchRecord, type BatchSettings, batchState } from '../../../job/batch.ts'
+import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing } from '../../refusals.ts'
+import type { ItemsAnswer, ItemsRequest, OpenedBatch, Steering, SteerRequest } from '../../store.ts'
+import { enqueueJob } from '../enqueue.ts'
+import type { Transaction } from '../transaction.ts'
+import { beginCancel } from './batch-end.ts'
+import { type BatchRow, flagsOf, toBatch } from './batches.ts'
+import { stepChore } from './chores.ts'
+
+export function openBatch(tx: Transaction, settings: BatchSettings): OpenedBatch {
+  const known = settings.key === null ? undefined : tx.batches.findByKey(settings.key)
+  if (known) {
+    tx.batches.writeAmounts(known)
+    return { batch: toBatch(known), created: false }
+  }
+  tx.batches.flush() // a key that was given up in this transaction is free
+  const no = tx.nextNumber()
+  tx.db.run(
+    `insert into holdfast_batch (no, id, name, key, concurrency, fail_share, on_complete, retain_ms, created_at)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    no,
+    settings.id,
+    settings.name,
+    settings.key,
+    settings.concurrency,
+    settings.failShare,
+    settings.onComplete && JSON.stringify(settings.onComplete),
+    Number.isFinite(settings.retainMs) ? settings.retainMs : null,
+    tx.now,
+  )
+  return { batch: toBatch(tx.batches.get(no) as BatchRow), created: true }
+}
+
+export function addItems(tx: Transaction, { batch: id, at, jobs }: ItemsRequest): ItemsAnswer {
+  const row = tx.batches.find(id)
+  if (!row) return batchNotFound(id)
+  const { no, submitted } = row
+  const passedOver = at === null ? 0 : submitted - at
+  if (passedOver < 0) return itemsMissing(id, at as number, submitted)
+  const added = jobs.slice(passedOver)
+  if (added.length === 0) return { submitted, enqueued: [] }
+  if (row.is_closed !== 0) return cannotAddItems(id, batchState(flagsOf(row)))
+  const enqueued = tx.attempt(() => added.map((job) => enqueueJob(tx, job, no)))
+  if (isRefused(enqueued)) return enqueued
+  const after = tx.batches.get(no) as BatchRow
+  if (at !== null) after.submitted += added.length
+  tx.batches.touch(after)
+  return { submitted: after.submitted, enqueued }
+}
+
+/** `more`: its chore is not done yet, and `batchChore` goes on with it. */
+export interface Steered {
+  readonly batch: BatchRecord
+  readonly more: boolean
+}
+
+export function steerBatch(tx: Transaction, request: SteerRequest): Steered | Refused {
+  const row = tx.batches.find(request.batch)
+  if (!row) return batchNotFound(request.batch)
+  if (isTooLate(row, request.as)) return cannotSteer(row.id, request.as, batchState(flagsOf(row)))
+  steer(tx, row, request)
+  tx.batches.touch(row)
+  const { no } = row
+  const more = stepChore(tx, no)
+  const last = tx.batches.get(no) as BatchRow
+  tx.settleUp()
+  const after = tx.batches.get(no) ?? last // it may be gone already
+  tx.batches.writeAmounts(after)
+  return { batch: toBatch(after), more }
+}
+
+export function batchChore(tx: Transaction, id: string): boolean {
+  const row = tx.db.get<{ no: number }>('select no from holdfast_batch where id = ?', id)
+  return row !== undefined && stepChore(tx, row.no)
+}
+
+/** A batch that has ended stays as it is. */
+function isTooLate({ finished_at, is_cancelled }: BatchRow, as: Steering): boolean {
+  const isCancelled = is_cancelled !== 0
+  if (as === 'pause' || as === 'resume') return isCancelled || finished_at !== null
+  if (as === 'cancel') return !isCancelled && finished_at !== null
+  return as === 'retryFailed' && isCancelled
+}
+
+function steer(tx: Transaction, row: BatchRow, { as, by, reason }: SteerRequest): void {
+  if (as === 'close') row.is_closed = 1
+  if (as === 'pause') pause(tx, row, by)
+  if (as === 'resume') tx.batches.resume(row)
+  if (as === 'cancel' && row.is_cancelled === 0) beginCancel(tx, row, reason)
+  if (as === 'retryFailed' && row.dead > 0) beginRetry(row)
+  if (as === 'delete') beginDelete(row)
+}
+
+function pause(tx: Transaction, row: BatchRow, by: string | null): void {
+  if (row.paused_at !== null) return
+  row.paused_at = tx.now
+  row.paused_by = by
+  row.chore ??= 'return' // or once that chore is done
+}
+
+/** From the beginning, also where one is half done: what it has brought back may have died again. */
+function beginRetry(row: BatchRow): void {
+  row.chore = 'retry'
+  row.chore_after = 0
+}
+
+/** Nobody finds it any more; it goes with the last of its items. */
+function beginDelete(row: BatchRow): void {
+  if (row.finished_at === null) row.is_cancelled = 1
+  row.is_closed = 1
+  row.is_deleted = 1
+  row.key = null
+  row.chore = 'delete'
+  row.chore_after = 0
+}

@@ -1,0 +1,115 @@
+// Reads of batches. Both pages look at a bounded number of rows: one may come back with less than was asked for, and a
+// mark to go on from.
+
+import { toError } from '../../../errors.ts'
+import { type BatchRecord, batchState } from '../../../job/batch.ts'
+import type { JobState } from '../../../job/record.ts'
+import { decodeRemarks } from '../../../job/stored.ts'
+import { unknownMark } from '../../refusals.ts'
+import type { BatchesPage, BatchesQuery, BatchName, ItemsQuery, JobsPage } from '../../store.ts'
+import { readRecord } from '../read.ts'
+import type { Transaction } from '../transaction.ts'
+import { type BatchRow, flagsOf, toBatch } from './batches.ts'
+
+const looksMax = 5_000
+
+export function readBatch(tx: Transaction, name: BatchName): BatchRecord | null {
+  const row = 'id' in name ? tx.batches.find(name.id) : tx.batches.findByKey(name.key)
+  return row ? toBatch(row) : null
+}
+
+export function readBatches(tx: Transaction, { state, limit, after }: BatchesQuery): BatchesPage {
+  const [from] = after === null ? [Number.MAX_SAFE_INTEGER] : decodeMark(after, 1)
+  const rows = tx.db.all<BatchRow>(
+    'select * from holdfast_batch where no < ? and is_deleted = 0 order by no desc limit +?',
+    from,
+    state === null ? limit + 1 : looksMax,
+  )
+  const found = rows.filter((row) => state === null || batchState(flagsOf(row)) === state)
+  const page = found.slice(0, limit)
+  const isCut = found.length > limit
+  const isMore = isCut || (state !== null && rows.length === looksMax)
+  const last = isCut ? page.at(-1) : rows.at(-1)
+  return { batches: page.map(toBatch), next: isMore && last ? encodeMark([last.no]) : null }
+}
+
+interface ItemRow {
+  readonly seq: number
+  readonly state: JobState | null
+  readonly remarks: string | null
+}
+
+/** Those that have ended, in the order of their submission, and then those that have not. */
+export function readItems(tx: Transaction, query: ItemsQuery): JobsPage {
+  const { limit, after } = query
+  const batch = tx.batches.find(query.batch)
+  const found: Place[] = []
+  let place: Place | null = after === null ? [0, 0] : toPlace(decodeMark(after, 2))
+  for (let looks = looksMax; batch && place && looks > 0 && found.length < limit; ) {
+    const rows: ItemRow[] = tx.db.all(
+      place[0] === 0 ? selectEnded : selectLive,
+      batch.no,
+      place[1],
+      Math.min(looks, step),
+    )
+    looks -= rows.length
+    for (const row of rows) {
+      place = [place[0], row.seq]
+      if (isAskedFor(row, query)) found.push(place)
+      if (found.length === limit) break
+    }
+    if (found.length < limit && rows.length < step && looks > 0) place = place[0] === 0 ? [1, 0] : null
+  }
+  return {
+    jobs: found.map(([, seq]) => readRecord(tx, seq)).filter((job) => job !== undefined),
+    next: batch && place && hasMore(tx, batch.no, place) ? encodeMark(place) : null,
+  }
+}
+
+/** 0 and a number among those that have ended, or 1 and one among those that have not. */
+type Place = readonly [phase: number, seq: number]
+
+function toPlace([phase, seq]: readonly number[]): Place {
+  if (phase !== 0 && phase !== 1) throw toError(unknownMark())
+  return [phase, seq as number]
+}
+
+const step = 500
+
+const selectEnded = `select j.seq, s.state, e.remarks
+    from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf
+   where j.batch = ? and j.batch > 0 and j.seq > ? order by j.seq limit +?`
+const selectLive = `select j.seq, case when l.seq is not null then 'running'
+                                       when j.held = 1 then 'held'
+                                       when j.ord is not null then 'ready'
+                                       else 'scheduled' end as state, null as remarks
+    from holdfast_job j left join holdfast_lease l on l.seq = j.seq
+   where j.batch = ? and j.batch > 0 and j.seq > ? and not exists (select 1 from holdfast_ended e where e.seq = j.seq)
+   order by j.seq limit +?`
+
+function isAskedFor(row: ItemRow, { state, outcome, warning }: ItemsQuery): boolean {
+  if (state !== null && row.state !== state) return false
+  if (outcome === null && warning === null) return true
+  const remarks = decodeRemarks(row.remarks)
+  return (outcome === null || remarks?.outcome === outcome) && (warning === null || remarks?.warning === warning)
+}
+
+/** Nothing is promised of the page that comes: it may be empty. */
+function hasMore(tx: Transaction, no: number, [phase, seq]: Place): boolean {
+  const isThere = (sql: string, from: number) => tx.db.all(sql, no, from, 1).length > 0
+  return phase === 0 ? isThere(selectEnded, seq) || isThere(selectLive, 0) : isThere(selectLive, seq)
+}
+
+function encodeMark(mark: readonly number[]): string {
+  return Buffer.from(JSON.stringify(mark)).toString('base64url')
+}
+
+function decodeMark(text: string, length: number): [number, ...number[]] {
+  try {
+    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
+    if (Array.isArray(mark) && mark.length === length && mark.every(Number.isSafeInteger)) return mark as [number]
+  } catch {
+    // falls through: not one of ours
+  }
+  throw toError(unknownMark())
+}

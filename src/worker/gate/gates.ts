@@ -1,0 +1,44 @@
+// The gates that a client was asked for: one for each name, so that all parts of a process know the same.
+
+import { HoldfastError } from '../../errors.ts'
+import { checkGateName } from '../../job/names.ts'
+import { Gate, type GateDesk, type GateOptions } from './gate.ts'
+import { type GateState, gateKeyPrefix, readGate } from './gate-state.ts'
+
+export type GateInfo = GateState & { readonly name: string }
+
+const gatesMax = 10_000
+
+export class Gates {
+  readonly #desk: GateDesk
+  readonly #gates = new Map<string, Gate>()
+
+  constructor(desk: GateDesk) {
+    this.#desk = desk
+  }
+
+  /** Options count when a gate is asked for first. */
+  get(name: string, options: GateOptions): Gate {
+    const known = this.#gates.get(checkGateName(name))
+    const gate = known ?? new Gate(this.#desk, name, options)
+    if (!known && this.#gates.size >= gatesMax) {
+      const sentence = `A client has at most ${gatesMax} gates; let several jobs share one.`
+      throw new HoldfastError('INVALID_NAME', sentence, { name })
+    }
+    this.#gates.set(name, gate)
+    return gate
+  }
+
+  /** Every gate of the store that was ever closed, by name. */
+  async list(): Promise<GateInfo[]> {
+    const infos: GateInfo[] = []
+    for await (const entry of this.#desk.kv.scan(gateKeyPrefix)) {
+      infos.push({ name: entry.key.slice(gateKeyPrefix.length), ...readGate(entry).state })
+    }
+    return infos
+  }
+
+  end(): void {
+    for (const gate of this.#gates.values()) gate.end()
+  }
+}

@@ -1,0 +1,169 @@
+// The thread's side: loads the module, runs its handler for each job that is sent, and sends back what came of it. Effects are
+// prepared here, because the schemas of the queues they name are functions and cannot travel.
+//
+// Jobs of one thread share its event loop, so what a job leaves behind goes on while the next one runs. Each handler is called
+// in an async context of its own. Timers, callbacks and promises inherit the context, and an error that no code catches is
+// reported in it. So it is known which job an error or a `process.exit` came from:
+//
+//   from the current job   the thread ends, and the job has failed (`crashed`)
+//   from an earlier job    the current job goes on; the thread is ended after it
+//   from no job            the same: it may be the module's own, or the context was lost
+//
+// A module that handles `uncaughtException` itself is left alone with it.
+
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { workerData } from 'node:worker_threads'
+import { HoldfastError } from '../../errors.ts'
+import { jobError } from '../../job/error.ts'
+import { isPermanent } from '../../lease/permanent.ts'
+import { delayAskedBy } from '../../lease/retry-later.ts'
+import { prepareEffects } from '../../queue/effects.ts'
+import { show } from '../../runtime/duration.ts'
+import { isFate } from '../fate.ts'
+import { Job } from '../job.ts'
+import {
+  type FromThread,
+  isFateShape,
+  type Leftover,
+  type Returned,
+  readToThread,
+  type SentError,
+  type Start,
+  type ThreadData,
+  type Threw,
+} from './messages.ts'
+import { ThreadJob } from './thread-job.ts'
+
+const { module, port, permit } = takeThreadData()
+const send: (message: FromThread) => void = port.postMessage.bind(port)
+/** The worker checks again by what its store can do. */
+const anyStore = { manyWriters: true, callerTransaction: true, sqlEffects: true, survivesPowerLoss: true }
+
+const context = new AsyncLocalStorage<ThreadJob>()
+let current: ThreadJob | null = null
+let hasToldOfError = false
+
+port.on('message', (received: unknown) => {
+  const message = readToThread(received)
+  if (message?.type === 'start') run(message)
+  else if (!message || message.job !== current?.no) return
+  else if (message.type === 'abort')
+    context.run(current, () => current?.abort(message.error)) // listeners run here
+  else current.extended(message.call, message.error)
+})
+
+process.on('uncaughtException', (error) => {
+  if (process.listenerCount('uncaughtException') > 1) return
+  const from = context.getStore()
+  if (from && from === current) {
+    send({ type: 'crashed', job: from.no, error: described(error) })
+    process.exit(1)
+  }
+  if (hasToldOfError) return // the thread is not used again, and one is enough to say why
+  hasToldOfError = true
+  tellLeftover('uncaught', from, described(error))
+})
+
+// It is told in the context of the call.
+process.on('exit', (code) => {
+  const from = context.getStore()
+  if (from && from !== current)
+    tellLeftover('exit', from, { name: 'Error', message: `process.exit was called with code ${code}.` })
+})
+
+async function run(start: Start): Promise<void> {
+  const job = new ThreadJob(start, send)
+  current = job
+  const end = await ended(job, start.payload)
+  job.end()
+  if (current === job) current = null
+  if (end) sendEnd(end)
+}
+
+/** Null: the worker has taken the start back, and waits for nothing. */
+async function ended(job: ThreadJob, payload: unknown): Promise<Returned | Threw | null> {
+  let handler: (job: Job) => unknown
+  try {
+    handler = await importHandler() // outside of the job's context: what the module makes is not the job's
+  } catch (error) {
+    return { type: 'threw', job: job.no, error: described(error), costs: null }
+  }
+  if (Atomics.compareExchange(permit, 0, job.no, -job.no) !== job.no) return null
+  send({ type: 'began', job: job.no })
+  return context.run(job, () => call(handler, job.no, new Job(job, payload)))
+}
+
+async function call(handler: (job: Job) => unknown, no: number, job: Job): Promise<Returned | Threw> {
+  try {
+    const returned = await handler(job)
+    const isOurs = isFate(returned)
+    if (isOurs && !isFateShape(returned)) throw changedFate(returned)
+    const effects = await prepareEffects(Job.stagedIn(job)?.all(), anyStore)
+    return { type: 'returned', job: no, returned, isFate: isOurs, effects, costs: Job.costsIn(job) }
+  } catch (error) {
+    // Where the effects of a death cannot be prepared, that is the error.
+    return { type: 'threw', job: no, error: await toSent(error).catch(described), costs: Job.costsIn(job) }
+  }
+}
+
+function sendEnd(end: Returned | Threw): void {
+  try {
+    send(end)
+  } catch (error) {
+    const message = `A handler in a thread returns plain data: ${(error as Error).message}`
+    const threw = described(new HoldfastError('INVALID_PAYLOAD', message))
+    send({ type: 'threw', job: end.job, error: threw, costs: end.costs })
+  }
+}
+
+async function importHandler(): Promise<(job: Job) => unknown> {
+  const { default: handler } = await import(module)
+  if (typeof handler === 'function') return handler
+  const message = `The module ${module} must export its handler by default: export default async (job) => { … }; got ${show(handler)}.`
+  throw new HoldfastError('INVALID_OPTION', message, { option: 'handler' })
+}
+
+function tellLeftover(kind: Leftover['kind'], from: ThreadJob | undefined, error: SentError): void {
+  const of = from ? { id: from.claimed.id, attempt: from.claimed.attempt } : null
+  send({ type: 'leftover', job: current?.no ?? 0, kind, of, error })
+}
+
+/** Takes what is between the worker and this file out of what every module can read. */
+function takeThreadData(): ThreadData {
+  const shared = workerData as Partial<Record<keyof ThreadData, unknown>>
+  const data = { ...shared } as unknown as ThreadData
+  delete shared.port
+  delete shared.permit
+  return data
+}
+
+/** Whatever was thrown, as data. */
+async function toSent(thrown: unknown): Promise<SentError> {
+  const delayMs = delayAskedBy(thrown)
+  const sent = { ...described(thrown), ...reasonOf(thrown), ...(isDelay(delayMs) && { delayMs }) }
+  if (!isPermanent(thrown)) return sent
+  return { ...sent, isPermanent: true, effects: await prepareEffects(thrown.effects, anyStore) }
+}
+
+function described(thrown: unknown): SentError {
+  return { name: 'Error', ...jobError(thrown) }
+}
+
+function isDelay(delayMs: unknown): delayMs is number {
+  return Number.isFinite(delayMs) && (delayMs as number) >= 0
+}
+
+/** Of a `GateClosed`. */
+function reasonOf(thrown: unknown): { readonly reason?: string } {
+  try {
+    const { reason } = thrown as { readonly reason?: unknown }
+    return typeof reason === 'string' ? { reason } : {}
+  } catch {
+    return {}
+  }
+}
+
+function changedFate(returned: unknown): HoldfastError {
+  const message = `What job.snooze, release, outcome, offer and closeGate give is returned as it is; got ${show(returned)}.`
+  return new HoldfastError('INVALID_OPTION', message)
+}

@@ -1,0 +1,395 @@
+// One thread of a pool, as its worker sees it. It runs one job at a time.
+//
+//   open ──▶ ending ──▶ over
+//                └──still there after killMs──▶ stuck ──▶ over
+//
+// Ending a thread takes effect when its JavaScript goes on: one that is blocked in native code (`execSync`, a query of a
+// synchronous database driver, a file system that does not answer) stays until that call returns. Then it is stuck: its job is
+// given up here, and the thread lives on until the call returns. Nothing that it sends is heard any more.
+//
+// A start has three moments. The worker sends it; the handler begins; the worker hears of that. Until the handler begins the
+// start can be taken back (see `permit` in thread-wire.ts), and then the handler never begins. That happens when the job is
+// aborted, and when the thread does not come to it: an open thread that is busy with what an earlier job left behind, or a new
+// thread whose module does not load.
+
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
+import { HoldfastError, isHoldfastError } from '../../errors.ts'
+import type { JobError } from '../../job/record.ts'
+import { Permanent } from '../../lease/permanent.ts'
+import { RetryLater } from '../../lease/retry-later.ts'
+import { adopt, release } from '../fate.ts'
+import { Job } from '../job.ts'
+import {
+  type FormerJob,
+  type FromThread,
+  jobNamedIn,
+  type Leftover,
+  type Returned,
+  readFromThread,
+  type SentError,
+  type ThreadData,
+  type Threw,
+  type ToThread,
+} from './messages.ts'
+import { ThreadCrashed } from './thread-crashed.ts'
+
+export interface ThreadSettings {
+  readonly module: URL
+  /** How much memory one thread may use; Node's own limit unless given. */
+  readonly maxMemoryMb: number | null
+  /** How long a thread that is ended may live on before it is stuck. */
+  readonly killMs: number
+  /** How long a thread that has run a job may take to begin another. */
+  readonly beginMs: number
+  /** How long a new thread may take to load its module; the timeout of the job where that is longer. */
+  readonly loadMs: number
+}
+
+export interface ThreadListener {
+  over(thread: Thread): void
+  stuck(thread: Thread): void
+  leftover(thread: Thread, leftover: ThreadLeftover): void
+}
+
+/** Something that was left behind in a thread threw, or ended the thread. */
+export interface ThreadLeftover {
+  readonly kind: 'uncaught' | 'exit'
+  /** The job that it came from; null where that is not known. */
+  readonly of: FormerJob | null
+  /** The job that ran meanwhile. */
+  readonly current: string | null
+  readonly error: JobError
+}
+
+/** Why a thread is ended. */
+export type EndReason = 'timeout' | 'cancelled' | 'lost' | 'shutdown' | 'leftover' | 'load'
+
+/** What a thread runs, or ran last. */
+export interface ThreadWork {
+  readonly id: string
+  readonly queue: string
+  readonly attempt: number
+  readonly maxAttempts: number
+  /** When its handler began, or it was sent. */
+  readonly since: number
+}
+
+/** The job never began here, and may be run elsewhere. */
+export const unstarted = Symbol('unstarted')
+
+interface Current {
+  readonly no: number
+  readonly job: Job
+  readonly startTimer: NodeJS.Timeout
+  readonly resolve: (value: unknown) => void
+  readonly reject: (error: unknown) => void
+}
+
+/** Numbers of jobs start again after this one; 32 bits hold them. */
+const noMax = 2 ** 30
+
+export class Thread {
+  /** By which Node names it. */
+  readonly id: number
+  /** Resolves when it has ended, or is stuck. */
+  readonly gone: Promise<void>
+  readonly #settings: ThreadSettings
+  readonly #listener: ThreadListener
+  readonly #worker: Worker
+  readonly #port: MessagePort
+  readonly #permit = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT))
+  readonly #isGone: () => void
+  #lastNo = 0
+  #current: Current | null = null
+  #work: ThreadWork | null = null
+  /** Its module is loaded. */
+  #hasBegun = false
+  /** What an earlier job left behind has thrown: it runs its job to the end and no other. */
+  #isSpent = false
+  #state: 'open' | 'ending' | 'stuck' | 'over' = 'open'
+  #endReason: EndReason = 'shutdown'
+  #endedAt = 0
+  #killTimer: NodeJS.Timeout | undefined
+  #why: Error | null = null
+  #exitedBy: FormerJob | null = null
+
+  constructor(settings: ThreadSettings, listener: ThreadListener) {
+    const { module, maxMemoryMb } = settings
+    this.#settings = settings
+    this.#listener = listener
+    const program = import.meta.url.endsWith('.ts') ? './thread-main.ts' : './thread-main.js'
+    const { port1, port2 } = new MessageChannel()
+    const workerData: ThreadData = { module: module.href, port: port2, permit: this.#permit }
+    this.#worker = new Worker(new URL(program, import.meta.url), {
+      workerData,
+      transferList: [port2],
+      name: 'holdfast-handler',
+      ...(maxMemoryMb !== null && { resourceLimits: { maxOldGenerationSizeMb: maxMemoryMb } }),
+    })
+    this.id = this.#worker.threadId
+    this.#port = port1
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.gone = promise
+    this.#isGone = resolve
+    port1.on('message', (message: unknown) => this.#receive(message))
+    port1.on('messageerror', (error) => this.#unreadable(error))
+    port1.unref()
+    this.#worker.unref() // a job that runs keeps the process alive, a thread that waits for one does not
+    this.#worker.on('error', (error: unknown) => {
+      this.#why ??= error instanceof Error ? error : new Error(String(error))
+    })
+    this.#worker.on('exit', (code) => this.#exited(code))
+  }
+
+  /** It may be given another job. */
+  get isOpen(): boolean {
+    return this.#state === 'open' && !this.#isSpent
+  }
+
+  /** It was ended, whether it is still there or not. */
+  get isEnding(): boolean {
+    return this.#state !== 'open'
+  }
+
+  get work(): ThreadWork | null {
+    return this.#work
+  }
+
+  get endReason(): EndReason {
+    return this.#endReason
+  }
+
+  /** When it was told to end. */
+  get endedAt(): number {
+    return this.#endedAt
+  }
+
+  /** What the handler returned or threw; or `unstarted`. */
+  run(job: Job): Promise<unknown> {
+    const { promise, resolve, reject } = Promise.withResolvers<unknown>()
+    const no = (this.#lastNo % noMax) + 1
+    this.#lastNo = no
+    const { beginMs, loadMs } = this.#settings
+    const startMs = this.#hasBegun ? beginMs : Math.max(loadMs, job.timeoutMs)
+    const startTimer = setTimeout(() => this.#doesNotBegin(no, startMs), Math.min(startMs, timerMaxMs))
+    this.#current = { no, job, startTimer, resolve, reject }
+    this.#work = workOf(job)
+    Atomics.store(this.#permit, 0, no)
+    this.#worker.ref()
+    const { signal } = job
+    const abort = () => this.#abort(no, signal.reason)
+    signal.addEventListener('abort', abort, { once: true })
+    try {
+      const claimed = Job.claimedOf(job)
+      this.#send({ type: 'start', job: no, claimed, timeoutMs: job.timeoutMs, payload: job.payload })
+    } catch (error) {
+      const message = `The payload of a job for a thread must be plain data: ${(error as Error).message}`
+      this.#finish()?.reject(new HoldfastError('INVALID_PAYLOAD', message, { queue: job.queue }, { cause: error }))
+    }
+    return promise.finally(() => signal.removeEventListener('abort', abort))
+  }
+
+  /** Ends it, by force. */
+  end(reason: EndReason): void {
+    if (this.#state !== 'open') return
+    this.#state = 'ending'
+    this.#endReason = reason
+    this.#endedAt = Date.now()
+    // An event loop that was busy meanwhile hears of the exit first.
+    this.#killTimer = setTimeout(() => setImmediate(() => this.#doesNotEnd()), this.#settings.killMs)
+    this.#worker.terminate() // never rejects; `exit` tells
+  }
+
+  // What the thread says.
+
+  #receive(received: unknown): void {
+    const message = readFromThread(received)
+    if (!message) {
+      if (this.#current && jobNamedIn(received) === this.#current.no)
+        this.#unreadable(new Error('it has another shape'))
+      return
+    }
+    if (message.type === 'leftover') this.#leftover(message)
+    else if (this.#current?.no === message.job) this.#heed(this.#current, message)
+  }
+
+  #heed({ no, job, startTimer }: Current, message: Exclude<FromThread, Leftover>): void {
+    switch (message.type) {
+      case 'began':
+        clearTimeout(startTimer)
+        this.#hasBegun = true
+        this.#work = workOf(job)
+        Job.startClock(job)
+        break
+      case 'progress':
+        job.progress(message.progress, message.message ?? undefined).catch(() => undefined) // checked in the thread
+        break
+      case 'log':
+        job.log(message.message, message.facts)
+        break
+      case 'delivered':
+        Job.delivered(job, message.facts)
+        break
+      case 'extend':
+        job.extend(message.ms).then(
+          () => this.#send({ type: 'extended', job: no, call: message.call, error: null }),
+          (error) => this.#send({ type: 'extended', job: no, call: message.call, error: toSent(error) }),
+        )
+        break
+      case 'crashed':
+        this.#why = toThrown(message.error)
+        break
+      case 'returned':
+      case 'threw':
+        this.#handlerEnded(message)
+        break
+    }
+  }
+
+  /** Anything that goes wrong here is a failure of this job alone. */
+  #handlerEnded(message: Returned | Threw): void {
+    const current = this.#finish()
+    if (!current) return
+    try {
+      for (const [name, amount] of Object.entries(message.costs ?? {})) current.job.cost(name, amount)
+      if (message.type === 'threw') current.reject(toThrown(message.error))
+      else {
+        if (message.effects) current.job.effects.adopt(message.effects)
+        current.resolve(message.isFate ? adopt(message.returned as never) : message.returned)
+      }
+    } catch (error) {
+      current.reject(error)
+    }
+  }
+
+  /** What the thread sent cannot be read; it may have been the end of the job, so the job has no other. */
+  #unreadable(error: unknown): void {
+    const message = `A handler in a thread returns and logs plain data: ${String((error as Error)?.message ?? error)}`
+    this.#finish()?.reject(new HoldfastError('INVALID_PAYLOAD', message, {}, { cause: error }))
+    this.#isSpent = true
+  }
+
+  #leftover({ job, kind, of, error }: Leftover): void {
+    this.#isSpent = true
+    const current = this.#current?.no === job ? this.#current : null
+    if (kind === 'exit') this.#exitedBy = of
+    this.#listener.leftover(this, { kind, of, current: current?.job.id ?? null, error: toJobError(error) })
+  }
+
+  // How a job leaves it.
+
+  /** The job was aborted. A handler that has begun hears it; one that has not never begins. */
+  #abort(no: number, reason: unknown): void {
+    if (this.#current?.no !== no) return
+    if (!this.#takeBack(no)) {
+      this.#send({ type: 'abort', job: no, error: toSent(reason) })
+      return
+    }
+    const current = this.#finish()
+    this.end(endReasonOf(reason))
+    current?.reject(reason)
+  }
+
+  #doesNotBegin(no: number, startMs: number): void {
+    if (this.#current?.no !== no || !this.#takeBack(no)) return
+    const wasOpen = this.#hasBegun
+    const current = this.#finish()
+    this.end(wasOpen ? 'leftover' : 'load')
+    if (wasOpen) current?.resolve(unstarted)
+    else current?.reject(doesNotLoad(this.#settings.module, startMs))
+  }
+
+  #doesNotEnd(): void {
+    if (this.#state !== 'ending') return
+    this.#state = 'stuck'
+    const current = this.#finish()
+    this.#worker.unref() // `terminate` has made the process wait for it
+    this.#isGone()
+    this.#listener.stuck(this)
+    const { signal } = current?.job ?? {}
+    current?.reject(
+      signal?.aborted ? signal.reason : new ThreadCrashed('The thread that ran this job cannot be ended.'),
+    )
+  }
+
+  #exited(code: number): void {
+    for (let read = receiveMessageOnPort(this.#port); read; read = receiveMessageOnPort(this.#port))
+      this.#receive(read.message)
+    clearTimeout(this.#killTimer)
+    const no = this.#current?.no
+    const hasBegun = no === undefined || !this.#takeBack(no)
+    const current = this.#finish()
+    this.#port.close()
+    this.#state = 'over'
+    this.#isGone()
+    this.#listener.over(this)
+    if (!hasBegun && this.#hasBegun) current?.resolve(unstarted)
+    else if (this.#exitedBy) current?.resolve(release('an earlier job of its thread called process.exit'))
+    else current?.reject(crashed(this.#why, code))
+  }
+
+  /** False: the handler has begun. */
+  #takeBack(no: number): boolean {
+    return Atomics.compareExchange(this.#permit, 0, no, 0) === no
+  }
+
+  #finish(): Current | null {
+    const current = this.#current
+    this.#current = null
+    if (!current) return null
+    clearTimeout(current.startTimer)
+    this.#worker.unref()
+    return current
+  }
+
+  #send(message: ToThread): void {
+    this.#port.postMessage(message)
+  }
+}
+
+/** The longest that a timer of Node waits. */
+const timerMaxMs = 2 ** 31 - 1
+
+function workOf(job: Job): ThreadWork {
+  const { id, queue, attempt, maxAttempts } = job
+  return { id, queue, attempt, maxAttempts, since: Date.now() }
+}
+
+/** Why a job was aborted. */
+export function endReasonOf(error: unknown): EndReason {
+  const reasons = {
+    JOB_TIMEOUT: 'timeout',
+    JOB_CANCELLED: 'cancelled',
+    LEASE_LOST: 'lost',
+    CLOSED: 'shutdown',
+  } as const
+  return isHoldfastError(error) && Object.hasOwn(reasons, error.code)
+    ? reasons[error.code as keyof typeof reasons]
+    : 'cancelled'
+}
+
+function crashed(why: Error | null, code: number): ThreadCrashed {
+  const how = why ? `: ${why.message}` : ` with code ${code}`
+  return new ThreadCrashed(`The thread that ran this job ended${how}.`, { cause: why })
+}
+
+function doesNotLoad({ href }: URL, startMs: number): HoldfastError {
+  return new HoldfastError('JOB_TIMEOUT', `The module ${href} did not load within ${startMs} ms.`, { startMs })
+}
+
+function toSent(error: unknown): SentError {
+  const { name, message, stack, code } = error as Error & { readonly code?: string }
+  return { name: String(name), message: String(message), stack, code }
+}
+
+function toJobError({ name, message, stack, code }: SentError): JobError {
+  return { name, message, ...(stack !== undefined && { stack }), ...(code !== undefined && { code }) }
+}
+
+/** The error as it was in its thread, of the class that matters here. */
+function toThrown({ name, message, stack, code, effects, reason, isPermanent, delayMs }: SentError): Error {
+  const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })
+  const error = isPermanent ? new Permanent(message, { prepared: effects ?? null }) : plain
+  Object.assign(error, { name, stack, ...(code !== undefined && { code }), ...(reason !== undefined && { reason }) })
+  return error
+}

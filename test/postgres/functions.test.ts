@@ -1,0 +1,101 @@
+// The functions of a release: made with a schema, and replaced as a set by every migration.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { open } from '../../src/open.ts'
+import { functionsIn } from '../../src/store/postgres/schema/install-functions.ts'
+import { migrate } from '../../src/store/postgres/schema/migrate.ts'
+import { type Release, release, steps } from '../../src/store/postgres/schema/migrations.ts'
+import { Schema } from '../../src/store/postgres/schema/schema.ts'
+import { claimOne, rejects } from '../conformance/expect.ts'
+import { withClient } from './lived-in.ts'
+import { setup } from './role-ground.ts'
+
+const holdfastSchema = new Schema('holdfast')
+
+const plain = (name: string, result: string) =>
+  `create function holdfast.${name}() returns ${result} language sql as $holdfast$ select 1 $holdfast$;\n`
+
+function withFunctions(...texts: string[]): Release {
+  return { ...release, functions: [...release.functions, ...texts] }
+}
+
+const bring = (url: string, to: Release, schema = holdfastSchema) =>
+  withClient(url, (client) => migrate(client, schema, to))
+
+const namesIn = `select p.proname as name, format_type(p.prorettype, null) as result from pg_proc p
+  where p.pronamespace = $1::regnamespace and p.proname like any (array['novel%', 'app%']) order by 1`
+
+describe('the functions of a schema', () => {
+  test('have bodies that the server takes', async () => {
+    await using ground = await setup()
+    await (await open(ground.url)).close()
+    const all = release.functions.flatMap(functionsIn)
+    assert.equal(all.length, release.functions.join('').match(/^create function/gm)?.length)
+    for (const text of all)
+      await ground.rows(holdfastSchema.sql(text).replace('create function', 'create or replace function'))
+  })
+
+  test('are replaced where the release has others, also one whose result has changed; what it no longer has is dropped', async () => {
+    await using ground = await setup()
+    await bring(ground.url, withFunctions(plain('novel', 'int'), plain('novelty', 'int')))
+    await bring(ground.url, withFunctions(plain('novel', 'bigint')))
+    assert.deepEqual(await ground.rows(namesIn, ['holdfast']), [{ name: 'novel', result: 'bigint' }])
+    await using holdfast = await open(ground.url)
+    assert.deepEqual(await ground.rows(namesIn, ['holdfast']), [], 'opening brings those of this release')
+    await holdfast.queue('mail').enqueue(1)
+    await (await claimOne(holdfast, 'mail')).done()
+  })
+
+  test('keep a grant by hand and a view of the application across a replacement', async () => {
+    await using ground = await setup()
+    const role = await ground.role('app')
+    await (await open(ground.url)).close()
+    await ground.rows(`grant usage on schema holdfast to "${role}"`)
+    await ground.rows(`grant execute on function holdfast.now_ms(bigint) to "${role}"`)
+    await ground.rows('create view clock as select holdfast.now_ms(7) as ms')
+    await bring(ground.url, withFunctions(plain('novel', 'int')))
+    const [held] = await ground.rows('select has_function_privilege($1, $2, $3) as may', [
+      role,
+      'holdfast.now_ms(bigint)',
+      'execute',
+    ])
+    assert.deepEqual(held, { may: true })
+    assert.deepEqual(await ground.rows('select ms::int from clock'), [{ ms: 7 }])
+  })
+
+  test('never touch functions of the application in the same schema', async () => {
+    await using ground = await setup()
+    await ground.rows('create function public.app_own() returns int language sql as $$ select 1 $$')
+    const inPublic = new Schema('public')
+    await bring(ground.url, withFunctions(plain('novel', 'int')), inPublic)
+    await bring(ground.url, release, inPublic)
+    assert.deepEqual(await ground.rows(namesIn, ['public']), [{ name: 'app_own', result: 'integer' }])
+    const [app] = await ground.rows(`select has_function_privilege('public', 'public.app_own()', 'execute') as may`)
+    assert.deepEqual(app, { may: true })
+    const [ours] = await ground.rows(
+      `select has_function_privilege('public', 'public.now_ms(bigint)', 'execute') as may`,
+    )
+    assert.deepEqual(ours, { may: false })
+  })
+
+  test('of another build are refused to a role that may not replace them', async () => {
+    await using ground = await setup()
+    const worker = await ground.role('worker')
+    await bring(ground.url, withFunctions(plain('novel', 'int')))
+    await ground.rows(`grant usage on schema holdfast to "${worker}"`)
+    await ground.rows(`grant select on holdfast.meta to "${worker}"`)
+    for (const readOnly of [true, false]) {
+      const { message } = await rejects(open(ground.urlOf(worker), { readOnly }), 'STORE_UNAVAILABLE')
+      assert.match(message, /its functions are not those of this release\. Run "holdfast migrate" as its owner/)
+    }
+  })
+})
+
+test('a schema that other steps made under the same number is refused with a sentence', async () => {
+  await using ground = await setup()
+  const [first, ...rest] = steps
+  const edited = { ...release, steps: [{ ...first, sql: `${first?.sql} -- edited` }, ...rest] }
+  await bring(ground.url, edited)
+  const error = await rejects(open(ground.url), 'STORE_UNAVAILABLE', { found: steps.length })
+  assert.match(error.message, /other steps have made it than those of this release/)
+})

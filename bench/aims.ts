@@ -27,6 +27,6 @@ function toLine({ name, unit, aim, isMost = false, figures }: Aim): Line {
     name: `${name}, at ${isMost ? 'most' : 'least'}`,
     unit,
     rounds: { aim: [aim], here: figures },
-    remark: isMet ? 'met' : 'NOT MET',
+    annotation: isMet ? 'met' : 'NOT MET',
   }
 }

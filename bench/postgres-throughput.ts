@@ -21,11 +21,11 @@ export async function cycleSection({ url, sizes }: Place) {
     sections: [
       compared(`${title}, steady state`, taken, {
         note: `Aim: at least ${cycleAim} of the bare cursor. One producer beside two loops that claim and settle; ${thousands(jobs)} jobs a round.`,
-        remarks: true,
+        annotations: true,
       }),
       compared(`${title}, in turn`, inTurn, {
         note: 'Two loops, each of which enqueues a batch, claims one and settles it: nobody waits for a producer.',
-        remarks: false,
+        annotations: false,
       }),
     ],
     aims: [...cycleAims('full cycle', taken), ...cycleAims('in turn', inTurn)],
@@ -37,7 +37,7 @@ export async function drainSection({ url, sizes }: Place) {
   const taken = await rates('drain', rounds, (name) => measured(url, { name, jobs, prepare: fill }, drainAll))
   const section = compared(`Drain of a backlog: claim and settle ${thousands(jobs)} jobs, batches of ${batch}`, taken, {
     note: 'Two loops that claim and settle.',
-    remarks: false,
+    annotations: false,
   })
   return { sections: [section], aims: [] }
 }
@@ -54,7 +54,7 @@ async function rates(
   return taken['rate'] ?? {}
 }
 
-function compared(title: string, taken: Rates, { note, remarks }: { note: string; remarks: boolean }): Section {
+function compared(title: string, taken: Rates, { note, annotations }: { note: string; annotations: boolean }): Section {
   const toToken = 'to bare cursor'
   const toPlace = 'to it by place'
   return {
@@ -70,7 +70,7 @@ function compared(title: string, taken: Rates, { note, remarks }: { note: string
         [toToken]: ratios(taken[name] ?? [], taken['bare cursor'] ?? []),
         [toPlace]: ratios(taken[name] ?? [], taken['bare cursor, by place'] ?? []),
       },
-      ...(remarks && { remark: contenders[name] }),
+      ...(annotations && { annotation: contenders[name] }),
     })),
   }
 }

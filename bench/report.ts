@@ -9,7 +9,7 @@ export interface Line {
   readonly unit: Unit
   /** Column by column, one figure a round. */
   readonly rounds: Readonly<Record<string, readonly number[]>>
-  readonly remark?: string
+  readonly annotation?: string
 }
 
 export interface Section {
@@ -25,12 +25,12 @@ export interface Section {
 
 export function sectionText({ title, note, columns, units = {}, ratio, lines }: Section): string {
   const head = ['', '', ...columns.flatMap((column) => [column, '']), ...(ratio ? ['ratio', ''] : []), '', '']
-  const rows = lines.map(({ name, unit, rounds, remark = '' }) => [
+  const rows = lines.map(({ name, unit, rounds, annotation = '' }) => [
     `  ${name}`,
     unit === 'ratio' || unit === 'count' ? '' : unit,
     ...columns.flatMap((column) => figureCells(rounds[column], units[column] ?? unit)),
     ...(ratio ? ratioCells(rounds[ratio.of], rounds[ratio.to]) : []),
-    ...['', remark],
+    ...['', annotation],
   ])
   const text = [title, ...(rows.length > 0 ? aligned([head, ...rows]) : [])]
   if (note) text.push(...wrapped(note, 110).map((line) => `  ${line}`))
@@ -43,7 +43,7 @@ export function sectionData({ title, note, columns, units, ratio, lines }: Secti
     title,
     ...(note && { note }),
     ...(units && { units }),
-    lines: lines.map(({ name, unit, rounds, remark }) => {
+    lines: lines.map(({ name, unit, rounds, annotation }) => {
       const known = columns.filter((column) => rounds[column])
       const both = ratio && rounds[ratio.of] && rounds[ratio.to]
       return {
@@ -52,7 +52,7 @@ export function sectionData({ title, note, columns, units, ratio, lines }: Secti
         medians: Object.fromEntries(known.map((column) => [column, median(rounds[column] ?? [])])),
         ...(both && { ratio: median(ratios(rounds[ratio.of] ?? [], rounds[ratio.to] ?? [])) }),
         rounds,
-        ...(remark && { remark }),
+        ...(annotation && { annotation }),
       }
     }),
   }

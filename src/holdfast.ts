@@ -1,7 +1,7 @@
 // The client: one connection to one store. It groups what meets, hands out leases, and waits for work; every decision
 // about a job is the store's.
 
-import type { Batch, BatchDesk } from './batch/batch.ts'
+import type { Batch, BatchContext } from './batch/batch.ts'
 import { Batches, type BatchesFilter } from './batch/batches.ts'
 import { Inbox } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
@@ -42,8 +42,8 @@ import {
 } from './job/names.ts'
 import type { JobState, Limit, NewJob } from './job/record.ts'
 import { Kv } from './kv/kv.ts'
-import { Claims } from './lease/claim.ts'
-import type { Lease, LeaseDesk } from './lease/lease.ts'
+import { ManualClaims } from './lease/claim.ts'
+import type { Lease, LeaseContext } from './lease/lease.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
 import { type Explanation, explain } from './observe/explain.ts'
 import { logTo } from './observe/log.ts'
@@ -60,7 +60,7 @@ import {
 import { type Effects, keepable, prepareEffects } from './queue/effects.ts'
 import { Enqueues } from './queue/enqueue.ts'
 import { type LimitOverrideOptions, toOverride } from './queue/limit.ts'
-import { type ClaimOptions, Queue, type QueueDesk } from './queue/queue.ts'
+import { type ClaimOptions, Queue, type QueueContext } from './queue/queue.ts'
 import { Definitions } from './queue/stored-definitions.ts'
 import { systemTimers, type Timers } from './runtime/clock.ts'
 import { isDisabled } from './runtime/kill-switch.ts'
@@ -98,7 +98,7 @@ import { type GateInfo, Gates } from './worker/gate/gates.ts'
 import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
 import { presencePrefix, readPresence, type WorkerInfo } from './worker/presence.ts'
 import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
-import { type MakeLoop, type StopOptions, Worker, type WorkerDesk } from './worker/worker.ts'
+import { type MakeLoop, type StopOptions, Worker, type WorkerContext } from './worker/worker.ts'
 
 export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly name: string
@@ -134,13 +134,13 @@ export interface HoldfastParts {
 }
 
 /** What `holdfast/testing` needs of a client and nobody else is to have. */
-export interface Backstage {
+export interface Internals {
   readonly store: Store
   /** A worker that looks for work in its own way, and draws what is random from elsewhere. */
-  hire(plan: Plan, ways: { readonly makeLoop: MakeLoop; readonly random: () => number }): Worker
+  startWorker(plan: Plan, ways: { readonly makeLoop: MakeLoop; readonly random: () => number }): Worker
 }
 
-export let backstageOf: (holdfast: Holdfast) => Backstage
+export let backstageOf: (holdfast: Holdfast) => Internals
 
 export class Holdfast {
   readonly kv: Kv
@@ -152,7 +152,7 @@ export class Holdfast {
   readonly #sweeper: Sweeper
   readonly #sweeps: SweepLoop
   readonly #waiters: Waiters
-  readonly #claims: Claims
+  readonly #claims: ManualClaims
   readonly #workers = new Set<Worker>()
   readonly #reapers = new Set<Reaper>()
   readonly #cancelListeners = new Set<(ids: readonly string[] | null) => void>()
@@ -164,8 +164,8 @@ export class Holdfast {
   readonly #renews: Group<RenewRequest, RenewAnswer>
   readonly #progress: Group<ProgressRequest, ProgressAnswer>
   readonly #kvWrites: Group<KvWrite, KvAnswer>
-  readonly #leaseDesk: LeaseDesk
-  readonly #queueDesk: QueueDesk
+  readonly #leaseContext: LeaseContext
+  readonly #queueContext: QueueContext
   readonly #results: Results
   readonly #watches: Watches
   readonly #gates: Gates
@@ -210,28 +210,28 @@ export class Holdfast {
       write: (write) => this.#calls.run(() => this.#kvWrites.add(write)),
     })
     this.#gates = new Gates({ kv: this.kv, events: this.#events })
-    const schedulesDesk = {
+    const schedulesContext = {
       ...{ store, events },
       define: (definition: AnyDefinition) => this.#enqueues.define(definition),
       enqueue: (job: NewJob) => this.#enqueues.enqueueOne(job),
       expect: (delayMs: number) => this.#sweeper.expect(delayMs),
     }
-    this.#schedules = new Schedules(schedulesDesk)
-    this.#firing = new Firing(schedulesDesk, this.#schedules)
+    this.#schedules = new Schedules(schedulesContext)
+    this.#firing = new Firing(schedulesContext, this.#schedules)
     this.#scheduleLoop = new ScheduleLoop(this.#firing, events, { timers, random })
-    this.#batches = new Batches(this.#batchDesk())
+    this.#batches = new Batches(this.#batchContext())
     this.#results = new Results((ids) => store.outcomes(ids))
     this.#watches = new Watches({
       watch: () => this.#calls.look(() => store.watch()),
       changes: (query) => this.#calls.look(() => store.changes(query)),
     })
-    this.#queueDesk = {
+    this.#queueContext = {
       run: (action) => this.#calls.run(action),
       enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueues.enqueue(definition, traced, tx)),
       mayWaitBefore: (tx) => !this.#enqueues.takesAtOnce(tx),
       claim: (definition, options) => this.claim([definition], options),
     }
-    this.#leaseDesk = {
+    this.#leaseContext = {
       capabilities: store.capabilities,
       define: (definition) => this.#enqueues.define(definition),
       run: (action) => this.#calls.run(action),
@@ -240,11 +240,11 @@ export class Holdfast {
       settle: (request) => traceSettle(request, (traced) => this.#settleOne(traced)),
       random,
     }
-    this.#claims = new Claims({
+    this.#claims = new ManualClaims({
       timers,
       waiters: this.#waiters,
       sweeper: this.#sweeper,
-      leaseDesk: this.#leaseDesk,
+      leaseContext: this.#leaseContext,
       definitions,
       claim: (request) => store.claim(request),
     })
@@ -264,7 +264,7 @@ export class Holdfast {
   ): Queue<Payload, Payload, Result, Result>
   queue(queue: string | AnyDefinition, options?: BehaviourOptions): Queue {
     const definition = isDefinition(queue) ? queue : defineQueue(queue, options)
-    return new Queue(this.#queueDesk, definition)
+    return new Queue(this.#queueContext, definition)
   }
 
   /**
@@ -307,7 +307,7 @@ export class Holdfast {
     const [pairs, options] = Array.isArray(first)
       ? [first as readonly (readonly unknown[])[], second as WorkOptions | undefined]
       : [[[first, second]], third]
-    return this.#hire(toPlan(pairs, options ?? {}), this.#workerDesk())
+    return this.#startWorker(toPlan(pairs, options ?? {}), this.#workerContext())
   }
 
   /** Tells what happens in this process; answers how to stop. */
@@ -362,7 +362,7 @@ export class Holdfast {
   async cancel(id: string, options: { readonly effects?: Effects } = {}): Promise<'cancelled' | 'requested'> {
     checkOptions(options, 'cancel options', ['effects'])
     const effects = traceEffects(
-      keepable(await prepareEffects(options.effects, this.#store.capabilities, this.#leaseDesk.define)),
+      keepable(await prepareEffects(options.effects, this.#store.capabilities, this.#leaseContext.define)),
     )
     const [answer] = await this.#run(() => this.#store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
@@ -437,7 +437,7 @@ export class Holdfast {
     return this.#run(() => this.#store.requeueAll(request))
   }
 
-  /** Claims pass over a paused queue; its jobs stay as they are. */
+  /** ManualClaims pass over a paused queue; its jobs stay as they are. */
   pause(queue: string, options: { readonly by?: string } = {}): Promise<void> {
     return this.#run(async () => {
       checkOptions(options, 'pause options', ['by'])
@@ -521,7 +521,7 @@ export class Holdfast {
 
   /** What handlers have offered there, for somebody to accept or give back. */
   inbox<Value = unknown>(name: string): Inbox<Value> {
-    return new Inbox(this.#batchDesk(), checkInboxName(name))
+    return new Inbox(this.#batchContext(), checkInboxName(name))
   }
 
   /** What workers of all processes pass before they claim, until somebody closes it. One and the same for each name. */
@@ -574,13 +574,13 @@ export class Holdfast {
    */
   reaper<Row>(name: string, options: ReaperOptions<Row>): Reaper {
     if (this.#closing) throw closedError()
-    const desk = {
+    const context = {
       ...{ kv: this.kv, events: this.#events, timers: this.#timers },
       time: () => this.#calls.look(() => this.#store.time()),
       enqueue: ({ queue, payload, ...rest }: Revival) => this.queue(toDefinition(queue)).enqueue(payload, rest),
       stopped: (each: Reaper) => void this.#reapers.delete(each),
     }
-    const reaper = new Reaper(desk, name, toReaperPlan(options as ReaperOptions))
+    const reaper = new Reaper(context, name, toReaperPlan(options as ReaperOptions))
     this.#reapers.add(reaper)
     return isDisabled('reap') ? reaper : reaper.start()
   }
@@ -656,20 +656,21 @@ export class Holdfast {
   static {
     backstageOf = (holdfast) => ({
       store: holdfast.#store,
-      hire: (plan, { makeLoop, random }) => holdfast.#hire(plan, { ...holdfast.#workerDesk(), random }, makeLoop),
+      startWorker: (plan, { makeLoop, random }) =>
+        holdfast.#startWorker(plan, { ...holdfast.#workerContext(), random }, makeLoop),
     })
   }
 
-  #hire(plan: Plan, desk: WorkerDesk, makeLoop?: MakeLoop): Worker {
+  #startWorker(plan: Plan, context: WorkerContext, makeLoop?: MakeLoop): Worker {
     if (this.#closing) throw closedError()
-    const worker = new Worker(desk, plan, makeLoop)
+    const worker = new Worker(context, plan, makeLoop)
     this.#workers.add(worker)
     const forget = () => this.#workers.delete(worker)
     worker.finished.then(forget, forget)
     return worker
   }
 
-  #batchDesk(): BatchDesk {
+  #batchContext(): BatchContext {
     const addItems = (request: ItemsRequest) =>
       traceSend(request.jobs, (jobs) => this.#enqueues.addItems({ ...request, jobs }))
     return {
@@ -681,7 +682,7 @@ export class Holdfast {
     }
   }
 
-  #workerDesk(): WorkerDesk {
+  #workerContext(): WorkerContext {
     return {
       store: this.#store,
       events: this.#events,

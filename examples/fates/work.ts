@@ -8,7 +8,7 @@ import type { Run } from './run.ts'
 /** Works until the signal aborts; answers how many jobs were given back unfinished. */
 export async function work(holdfast: Holdfast, run: Run, stop: AbortSignal): Promise<{ released: number }> {
   let released = 0
-  const deafen = holdfast.on('job.released', () => {
+  const unsubscribe = holdfast.on('job.released', () => {
     released += 1
   })
   const slow = fates.filter((fate) => fate.queue.name === 'slow')
@@ -19,7 +19,7 @@ export async function work(holdfast: Holdfast, run: Run, stop: AbortSignal): Pro
     await Promise.race([failed, cancelUnwanted(holdfast, run, stop).then(() => aborted(stop))])
   } finally {
     await Promise.allSettled(workers.map((worker) => worker.stop({ grace: 0 })))
-    deafen()
+    unsubscribe()
   }
   return { released }
 }

@@ -16,7 +16,7 @@ import { type ItemResult, toResult } from './result.ts'
 import { type Items, type Submitted, submit } from './submission.ts'
 
 /** What a batch needs of the client it came from. */
-export interface BatchDesk {
+export interface BatchContext {
   readonly store: Store
   readonly events: Events
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
@@ -63,17 +63,17 @@ const pageItems = 100
 
 export class Batch {
   readonly id: string
-  readonly #desk: BatchDesk
+  readonly #context: BatchContext
 
-  constructor(desk: BatchDesk, id: string) {
-    this.#desk = desk
+  constructor(context: BatchContext, id: string) {
+    this.#context = context
     this.id = id
   }
 
   /** Exact counts of this moment, how fast it goes, and when it will be through. */
   progress(): Promise<BatchProgress> {
-    return this.#desk.look(async () => {
-      const { store } = this.#desk
+    return this.#context.look(async () => {
+      const { store } = this.#context
       const [record, now] = await Promise.all([store.batch({ id: this.id }), store.time()])
       if (record === null) throw noBatch(this.id)
       return toProgress(record, now)
@@ -111,7 +111,7 @@ export class Batch {
 
   /** More items, behind those that it has; only while it is open. */
   async add(items: Items): Promise<Submitted> {
-    return submit(this.#desk, { batch: this.id, items, from: null })
+    return submit(this.#context, { batch: this.id, items, from: null })
   }
 
   /** Its items: those that have ended in the order in which they were submitted, then the others. */
@@ -129,8 +129,8 @@ export class Batch {
     filter: ItemsPageFilter = {},
   ): Promise<{ readonly items: readonly JobInfo[]; readonly next: string | null }> {
     const query = this.#toQuery(filter)
-    return this.#desk.look(async () => {
-      const { store } = this.#desk
+    return this.#context.look(async () => {
+      const { store } = this.#context
       const { jobs, next } = await store.items(query)
       const isGone = jobs.length === 0 && next === null && (await store.batch({ id: this.id })) === null
       if (isGone) throw noBatch(this.id)
@@ -165,10 +165,10 @@ export class Batch {
   }
 
   #steer(as: Steering, options: CancelBatchOptions): Promise<BatchProgress> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       checkOptions(options, `${as} options`, as === 'cancel' ? ['by', 'reason'] : ['by'])
       const request = { batch: this.id, as, by: text(options.by, 'by'), reason: text(options.reason, 'reason') }
-      const { store, events } = this.#desk
+      const { store, events } = this.#context
       const answer = await store.steerBatch(request)
       if (isRefused(answer)) throw toError(answer)
       const { name, state } = answer

@@ -5,7 +5,7 @@ import type { BatchState } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkKey, checkOptions } from '../job/names.ts'
 import type { BatchesQuery, BatchName, OpenedBatch } from '../store/store.ts'
-import { Batch, type BatchDesk } from './batch.ts'
+import { Batch, type BatchContext } from './batch.ts'
 import { type BatchOptions, type BatchPlan, toBatchPlan } from './options.ts'
 import { type BatchProgress, toProgress } from './progress.ts'
 import { type Items, submit } from './submission.ts'
@@ -20,43 +20,43 @@ export interface BatchesFilter {
 const states: readonly BatchState[] = ['open', 'queued', 'running', 'paused', 'done', 'cancelled']
 
 export class Batches {
-  readonly #desk: BatchDesk
+  readonly #context: BatchContext
 
-  constructor(desk: BatchDesk) {
-    this.#desk = desk
+  constructor(context: BatchContext) {
+    this.#context = context
   }
 
   /** One that has this key already is gone on with: items it has are passed over, and one that is closed stays as it is. */
   async make(options: BatchOptions, items: Items): Promise<Batch> {
     const plan = await toBatchPlan(options)
     const { batch: record } = await this.#open(plan)
-    const batch = new Batch(this.#desk, record.id)
+    const batch = new Batch(this.#context, record.id)
     if (record.isClosed || record.state === 'cancelled') return batch
     const began = performance.now()
-    const submitted = await submit(this.#desk, { batch: record.id, items, from: record.submitted })
+    const submitted = await submit(this.#context, { batch: record.id, items, from: record.submitted })
     if (!plan.staysOpen) await batch.close()
     const durationMs = performance.now() - began
-    this.#desk.events.emit('batch.submitted', { batch: record.id, name: record.name, ...submitted, durationMs })
+    this.#context.events.emit('batch.submitted', { batch: record.id, name: record.name, ...submitted, durationMs })
     return batch
   }
 
   async get(name: string | { readonly key: string }): Promise<Batch | null> {
     const asked = toName(name)
-    const record = await this.#desk.look(() => this.#desk.store.batch(asked))
-    return record && new Batch(this.#desk, record.id)
+    const record = await this.#context.look(() => this.#context.store.batch(asked))
+    return record && new Batch(this.#context, record.id)
   }
 
   async list(filter: BatchesFilter): Promise<{ readonly batches: BatchProgress[]; readonly next: string | null }> {
     const query = toQuery(filter)
-    const { store } = this.#desk
-    const [page, now] = await this.#desk.look(() => Promise.all([store.batches(query), store.time()]))
+    const { store } = this.#context
+    const [page, now] = await this.#context.look(() => Promise.all([store.batches(query), store.time()]))
     return { batches: page.batches.map((record) => toProgress(record, now)), next: page.next }
   }
 
   #open({ settings, told }: BatchPlan): Promise<OpenedBatch> {
-    return this.#desk.run(async () => {
-      if (told) await this.#desk.define(told)
-      const opened = await this.#desk.store.openBatch(settings)
+    return this.#context.run(async () => {
+      if (told) await this.#context.define(told)
+      const opened = await this.#context.store.openBatch(settings)
       if (isRefused(opened)) throw toError(opened)
       return opened
     })

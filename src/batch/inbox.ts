@@ -7,19 +7,19 @@ import { bounds } from '../job/bounds.ts'
 import { encodeJson, resultRule, wakeRule } from '../job/codec.ts'
 import { inboxKey, inboxPrefix, type Offered, readOffered, taken } from '../job/inbox.ts'
 import { checkInteger, checkOptions, checkText } from '../job/names.ts'
-import { type RemarkOptions, toRemarks } from '../lease/annotations.ts'
+import { type AnnotationOptions, toAnnotations } from '../lease/annotations.ts'
 import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
 import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
 
 /** What an inbox needs of the client it came from. */
-export interface InboxDesk {
+export interface InboxContext {
   readonly store: Store
   readonly define: Define
   run<T>(action: () => Promise<T>): Promise<T>
   look<T>(action: () => Promise<T>): Promise<T>
 }
 
-export interface AcceptOptions extends RemarkOptions {
+export interface AcceptOptions extends AnnotationOptions {
   /** What lands in the same transaction. */
   readonly effects?: Effects
 }
@@ -36,10 +36,10 @@ const givenBackMs = 1_000
 
 export class Inbox<Value = unknown> {
   readonly name: string
-  readonly #desk: InboxDesk
+  readonly #context: InboxContext
 
-  constructor(desk: InboxDesk, name: string) {
-    this.#desk = desk
+  constructor(context: InboxContext, name: string) {
+    this.#context = context
     this.name = name
   }
 
@@ -62,20 +62,20 @@ export class Inbox<Value = unknown> {
       limit: checkInteger(filter.limit ?? pagePickups, 'limit', 1, bounds.pageMax),
       after: filter.after === undefined ? null : checkText(filter.after, 'after', bounds.keyBytes),
     }
-    const { entries, next } = await this.#desk.look(() => this.#desk.store.kvScan(query))
+    const { entries, next } = await this.#context.look(() => this.#context.store.kvScan(query))
     return { pickups: entries.flatMap((entry) => this.#toPickup(entry)), next }
   }
 
   /** What this job offers; null where nothing waits. */
   async get(id: string): Promise<Pickup<Value> | null> {
     const key = inboxKey(this.name, id)
-    const entry = await this.#desk.look(() => this.#desk.store.kvGet(key))
+    const entry = await this.#context.look(() => this.#context.store.kvGet(key))
     return entry === null ? null : (this.#toPickup({ ...entry, key })[0] ?? null)
   }
 
   #toPickup(entry: KvEntry & { readonly key: string }): [Pickup<Value>] | [] {
     const offered = readOffered(this.name, entry.key, entry.value)
-    return offered === null ? [] : [new Pickup<Value>(this.#desk, offered, entry)]
+    return offered === null ? [] : [new Pickup<Value>(this.#context, offered, entry)]
   }
 }
 
@@ -89,16 +89,16 @@ export class Pickup<Value = unknown> {
   readonly value: Value
   /** When it goes, and the job comes back. */
   readonly expiresAt: Date | null
-  readonly #desk: InboxDesk
+  readonly #context: InboxContext
   readonly #key: string
   readonly #version: number
 
   constructor(
-    desk: InboxDesk,
+    context: InboxContext,
     { id, queue, batch, attempt, value }: Offered & { readonly id: string },
     { key, version, expiresAt }: KvEntry & { readonly key: string },
   ) {
-    this.#desk = desk
+    this.#context = context
     this.#key = key
     this.#version = version
     this.id = id
@@ -111,14 +111,14 @@ export class Pickup<Value = unknown> {
 
   /** The job is done, with this result. INVALID_STATE: somebody else was first, or the time was over. */
   accept(result?: unknown, options: AcceptOptions = {}): Promise<{ readonly enqueued: readonly Enqueued[] }> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       checkOptions(options, 'accept options', ['outcome', 'warning', 'costs', 'effects'])
-      const { effects, ...remarks } = options
-      const { store, define } = this.#desk
+      const { effects, ...annotations } = options
+      const { store, define } = this.#context
       const request: AcceptRequest = {
         ...{ id: this.id, key: this.#key, version: this.#version },
         result: result === undefined ? null : encodeJson(result, resultRule),
-        remarks: toRemarks(remarks, 'accept options'),
+        annotations: toAnnotations(annotations, 'accept options'),
         effects: await prepareEffects(effects, store.capabilities, define),
       }
       const answer = await store.accept(request)
@@ -130,11 +130,11 @@ export class Pickup<Value = unknown> {
 
   /** The job runs again at once, and finds `{ rejected: reason }` in `job.wake`. INVALID_STATE as above. */
   reject(reason: string): Promise<void> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       const rejected = checkText(reason, 'reason', bounds.progressMessageBytes)
       const data = encodeJson({ rejected }, wakeRule)
       if (!(await this.#takeAway())) throw this.#gone('reject')
-      const [answer] = await this.#desk.store.alter([{ as: 'wake', id: this.id, data }])
+      const [answer] = await this.#context.store.alter([{ as: 'wake', id: this.id, data }])
       if (isRefused(answer)) throw this.#gone('reject', toError(answer))
     })
   }
@@ -142,7 +142,7 @@ export class Pickup<Value = unknown> {
   /** Of all who saw the same version one takes it; should it die now, the job comes back when its time is over. */
   async #takeAway(): Promise<boolean> {
     const write = { key: this.#key, version: this.#version, value: taken, ttlMs: givenBackMs }
-    const [answer] = await this.#desk.store.kvWrite([{ as: 'compareAndSet', ...write }])
+    const [answer] = await this.#context.store.kvWrite([{ as: 'compareAndSet', ...write }])
     if (isRefused(answer)) throw toError(answer)
     return answer?.applied === true
   }

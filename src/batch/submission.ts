@@ -14,7 +14,7 @@ import type { BatchItem } from './options.ts'
 export type Items = Iterable<BatchItem> | AsyncIterable<BatchItem>
 
 /** What a submission needs of the client. */
-export interface SubmissionDesk {
+export interface SubmissionContext {
   define(definition: AnyDefinition): Promise<void> | undefined
   addItems(request: ItemsRequest): Promise<ItemsAnswer>
 }
@@ -33,13 +33,13 @@ export interface SubmissionPlan {
   readonly from: number | null
 }
 
-export async function submit(desk: SubmissionDesk, { batch, items, from }: SubmissionPlan): Promise<Submitted> {
-  const chunks = new Chunks(desk, batch, from)
+export async function submit(context: SubmissionContext, { batch, items, from }: SubmissionPlan): Promise<Submitted> {
+  const chunks = new Chunks(context, batch, from)
   let index = -1
   const take = (item: BatchItem): void | Promise<void> => {
     index += 1
     if (from !== null && index < from) return
-    const job = toJob(desk, item, { batch, index })
+    const job = toJob(context, item, { batch, index })
     return job instanceof Promise ? job.then((late) => chunks.add(late)) : chunks.add(job)
   }
   try {
@@ -64,7 +64,7 @@ async function takeAll(items: Items, take: (item: BatchItem) => void | Promise<v
 }
 
 class Chunks {
-  readonly #desk: SubmissionDesk
+  readonly #context: SubmissionContext
   readonly #batch: string
   #at: number | null
   #jobs: NewJob[] = []
@@ -73,8 +73,8 @@ class Chunks {
   #added = 0
   #duplicates = 0
 
-  constructor(desk: SubmissionDesk, batch: string, at: number | null) {
-    this.#desk = desk
+  constructor(context: SubmissionContext, batch: string, at: number | null) {
+    this.#context = context
     this.#batch = batch
     this.#at = at
   }
@@ -110,7 +110,7 @@ class Chunks {
   }
 
   async #handOver(request: ItemsRequest): Promise<void> {
-    const answer = await this.#desk.addItems(request)
+    const answer = await this.#context.addItems(request)
     if (isRefused(answer)) throw toError(answer)
     const created = answer.enqueued.filter(({ status }) => status === 'created').length
     this.#added += created
@@ -119,7 +119,7 @@ class Chunks {
 }
 
 function toJob(
-  desk: SubmissionDesk,
+  context: SubmissionContext,
   item: BatchItem,
   { batch, index }: { readonly batch: string; readonly index: number },
 ): NewJob | Promise<NewJob> {
@@ -137,7 +137,7 @@ function toJob(
     const { queue, payload, ...options } = item
     if ('tx' in options) throw noTransaction()
     const definition = toDefinition(queue)
-    const defined = desk.define(definition)
+    const defined = context.define(definition)
     const job = defined
       ? defined.then(() => prepareJob(definition, payload, options))
       : prepareJob(definition, payload, options)

@@ -50,8 +50,8 @@ async function accept({ open, operands: [name = '', id = ''], options }: Call): 
   const text = options.text('result')
   const result = text === undefined ? undefined : parseJson(text, 'result')
   const pickup = await pickupOf(await open(), name, id)
-  const remarks = given({ outcome: options.text('outcome'), warning: options.text('warning') })
-  const answer = await pickup.accept(result, remarks)
+  const annotations = given({ outcome: options.text('outcome'), warning: options.text('warning') })
+  const answer = await pickup.accept(result, annotations)
   return { data: { id, accepted: true, ...answer }, text: `Accepted; job ${id} is done.` }
 }
 

@@ -1,5 +1,5 @@
 // Text for people: colours where a terminal shows them, columns that line up, times that can be read at a glance, and
-// nothing from a payload or an error message that a terminal would obey.
+// nothing from a payload or an error message that a terminal would applyVerdict.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
 import { span } from '../runtime/duration.ts'

@@ -61,11 +61,11 @@ export interface JobInfo {
 }
 
 export function toJobInfo(record: JobRecord): JobInfo {
-  const { hold, progress, history, remarks, createdAt, runAt, startBefore, finishedAt, ...rest } = record
+  const { hold, progress, history, annotations, createdAt, runAt, startBefore, finishedAt, ...rest } = record
   const { payload, headers, result, ...same } = rest
   return {
     ...same,
-    ...(remarks ?? { outcome: null, warning: null, costs: null }),
+    ...(annotations ?? { outcome: null, warning: null, costs: null }),
     createdAt: new Date(createdAt),
     runAt: new Date(runAt),
     startBefore: date(startBefore),

@@ -38,7 +38,7 @@ export interface Watch extends AsyncIterableIterator<JobChange, undefined>, Asyn
 }
 
 /** The store's part of it. */
-export interface WatchDesk {
+export interface WatchContext {
   watch(): Promise<string>
   changes(query: ChangesQuery): Promise<ChangesPage>
 }
@@ -49,17 +49,17 @@ const pauseGrowth = 1.5
 const renewEveryMs = bounds.watchMs / 4
 
 export class Watches {
-  readonly #desk: WatchDesk
+  readonly #context: WatchContext
   readonly #open = new Set<OpenWatch>()
 
-  constructor(desk: WatchDesk) {
-    this.#desk = desk
+  constructor(context: WatchContext) {
+    this.#context = context
   }
 
   open(filter: WatchFilter): Watch {
     checkOptions(filter, 'the filter', ['queue', 'states', 'ids', 'after', 'signal'])
     const wanted = toWanted(filter)
-    const watch = new OpenWatch(this.#desk, wanted, {
+    const watch = new OpenWatch(this.#context, wanted, {
       after: checkCursor(filter.after),
       signal: checkSignal(filter.signal),
       onEnd: () => this.#open.delete(watch),
@@ -88,7 +88,7 @@ interface Course {
 
 class OpenWatch implements Watch {
   readonly begun: Promise<void>
-  readonly #desk: WatchDesk
+  readonly #context: WatchContext
   readonly #wanted: Wanted
   readonly #onEnd: () => void
   readonly #ended = new AbortController()
@@ -99,8 +99,8 @@ class OpenWatch implements Watch {
   #hinted = false
   #wake: (() => void) | null = null
 
-  constructor(desk: WatchDesk, wanted: Wanted, { after, signal, onEnd }: Course) {
-    this.#desk = desk
+  constructor(context: WatchContext, wanted: Wanted, { after, signal, onEnd }: Course) {
+    this.#context = context
     this.#wanted = wanted
     this.#onEnd = onEnd
     this.#cursor = after
@@ -149,7 +149,7 @@ class OpenWatch implements Watch {
       while (!this.#signal.aborted) {
         if (performance.now() >= this.#renewAt) await this.#renew()
         this.#hinted = false
-        const page = await this.#desk.changes({ ...this.#wanted, after: this.#cursor as string })
+        const page = await this.#context.changes({ ...this.#wanted, after: this.#cursor as string })
         for (const change of page.changes) {
           if (this.#signal.aborted) return undefined
           this.#cursor = change.mark
@@ -168,7 +168,7 @@ class OpenWatch implements Watch {
 
   async #renew(): Promise<void> {
     const began = performance.now()
-    const mark = await this.#desk.watch()
+    const mark = await this.#context.watch()
     this.#cursor ??= mark
     this.#renewAt = began + renewEveryMs
   }

@@ -33,7 +33,7 @@ export interface Attempt {
 export type Costs = Readonly<Record<string, number>>
 
 /** What came of a job that is done, beside its result. */
-export interface Remarks {
+export interface Annotations {
   /** A label such as `saved` or `duplicate`. */
   readonly outcome: string | null
   /** What was not quite right, such as `consent-wall`. */
@@ -64,7 +64,7 @@ export interface JobCore {
   readonly attempts: number
   readonly maxAttempts: number
   /** How often it was released or snoozed for free since the enqueue or the last requeue. */
-  readonly freed: number
+  readonly freeReleases: number
   readonly cancelRequested: boolean
   /** It was woken while it ran: the next snooze is over at once. */
   readonly woken: boolean
@@ -190,7 +190,7 @@ export interface JobRecord {
   readonly finishedAt: number | null
   readonly result: string | null
   readonly error: JobError | null
-  readonly remarks: Remarks | null
+  readonly annotations: Annotations | null
   readonly limitKey: string | null
   /** The batch that it is an item of. */
   readonly batch: string | null

@@ -5,7 +5,7 @@ import { durationMaxMs } from '../runtime/duration.ts'
 import { bounds } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
 import { isJobId, isKey, isQueueName, isText } from './names.ts'
-import type { Attempt, Costs, Dedup, EffectSet, JobError, KvPut, NewJob, Remarks, SqlEffect } from './record.ts'
+import type { Annotations, Attempt, Costs, Dedup, EffectSet, JobError, KvPut, NewJob, SqlEffect } from './record.ts'
 import { remember } from './transition.ts'
 
 export function encodePast(past: string | null, attempt: Attempt): string {
@@ -31,15 +31,15 @@ export function decodeError(text: string | null): JobError | null {
   return isError(error) ? error : { message: text }
 }
 
-/** Null where there is nothing to remark. */
-export function encodeRemarks(remarks: Remarks | null): string | null {
-  const { outcome, warning, costs } = remarks ?? noRemarks
+/** Null where there is nothing to annotation. */
+export function encodeAnnotations(annotations: Annotations | null): string | null {
+  const { outcome, warning, costs } = annotations ?? noAnnotations
   return outcome === null && warning === null && costs === null ? null : JSON.stringify({ outcome, warning, costs })
 }
 
-export function decodeRemarks(text: string | null): Remarks | null {
+export function decodeAnnotations(text: string | null): Annotations | null {
   if (text === null) return null
-  const { outcome, warning, costs } = fieldsOf<Remarks>(decodeJson(text))
+  const { outcome, warning, costs } = fieldsOf<Annotations>(decodeJson(text))
   return {
     outcome: isString(outcome) ? outcome : null,
     warning: isString(warning) ? warning : null,
@@ -47,7 +47,7 @@ export function decodeRemarks(text: string | null): Remarks | null {
   }
 }
 
-const noRemarks: Remarks = { outcome: null, warning: null, costs: null }
+const noAnnotations: Annotations = { outcome: null, warning: null, costs: null }
 
 /** Amounts by name. A name may be any text, `__proto__` too. */
 export function encodeAmounts(amounts: ReadonlyMap<string, number>): string | null {

@@ -9,7 +9,7 @@
 // - released and rescued jobs go to the front of their priority, everything else to the back.
 
 import { bounds } from './bounds.ts'
-import type { Costs, EffectSet, Ending, EndState, JobCore, JobError, Remarks } from './record.ts'
+import type { Annotations, Costs, EffectSet, Ending, EndState, JobCore, JobError } from './record.ts'
 
 /** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
 export type FailedEnding = 'failed' | 'timeout' | 'crashed'
@@ -22,7 +22,7 @@ export type Settlement =
       readonly as: 'done'
       readonly result: string | null
       readonly effects: EffectSet | null
-      readonly remarks?: Remarks | null
+      readonly annotations?: Annotations | null
     }
   | {
       readonly as: 'retry'
@@ -49,7 +49,7 @@ export type Verdict =
       readonly to: 'ready'
       readonly front: boolean
       readonly attempts: number
-      readonly freed: number
+      readonly freeReleases: number
       readonly ending: Ending
       readonly error: JobError | null
     }
@@ -57,14 +57,14 @@ export type Verdict =
       readonly to: 'scheduled'
       readonly runAt: number
       readonly attempts: number
-      readonly freed: number
+      readonly freeReleases: number
       readonly ending: Ending
       readonly error: JobError | null
     }
   | { readonly to: EndState; readonly attempts: number; readonly ending: Ending; readonly error: JobError | null }
 
 export function settled(core: JobCore, settlement: Settlement, now: number): Verdict {
-  const { attempts, freed } = core
+  const { attempts, freeReleases } = core
   switch (settlement.as) {
     case 'done':
       return { to: 'done', attempts, ending: 'done', error: null }
@@ -76,8 +76,8 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
       const { error, ending, delayMs } = settlement
       if (core.cancelRequested) return { to: 'cancelled', attempts, ending, error }
       if (attempts >= core.maxAttempts) return { to: 'dead', attempts, ending, error }
-      if (delayMs > 0) return { to: 'scheduled', runAt: now + delayMs, attempts, freed, ending, error }
-      return { to: 'ready', front: false, attempts, freed, ending, error }
+      if (delayMs > 0) return { to: 'scheduled', runAt: now + delayMs, attempts, freeReleases, ending, error }
+      return { to: 'ready', front: false, attempts, freeReleases, ending, error }
     }
     case 'release':
       return (
@@ -85,7 +85,7 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
           to: 'ready',
           front: true,
           attempts: attempts - 1,
-          freed: freed + 1,
+          freeReleases: freeReleases + 1,
           ending: 'released',
           error: null,
         }
@@ -93,7 +93,7 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
     case 'snooze': {
       const ended = endedFree(core, 'snoozed')
       if (ended) return ended
-      const rest = { attempts: attempts - 1, freed: freed + 1, ending: 'snoozed', error: null } as const
+      const rest = { attempts: attempts - 1, freeReleases: freeReleases + 1, ending: 'snoozed', error: null } as const
       if (settlement.delayMs > 0 && !core.woken) return { to: 'scheduled', runAt: now + settlement.delayMs, ...rest }
       return { to: 'ready', front: false, ...rest }
     }
@@ -102,11 +102,11 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
 
 /** A lease ran out and nobody settled it: the worker is gone. The attempt counts, and the cap holds here too. */
 export function expired(core: JobCore, worker: string): Verdict {
-  const { attempts, freed } = core
+  const { attempts, freeReleases } = core
   const error = expiredError(worker)
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending: 'expired', error }
   if (attempts >= core.maxAttempts) return { to: 'dead', attempts, ending: 'expired', error }
-  return { to: 'ready', front: true, attempts, freed, ending: 'expired', error }
+  return { to: 'ready', front: true, attempts, freeReleases, ending: 'expired', error }
 }
 
 export function expiredError(worker: string): JobError {
@@ -117,7 +117,7 @@ export function expiredError(worker: string): JobError {
 function endedFree(core: JobCore, ending: 'released' | 'snoozed'): Verdict | undefined {
   const attempts = core.attempts - 1
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending, error: null }
-  if (core.freed < bounds.freeReleases) return undefined
+  if (core.freeReleases < bounds.freeReleases) return undefined
   const message = `Released or snoozed ${bounds.freeReleases} times without finishing; that is the most a job may be.`
   return { to: 'dead', attempts, ending, error: { name: 'ReleasedTooOften', message } }
 }

@@ -15,21 +15,21 @@ export interface KvValue<T = unknown> {
 }
 
 /** What this needs of the client it came from. */
-export interface KvDesk {
+export interface KvContext {
   get(key: string): Promise<KvEntry | null>
   scan(query: KvScanQuery): Promise<KvPage>
   write(write: KvWrite): Promise<KvAnswer>
 }
 
 export class Kv {
-  readonly #desk: KvDesk
+  readonly #context: KvContext
 
-  constructor(desk: KvDesk) {
-    this.#desk = desk
+  constructor(context: KvContext) {
+    this.#context = context
   }
 
   async get<T = unknown>(key: string): Promise<KvValue<T> | null> {
-    const entry = await this.#desk.get(checkKey(key, 'key'))
+    const entry = await this.#context.get(checkKey(key, 'key'))
     return entry && toValue<T>(entry)
   }
 
@@ -61,14 +61,14 @@ export class Kv {
     if (prefix !== '') checkKey(prefix, 'prefix')
     let after: string | null = null
     do {
-      const page: KvPage = await this.#desk.scan({ prefix, limit: bounds.pageMax, after })
+      const page: KvPage = await this.#context.scan({ prefix, limit: bounds.pageMax, after })
       for (const entry of page.entries) yield { key: entry.key, ...toValue<T>(entry) }
       after = page.next
     } while (after !== null)
   }
 
   async #land(write: KvWrite): Promise<{ applied: boolean; version: number | null }> {
-    const answer = await this.#desk.write(write)
+    const answer = await this.#context.write(write)
     if (isRefused(answer)) throw toError(answer)
     return answer
   }

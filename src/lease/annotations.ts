@@ -4,10 +4,10 @@ import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
 import { checkLabel, checkNumber, checkOptions } from '../job/names.ts'
-import type { Costs, Remarks } from '../job/record.ts'
+import type { Annotations, Costs } from '../job/record.ts'
 import { show } from '../runtime/duration.ts'
 
-export interface RemarkOptions {
+export interface AnnotationOptions {
   /** A label such as `saved` or `duplicate`. */
   readonly outcome?: string
   /** What was not quite right, such as `consent-wall`. */
@@ -16,10 +16,10 @@ export interface RemarkOptions {
   readonly costs?: Costs
 }
 
-export function toRemarks(options: RemarkOptions, what: string): Remarks | null {
+export function toAnnotations(options: AnnotationOptions, what: string): Annotations | null {
   checkOptions(options, what, ['outcome', 'warning', 'costs'])
   const { outcome, warning, costs } = options
-  return remarksOf({
+  return annotationsOf({
     outcome: outcome === undefined ? null : checkLabel(outcome, 'outcome'),
     warning: warning === undefined ? null : checkLabel(warning, 'warning'),
     costs: toCosts(costs),
@@ -27,9 +27,9 @@ export function toRemarks(options: RemarkOptions, what: string): Remarks | null 
 }
 
 /** Null where there is nothing to say. */
-export function remarksOf(remarks: Remarks): Remarks | null {
-  const { outcome, warning, costs } = remarks
-  return outcome === null && warning === null && costs === null ? null : remarks
+export function annotationsOf(annotations: Annotations): Annotations | null {
+  const { outcome, warning, costs } = annotations
+  return outcome === null && warning === null && costs === null ? null : annotations
 }
 
 export function toCosts(costs: Costs | undefined): Costs | null {

@@ -1,4 +1,4 @@
-// Claims by hand: sweep if it is time to, look, wait to be woken, look again.
+// ManualClaims by hand: sweep if it is time to, look, wait to be woken, look again.
 
 import type { Waiters } from '../client/waiters.ts'
 import { jobError } from '../job/error.ts'
@@ -8,14 +8,14 @@ import type { Definitions } from '../queue/stored-definitions.ts'
 import type { Timers } from '../runtime/clock.ts'
 import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
 import type { Sweeper } from '../sweep/sweeper.ts'
-import { Lease, type LeaseDesk } from './lease.ts'
+import { Lease, type LeaseContext } from './lease.ts'
 
 /** What this needs of the client. */
-export interface ClaimsDesk {
+export interface ManualClaimsContext {
   readonly timers: Timers
   readonly waiters: Waiters
   readonly sweeper: Sweeper
-  readonly leaseDesk: LeaseDesk
+  readonly leaseContext: LeaseContext
   readonly definitions: Definitions
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
 }
@@ -33,23 +33,23 @@ export interface Wanted {
 /** How long a waiter goes without looking, whatever wake-ups say. */
 const backstopMs = 1_000
 
-export class Claims {
-  readonly #desk: ClaimsDesk
+export class ManualClaims {
+  readonly #context: ManualClaimsContext
 
-  constructor(desk: ClaimsDesk) {
-    this.#desk = desk
+  constructor(context: ManualClaimsContext) {
+    this.#context = context
   }
 
   async claim(wanted: Wanted): Promise<Lease[]> {
     const { request, definitions, waitMs, signal } = wanted
-    const { timers, waiters, sweeper, leaseDesk } = this.#desk
+    const { timers, waiters, sweeper, leaseContext } = this.#context
     const deadline = timers.now() + waitMs
     let wokenFor: string | null = null
     while (!signal?.aborted) {
       const waiter = waiters.join(request.queues)
       try {
-        await leaseDesk.run(() => sweeper.ifDue())
-        const claimed = await leaseDesk.run(() => this.#claim(wanted))
+        await leaseContext.run(() => sweeper.ifDue())
+        const claimed = await leaseContext.run(() => this.#claim(wanted))
         if (claimed.length > 0) {
           waiter.leave()
           // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
@@ -79,17 +79,17 @@ export class Claims {
 
   /** Of queues that are named alone, the stored definition says how long a lease is. */
   async #claim({ request, leaseMs, definitions }: Wanted): Promise<ClaimedJob[]> {
-    const { definitions: stored } = this.#desk
+    const { definitions: stored } = this.#context
     const unknown = byName(definitions)
     if (unknown === null || unknown.length > 0) await stored.refresh(unknown)
     const shortestMs = leaseMs ?? stored.shortestLeaseMs(definitions?.values() ?? null)
-    const claimed = await this.#desk.claim({ ...request, leaseMs: shortestMs })
+    const claimed = await this.#context.claim({ ...request, leaseMs: shortestMs })
     if (definitions === null) await stored.meet(claimed.map(({ queue }) => queue))
     return claimed
   }
 
   async #toLeases(claimed: readonly ClaimedJob[], definitions: Wanted['definitions']): Promise<Lease[]> {
-    const { leaseDesk, definitions: stored } = this.#desk
+    const { leaseContext, definitions: stored } = this.#context
     const leases: Lease[] = []
     const deaths: Promise<unknown>[] = []
     for (const job of claimed) {
@@ -99,10 +99,10 @@ export class Claims {
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
           : raw
-        leases.push(new Lease(leaseDesk, definition, job, payload))
+        leases.push(new Lease(leaseContext, definition, job, payload))
       } catch (error) {
         const settlement = { as: 'dead', error: jobError(error), effects: null } as const
-        deaths.push(leaseDesk.settle({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
+        deaths.push(leaseContext.settle({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
       }
     }
     await Promise.all(deaths)

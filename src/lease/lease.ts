@@ -26,11 +26,11 @@ import type {
   SettleAnswer,
   SettleRequest,
 } from '../store/store.ts'
-import { type RemarkOptions, toCosts, toRemarks } from './annotations.ts'
+import { type AnnotationOptions, toAnnotations, toCosts } from './annotations.ts'
 import { isPermanent } from './permanent.ts'
 
 /** What a lease needs of the client it came from. */
-export interface LeaseDesk {
+export interface LeaseContext {
   readonly capabilities: Capabilities
   readonly define: Define
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
@@ -70,14 +70,14 @@ export interface Settled {
 export class Lease<Payload = unknown, Result = unknown> {
   readonly job: LeasedJob<Payload>
   readonly fence: string
-  readonly #desk: LeaseDesk
+  readonly #context: LeaseContext
   readonly #definition: AnyDefinition
   readonly #leaseMs: number
   #expiresAt: number
   #cancelRequested = false
 
-  constructor(desk: LeaseDesk, definition: AnyDefinition, claimed: ClaimedJob, payload: Payload) {
-    this.#desk = desk
+  constructor(context: LeaseContext, definition: AnyDefinition, claimed: ClaimedJob, payload: Payload) {
+    this.#context = context
     this.#definition = definition
     this.fence = claimed.fence
     this.#leaseMs = claimed.expiresAt - claimed.startedAt
@@ -108,9 +108,9 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   /** Holds the job for another while, counted from now: as long as it was claimed for unless given. Costs no attempt. */
   renew(lease: Duration = this.#leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
-      const answer = await this.#desk.renew({ id: this.job.id, fence: this.fence, leaseMs })
+      const answer = await this.#context.renew({ id: this.job.id, fence: this.fence, leaseMs })
       if (answer === 'lost') throw this.#lost('renew')
       if (isRefused(answer)) throw toError(answer)
       this.#expiresAt = answer.expiresAt
@@ -124,8 +124,8 @@ export class Lease<Payload = unknown, Result = unknown> {
    * lease lasts. Neither holds the job for longer nor waits for the disk.
    */
   progress(value: number, message?: string): Promise<void> {
-    return this.#desk.run(async () => {
-      const answer = await this.#desk.progress({
+    return this.#context.run(async () => {
+      const answer = await this.#context.progress({
         id: this.job.id,
         fence: this.fence,
         progress: Math.abs(checkNumber(value, 'progress', 0, 1)), // -0 is 0
@@ -136,9 +136,9 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  done(result?: Result, effects?: Effects, remarks: RemarkOptions = {}): Promise<Settled> {
-    return this.#desk.run(async () => {
-      const said = toRemarks(remarks, 'remarks')
+  done(result?: Result, effects?: Effects, annotations: AnnotationOptions = {}): Promise<Settled> {
+    return this.#context.run(async () => {
+      const said = toAnnotations(annotations, 'annotations')
       const schema = this.#definition.resultSchema
       if (schema) await validate(schema, result, 'result', this.job.queue)
       const text = result === undefined ? null : encodeJson(result, resultRule)
@@ -147,7 +147,7 @@ export class Lease<Payload = unknown, Result = unknown> {
         as: 'done',
         result: text,
         effects: effects === undefined ? null : await this.#prepare(effects),
-        ...(said !== null && { remarks: said }),
+        ...(said !== null && { annotations: said }),
       })
     })
   }
@@ -160,7 +160,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     const { delay, ...spent } = options ?? {}
     if (isPermanent(error)) return this.dead(error, error.effects, spent)
     if (!isRetryable(this.#definition, error)) return this.dead(error, undefined, spent)
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       checkOptions(options, 'retry options', ['delay', 'costs'])
       return this.#retry(error, this.#delayMs(delay), toCosts(spent.costs))
     })
@@ -168,7 +168,7 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   /** It failed and no later attempt can succeed. */
   dead(error: unknown, effects?: Effects, options: { readonly costs?: Costs } = {}): Promise<Settled> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       checkOptions(options, 'dead options', ['costs'])
       const costs = toCosts(options.costs)
       return this.#settle({
@@ -182,17 +182,17 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   /** Gives it back to the front of its queue without costing an attempt. */
   release(): Promise<Settled> {
-    return this.#desk.run(() => this.#settle({ as: 'release' }))
+    return this.#context.run(() => this.#settle({ as: 'release' }))
   }
 
   /** Puts it off without costing an attempt. */
   snooze(delay: Duration): Promise<Settled> {
-    return this.#desk.run(async () => this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') }))
+    return this.#context.run(async () => this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') }))
   }
 
   /** Confirms a requested cancel, or gives up the job for good. */
   cancelled(effects?: Effects): Promise<Settled> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       return this.#settle({ as: 'cancelled', effects: effects === undefined ? null : await this.#prepare(effects) })
     })
   }
@@ -204,13 +204,13 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   #delayMs(delay: Duration | undefined): number {
     if (delay !== undefined) return toMs(delay, 'delay')
-    return backoffMs(this.#definition.backoff, this.job.attempt, this.#desk.random())
+    return backoffMs(this.#definition.backoff, this.job.attempt, this.#context.random())
   }
 
   /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
   async #prepare(effects: Effects): Promise<EffectSet | null> {
     try {
-      return await prepareEffects(effects, this.#desk.capabilities, this.#desk.define)
+      return await prepareEffects(effects, this.#context.capabilities, this.#context.define)
     } catch (error) {
       await this.#retry(error, this.#delayMs(undefined))
       throw error
@@ -221,7 +221,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     const { id } = this.job
     const mayFail = 'effects' in settlement && settlement.effects !== null
     const retryDelayMs = mayFail ? this.#delayMs(undefined) : 0
-    const answer = await this.#desk.settle(new Settling(id, this.fence, settlement, retryDelayMs))
+    const answer = await this.#context.settle(new Settling(id, this.fence, settlement, retryDelayMs))
     if (answer === 'lost') throw this.#lost(settlement.as)
     if (isRefused(answer)) throw toError(answer)
     if ('failed' in answer) throw toError(answer.failed)

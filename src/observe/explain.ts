@@ -6,7 +6,7 @@ import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
-import type { KeyStanding, Standing } from '../store/store.ts'
+import type { KeyBlockers, Standing } from '../store/store.ts'
 import type { WorkerInfo } from '../worker/presence.ts'
 
 export type Why =
@@ -197,12 +197,12 @@ const endings: Readonly<Record<string, string>> = {
   snoozed: 'put it off',
 }
 
-function isFull({ limit, admitted }: KeyStanding): boolean {
+function isFull({ limit, admitted }: KeyBlockers): boolean {
   return limit.concurrency !== null && admitted >= limit.concurrency
 }
 
 /** A limit was raised or taken away, or nobody has looked since room was made. */
-function hasRoom(key: KeyStanding): boolean {
+function hasRoom(key: KeyBlockers): boolean {
   const { rate } = key.limit
   return !isFull(key) && (rate === null || (key.nextStartAt === null && key.admitted < rate.count))
 }

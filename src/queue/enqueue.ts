@@ -23,7 +23,7 @@ import { type AnyDefinition, defineQueue } from './definition.ts'
 import type { Definitions } from './stored-definitions.ts'
 
 /** What this needs of the client. */
-export interface EnqueuesDesk {
+export interface EnqueuesContext {
   readonly store: Store
   readonly events: Events
   readonly waiters: Waiters
@@ -40,20 +40,20 @@ interface Defined {
 }
 
 export class Enqueues {
-  readonly #desk: EnqueuesDesk
+  readonly #context: EnqueuesContext
   readonly #group: Group<EnqueueRequest, EnqueueAnswer>
   /** By what it says: each definition is defined once by this process, whatever others define later. */
   readonly #defined = new Map<string, Defined>()
   /** The same by the definition itself, which saves the text. */
   readonly #known = new WeakMap<QueueSettings, Defined>()
 
-  constructor(desk: EnqueuesDesk) {
-    this.#desk = desk
+  constructor(context: EnqueuesContext) {
+    this.#context = context
     this.#group = new Group({ flush: (r) => this.#flush(r), weigh: (r) => weightOf(r.jobs), weightMax })
   }
 
   async enqueue(definition: AnyDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]> {
-    if (tx !== undefined && !this.#desk.store.capabilities.callerTransaction) {
+    if (tx !== undefined && !this.#context.store.capabilities.callerTransaction) {
       throw new HoldfastError('UNSUPPORTED', 'This store cannot enqueue in your own transaction; leave out tx.', {
         capability: 'callerTransaction',
       })
@@ -61,8 +61,8 @@ export class Enqueues {
     if (tx === undefined) await this.define(definition)
     const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
-    for (const { delayMs } of jobs) if (delayMs > 0) this.#desk.sweeper.expect(delayMs)
-    if (tx === undefined && this.#desk.events.hears('job.enqueued')) this.#tell(definition.name, answer)
+    for (const { delayMs } of jobs) if (delayMs > 0) this.#context.sweeper.expect(delayMs)
+    if (tx === undefined && this.#context.events.hears('job.enqueued')) this.#tell(definition.name, answer)
     return answer
   }
 
@@ -74,7 +74,7 @@ export class Enqueues {
 
   /** Items of a batch, of queues whose settings the store knows. */
   async addItems(request: ItemsRequest): Promise<ItemsAnswer> {
-    const { store, sweeper, events } = this.#desk
+    const { store, sweeper, events } = this.#context
     const answer = await store.addItems(request)
     if (isRefused(answer)) return answer
     const { enqueued } = answer
@@ -88,8 +88,8 @@ export class Enqueues {
 
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
   takesAtOnce(tx: unknown): boolean {
-    const { capabilities, enqueueAtOnce } = this.#desk.store
-    return tx !== undefined && capabilities.callerTransaction && enqueueAtOnce !== undefined
+    const { capabilities, enqueueSync } = this.#context.store
+    return tx !== undefined && capabilities.callerTransaction && enqueueSync !== undefined
   }
 
   /** Makes sure that the store knows what this definition asks of it, once per definition. */
@@ -121,7 +121,7 @@ export class Enqueues {
   }
 
   async #storeAndTell(settings: QueueSettings): Promise<void> {
-    const { store, events, definitions } = this.#desk
+    const { store, events, definitions } = this.#context
     const [defined] = await store.define([settings])
     definitions.forget(settings.name)
     if (defined === undefined || defined.versionBefore === defined.version || defined.versionBefore === 0) return
@@ -160,15 +160,15 @@ export class Enqueues {
         { option: 'dedup.replace' },
       )
     }
-    const store = this.#desk.store as Required<Store>
+    const store = this.#context.store as Required<Store>
     return isAtOnce
-      ? store.enqueueAtOnce(tx, request, settings && (this.#isStored(settings) ? null : settings))
+      ? store.enqueueSync(tx, request, settings && (this.#isStored(settings) ? null : settings))
       : store.enqueueIn(tx, request, this.#unstored(definition))
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
   async #flush(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
-    const { store, waiters } = this.#desk
+    const { store, waiters } = this.#context
     const answered = store.enqueue(requests)
     if (waiters.size === 0 || !store.claimsFollowEnqueues) return answered
     const due = new Map<string, number>()
@@ -186,6 +186,6 @@ export class Enqueues {
 
   /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
   #tell(queue: string, enqueued: readonly Enqueued[]): void {
-    for (const { id, status } of enqueued) this.#desk.events.emit('job.enqueued', { id, queue, status })
+    for (const { id, status } of enqueued) this.#context.events.emit('job.enqueued', { id, queue, status })
   }
 }

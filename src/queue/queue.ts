@@ -25,7 +25,7 @@ export interface ClaimOptions {
 }
 
 /** What a queue needs of the client it came from. */
-export interface QueueDesk {
+export interface QueueContext {
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
   run<T>(action: () => Promise<T>): Promise<T>
   enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]>
@@ -37,10 +37,10 @@ export interface QueueDesk {
 // biome-ignore lint/suspicious/noExplicitAny: matches a definition whatever its types
 export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
   readonly definition: QueueDefinition<Payload, Out, Result, ResultOut>
-  readonly #desk: QueueDesk
+  readonly #context: QueueContext
 
-  constructor(desk: QueueDesk, definition: QueueDefinition<Payload, Out, Result, ResultOut>) {
-    this.#desk = desk
+  constructor(context: QueueContext, definition: QueueDefinition<Payload, Out, Result, ResultOut>) {
+    this.#context = context
     this.definition = definition
   }
 
@@ -50,17 +50,17 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
 
   /** Once this has resolved the job is on disk. Says whether it was created or is the duplicate of job `id`. */
   enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       const prepared = prepareJob(this.definition, payload, options)
       const job = prepared instanceof Promise ? await this.#late(prepared, options.tx) : prepared
-      const [enqueued] = await this.#desk.enqueue(this.definition as QueueDefinition, [job], options.tx)
+      const [enqueued] = await this.#context.enqueue(this.definition as QueueDefinition, [job], options.tx)
       return enqueued as Enqueued
     })
   }
 
   /** All of them or none, in this order. */
   enqueueMany(entries: readonly Entry<Payload>[]): Promise<readonly Enqueued[]> {
-    return this.#desk.run(async () => {
+    return this.#context.run(async () => {
       checkCount(entries)
       if (entries.length === 0) return []
       const tx = oneTransaction(entries)
@@ -75,17 +75,17 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
         chars += job.payload.length
         checkChars(chars, 'Jobs that are enqueued together')
       }
-      return this.#desk.enqueue(this.definition as QueueDefinition, jobs, tx)
+      return this.#context.enqueue(this.definition as QueueDefinition, jobs, tx)
     })
   }
 
   claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
-    return this.#desk.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
+    return this.#context.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
   }
 
   /** A job whose schema had to be waited for. By then a caller's transaction may be over, so there it is refused. */
   #late(prepared: Promise<NewJob>, tx: unknown): Promise<NewJob> {
-    if (this.#desk.mayWaitBefore(tx)) return prepared
+    if (this.#context.mayWaitBefore(tx)) return prepared
     prepared.catch(() => undefined) // whatever the schema says, the answer is given
     throw new HoldfastError(
       'UNSUPPORTED',

@@ -15,7 +15,7 @@ import { slotTimes } from './cron.ts'
 import { type Step, stepOf } from './due.ts'
 import { toSlotJob } from './job.ts'
 import { encodeSchedule } from './options.ts'
-import { declareEveryMs, keyOf, type Schedules, type SchedulesDesk } from './schedules.ts'
+import { declareEveryMs, keyOf, type Schedules, type SchedulesContext } from './schedules.ts'
 import { nameOf, readSchedule, type ScheduleEntry, type StoredSchedule } from './stored-schedule.ts'
 
 export interface FiringReport {
@@ -43,7 +43,7 @@ interface Fired {
 const failedMs = 60_000
 
 export class Firing {
-  readonly #desk: SchedulesDesk
+  readonly #context: SchedulesContext
   readonly #schedules: Schedules
   /**
    * By name. Most looks find nothing new: an entry whose version is known is neither read nor reckoned with before its next
@@ -51,8 +51,8 @@ export class Firing {
    */
   #known = new Map<string, Known>()
 
-  constructor(desk: SchedulesDesk, schedules: Schedules) {
-    this.#desk = desk
+  constructor(context: SchedulesContext, schedules: Schedules) {
+    this.#context = context
     this.#schedules = schedules
   }
 
@@ -61,7 +61,7 @@ export class Firing {
     const entries = await this.#schedules.entries()
     const found = new Map<string, Known>()
     let [fired, skipped, nextSlot] = [0, 0, Number.POSITIVE_INFINITY]
-    const now = entries.length > 0 ? await this.#desk.store.time() : 0
+    const now = entries.length > 0 ? await this.#context.store.time() : 0
     for (const entry of entries) {
       const one = await this.#fireUnlessKnown(entry, now)
       fired += one.fired
@@ -82,7 +82,7 @@ export class Firing {
       return await this.#fire(name, schedule, version, now)
     } catch (error) {
       if (isHoldfastError(error, 'STORE_UNAVAILABLE') || isHoldfastError(error, 'CLOSED')) throw error
-      this.#desk.events.emit('schedule.failed', { schedule: name, error: error as Error })
+      this.#context.events.emit('schedule.failed', { schedule: name, error: error as Error })
       return { fired: 0, skipped: 0, known: { version, nextSlot: null, lookAt: now + failedMs } }
     }
   }
@@ -128,12 +128,12 @@ export class Firing {
   async #advance(name: string, version: number, next: StoredSchedule, step: Step, now: number) {
     const jobs = step.fire.map((slot) => toSlotJob(name, next, slot))
     const value = encodeSchedule(next)
-    const answer: AdvanceAnswer = await this.#desk.store.advance({ key: keyOf(name), version, value, jobs })
+    const answer: AdvanceAnswer = await this.#context.store.advance({ key: keyOf(name), version, value, jobs })
     if (isRefused(answer)) throw toError(answer)
     if (answer === 'stale') return answer
-    const { events } = this.#desk
+    const { events } = this.#context
     const { queue, delayMs } = next.job
-    if (jobs.length > 0 && delayMs > 0) this.#desk.expect(delayMs)
+    if (jobs.length > 0 && delayMs > 0) this.#context.expect(delayMs)
     if (step.skipped > 0) events.emit('schedule.skipped', { schedule: name, slots: step.skipped, reason: 'missed' })
     for (const [i, { id, status }] of answer.enqueued.entries()) {
       const slot = step.fire[i] as number
@@ -146,7 +146,7 @@ export class Firing {
   /** Tells the store, about once an hour, that the code of this schedule still runs somewhere. Who is stale leaves it. */
   async #redeclare(name: string, schedule: StoredSchedule, version: number, now: number): Promise<void> {
     const value = encodeSchedule({ ...schedule, declaredAt: now })
-    await this.#desk.store.advance({ key: keyOf(name), version, value, jobs: [] })
+    await this.#context.store.advance({ key: keyOf(name), version, value, jobs: [] })
   }
 }
 

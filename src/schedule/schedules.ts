@@ -24,7 +24,7 @@ import {
 } from './stored-schedule.ts'
 
 /** What this needs of the client it came from. */
-export interface SchedulesDesk {
+export interface SchedulesContext {
   readonly store: Pick<Store, 'kvGet' | 'kvScan' | 'kvWrite' | 'advance' | 'time'>
   readonly events: Events
   /** Makes sure that the store knows the queue's settings. */
@@ -40,18 +40,18 @@ export const declareEveryMs = 3_600_000
 const triesMax = 20
 
 export class Schedules {
-  readonly #desk: SchedulesDesk
+  readonly #context: SchedulesContext
   /** What the code of this process says, by name. */
   readonly #declared = new Map<string, ScheduleDefinition>()
 
-  constructor(desk: SchedulesDesk) {
-    this.#desk = desk
+  constructor(context: SchedulesContext) {
+    this.#context = context
   }
 
   async declare(name: string, options: ScheduleOptions): Promise<ScheduleInfo> {
     checkScheduleName(name)
     const { queue, definition } = await checkSchedule(options)
-    await this.#desk.define(queue)
+    await this.#context.define(queue)
     const declared = await this.#change(name, (stored, now) => {
       if (!stored) return { ...newSchedule(now), ...definition }
       const changes = changedOptions(stored, definition)
@@ -62,7 +62,7 @@ export class Schedules {
     })
     this.#declared.set(name, definition)
     const changes = declared.before ? changedOptions(declared.before, definition) : []
-    if (changes.length > 0) this.#desk.events.emit('schedule.changed', { schedule: name, changes })
+    if (changes.length > 0) this.#context.events.emit('schedule.changed', { schedule: name, changes })
     return this.#infoOf(name, declared.after, declared.now)
   }
 
@@ -70,14 +70,14 @@ export class Schedules {
   async remove(name: string): Promise<boolean> {
     const key = keyOf(name)
     this.#declared.delete(name)
-    const [answer] = await this.#desk.store.kvWrite([{ as: 'delete', key }])
+    const [answer] = await this.#context.store.kvWrite([{ as: 'delete', key }])
     if (isRefused(answer)) throw toError(answer)
     return answer?.applied ?? false
   }
 
   async list(): Promise<ScheduleInfo[]> {
     const entries = await this.entries()
-    const now = await this.#desk.store.time()
+    const now = await this.#context.store.time()
     return entries.flatMap((entry) => {
       const { name, schedule } = readSchedule(entry.key, entry)
       return schedule ? [this.#infoOf(name, schedule, now)] : []
@@ -103,14 +103,14 @@ export class Schedules {
 
   /** A job of its own, beside those of slots. */
   async runNow(name: string): Promise<Enqueued> {
-    const entry = await this.#desk.store.kvGet(keyOf(name))
+    const entry = await this.#context.store.kvGet(keyOf(name))
     const { schedule } = entry ? readSchedule(keyOf(name), entry) : { schedule: null }
-    return this.#desk.enqueue(toSlotJob(name, existing(name, schedule), null))
+    return this.#context.enqueue(toSlotJob(name, existing(name, schedule), null))
   }
 
   /** Those of all schedules, by name, as they are stored. */
   entries(): Promise<ScheduleEntry[]> {
-    return entriesIn(this.#desk.store, scheduleKeyPrefix)
+    return entriesIn(this.#context.store, scheduleKeyPrefix)
   }
 
   /** The code of this process declares just this. */
@@ -131,13 +131,13 @@ export class Schedules {
   ): Promise<{ readonly before: StoredSchedule | null; readonly after: StoredSchedule; readonly now: number }> {
     const key = keyOf(name)
     for (let tries = 0; tries < triesMax; tries++) {
-      const entry = await this.#desk.store.kvGet(key)
-      const now = await this.#desk.store.time()
+      const entry = await this.#context.store.kvGet(key)
+      const now = await this.#context.store.time()
       const before = entry ? readSchedule(key, entry).schedule : null
       const after = toNext(before, now)
       if (after === before) return { before, after, now }
       const write = { key, version: entry?.version ?? null, value: encodeSchedule(after), ttlMs: null }
-      const [answer] = await this.#desk.store.kvWrite([{ as: 'compareAndSet', ...write }])
+      const [answer] = await this.#context.store.kvWrite([{ as: 'compareAndSet', ...write }])
       if (isRefused(answer)) throw toError(answer)
       if (answer?.applied) return { before, after, now }
     }

@@ -6,10 +6,10 @@ import type {
   BatchName,
   ChangesQuery,
   ExamineRequest,
-  HoldName,
   ItemsQuery,
   JobsQuery,
   KvScanQuery,
+  LeaseRef,
   Store,
   Subscriber,
 } from './store.ts'
@@ -100,7 +100,7 @@ export class ReadOnlyStore implements Store {
     return this.#store.changes(query)
   }
 
-  cancelRequested(holds: readonly HoldName[]) {
+  cancelRequested(holds: readonly LeaseRef[]) {
     return this.#store.cancelRequested(holds)
   }
 

@@ -83,7 +83,7 @@
 //    Between plain jobs and batches of one queue and priority nobody comes first for ever.
 //
 // 14. `define` stores a queue's whole definition under a version that counts up with every change, because producers, workers
-//    and sweeps that never saw the code must obey it. A job states what its enqueue stated; everything else is filled in from the
+//    and sweeps that never saw the code must applyVerdict it. A job states what its enqueue stated; everything else is filled in from the
 //    stored definition in the transaction that enqueues, so no client's memory of a definition ever decides. Limits that an
 //    operator sets (`overrideLimit`) are kept apart from the definition and win until they are cleared.
 //
@@ -97,6 +97,7 @@ import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/
 import type { UntoldDeath } from '../job/death.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
 import type {
+  Annotations,
   EffectSet,
   JobError,
   JobOutcome,
@@ -106,7 +107,6 @@ import type {
   Limit,
   NewJob,
   QueueSettings,
-  Remarks,
 } from '../job/record.ts'
 import type { StoredDefinition } from '../job/stored-definition.ts'
 import type { Settlement } from '../job/transition.ts'
@@ -144,13 +144,13 @@ export interface Store {
    */
   enqueueIn?(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer>
   /** The same where the caller's connection is synchronous: all is done, the queue's settings included, on return. */
-  enqueueAtOnce?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
+  enqueueSync?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
   /** How far who holds a job has come, readable while this hold lasts; of one hold the last counts. */
   progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]>
   /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
-  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
+  cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]>
   /** `token` (any text that is used for these requests alone) makes it repeatable after STORE_UNAVAILABLE. */
   settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]>
   sweep(request: SweepRequest): Promise<SweepReport>
@@ -301,20 +301,20 @@ export interface ClaimedJob {
 }
 
 /** Names one hold on one job. */
-export interface HoldName {
+export interface LeaseRef {
   readonly id: string
   readonly fence: string
 }
 
 export type Lost = 'lost'
 
-export interface RenewRequest extends HoldName {
+export interface RenewRequest extends LeaseRef {
   readonly leaseMs: number
 }
 
 export type RenewAnswer = { readonly expiresAt: number; readonly cancelRequested: boolean } | Lost | Refused
 
-export interface ProgressRequest extends HoldName {
+export interface ProgressRequest extends LeaseRef {
   /** From 0 to 1. */
   readonly progress: number
   readonly message: string | null
@@ -322,7 +322,7 @@ export interface ProgressRequest extends HoldName {
 
 export type ProgressAnswer = 'ok' | Lost | Refused
 
-export interface SettleRequest extends HoldName {
+export interface SettleRequest extends LeaseRef {
   readonly settlement: Settlement
   /** How long the job waits for its next attempt should an effect fail: the backoff of whoever holds it. */
   readonly retryDelayMs: number
@@ -344,7 +344,7 @@ export interface SweepReport {
   /** Expired leases that were taken back, whatever became of the job. */
   readonly rescued: number
   /** Whose they were, and what became of the jobs. */
-  readonly lapsed: readonly LapsedHold[]
+  readonly lapsed: readonly ExpiredLease[]
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number
@@ -360,7 +360,7 @@ export interface SweepReport {
 }
 
 /** A hold whose time ran out: its worker is gone, or hangs. */
-export interface LapsedHold {
+export interface ExpiredLease {
   readonly id: string
   readonly queue: string
   readonly attempt: number
@@ -499,7 +499,7 @@ export interface AcceptRequest {
   readonly key: string
   readonly version: number
   readonly result: string | null
-  readonly remarks: Remarks | null
+  readonly annotations: Annotations | null
   readonly effects: EffectSet | null
 }
 
@@ -522,12 +522,12 @@ export interface Standing {
   }
   /** Ready jobs that come before it in its line, as far as they were counted; null: it is not ready. */
   readonly ahead: number | null
-  readonly key: KeyStanding | null
+  readonly key: KeyBlockers | null
   readonly batch: BatchRecord | null
 }
 
 /** What the jobs with the same limit key have of their limit. */
-export interface KeyStanding {
+export interface KeyBlockers {
   readonly limit: Limit
   /** Ready or running: they have the room. Some of their ids, the oldest first. */
   readonly admitted: number

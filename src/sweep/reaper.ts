@@ -20,7 +20,7 @@ import type { ReaperPlan, Revival } from './reaper-options.ts'
 import { errorLength, type ReaperTurn, reaperKeyPrefix, toTurn } from './reaper-turn.ts'
 
 /** What this needs of the client it came from. */
-export interface ReaperDesk {
+export interface ReaperContext {
   readonly kv: Kv
   readonly events: Events
   readonly timers: Timers
@@ -47,32 +47,32 @@ const triesMax = 5
 
 export class Reaper {
   readonly name: string
-  readonly #desk: ReaperDesk
+  readonly #context: ReaperContext
   readonly #plan: ReaperPlan
   readonly #alarm: Alarm
   readonly #halt = new AbortController()
   #looking: Promise<void> | null = null
 
-  constructor(desk: ReaperDesk, name: string, plan: ReaperPlan) {
+  constructor(context: ReaperContext, name: string, plan: ReaperPlan) {
     this.name = checkReaperName(name)
-    this.#desk = desk
+    this.#context = context
     this.#plan = plan
-    this.#alarm = new Alarm(desk.timers, () => this.#look())
+    this.#alarm = new Alarm(context.timers, () => this.#look())
   }
 
   start(): this {
-    this.#alarm.by(this.#desk.timers.now())
+    this.#alarm.by(this.#context.timers.now())
     return this
   }
 
   /** Looks now, whoever's turn it is. Rejects where the search fails. */
   async run(): Promise<ReaperReport> {
-    const startedAt = this.#desk.timers.now()
+    const startedAt = this.#context.timers.now()
     try {
       const { report, error } = await this.#revive(await this.#find())
       await this.#remember(error)
-      const durationMs = this.#desk.timers.now() - startedAt
-      this.#desk.events.emit('reaper.ran', { reaper: this.name, ...report, durationMs })
+      const durationMs = this.#context.timers.now() - startedAt
+      this.#context.events.emit('reaper.ran', { reaper: this.name, ...report, durationMs })
       return report
     } catch (error) {
       if (!this.#halt.signal.aborted) await this.#remember(toError(error))
@@ -85,7 +85,7 @@ export class Reaper {
     this.#halt.abort(new HoldfastError('CLOSED', `Reaper ${this.name} was stopped.`))
     this.#alarm.stop()
     await this.#looking
-    this.#desk.stopped(this)
+    this.#context.stopped(this)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -109,15 +109,15 @@ export class Reaper {
     } catch (error) {
       if (!this.#halt.signal.aborted && !isHoldfastError(error, 'CLOSED')) this.#tellFailed(error)
     }
-    if (!this.#halt.signal.aborted) this.#alarm.by(this.#desk.timers.now() + waitMs)
+    if (!this.#halt.signal.aborted) this.#alarm.by(this.#context.timers.now() + waitMs)
   }
 
   /** In how long the next turn is; 0: this one is ours. A time ahead of the clock was written before it was set back. */
   async #takeTurn(): Promise<number> {
-    const { kv } = this.#desk
+    const { kv } = this.#context
     const { everyMs } = this.#plan
     const entry = await kv.get(this.#key)
-    const now = await this.#desk.time()
+    const now = await this.#context.time()
     const turn = toTurn(entry?.value)
     const leftMs = turn === null ? 0 : turn.turnAt + everyMs - now
     if (turn !== null && leftMs > 0 && turn.turnAt <= now) return leftMs
@@ -128,13 +128,13 @@ export class Reaper {
 
   /** Writes down that it failed, or that it does no longer. Where that cannot be written, whoever looks next does. */
   async #remember(error: Error | null): Promise<void> {
-    const { kv } = this.#desk
+    const { kv } = this.#context
     try {
       for (let tries = 0; tries < triesMax; tries++) {
         const entry = await kv.get(this.#key)
         const turn = toTurn(entry?.value)
         if (turn === null || (turn.failure === null && error === null)) return
-        const since = turn.failure?.since ?? (await this.#desk.time())
+        const since = turn.failure?.since ?? (await this.#context.time())
         const failure = error && { since, error: String(error.message).slice(0, errorLength) }
         const { applied } = await kv.compareAndSet(this.#key, entry?.version ?? null, { ...turn, failure })
         if (applied) return
@@ -152,7 +152,7 @@ export class Reaper {
     const { batch, timeoutMs, find } = this.#plan
     const tooLong = new Error(`The search took longer than ${timeoutMs} ms.`)
     const late = new AbortController()
-    const callOff = this.#desk.timers.after(timeoutMs, () => late.abort(tooLong))
+    const callOff = this.#context.timers.after(timeoutMs, () => late.abort(tooLong))
     const signal = AbortSignal.any([this.#halt.signal, late.signal])
     const search = async () => {
       const rows: unknown[] = []
@@ -182,14 +182,14 @@ export class Reaper {
   async #enqueue(row: unknown): Promise<Enqueued | null> {
     const revival = this.#plan.toRevival(row)
     if (revival === null) return null
-    if (Object(revival).dedup !== undefined) return this.#desk.enqueue(revival)
+    if (Object(revival).dedup !== undefined) return this.#context.enqueue(revival)
     const wanted = `Reaper ${this.name} must enqueue { queue, payload, dedup: { key } }: the key keeps a row from getting two jobs.`
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'dedup' })
   }
 
   #tellFailed(thrown: unknown): Error {
     const error = toError(thrown)
-    this.#desk.events.emit('reaper.failed', { reaper: this.name, error })
+    this.#context.events.emit('reaper.failed', { reaper: this.name, error })
     return error
   }
 }

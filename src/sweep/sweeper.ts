@@ -11,7 +11,7 @@ import type { Events } from '../events.ts'
 import { expiredError } from '../job/transition.ts'
 import type { Pace, Timers } from '../runtime/clock.ts'
 import { isDisabled } from '../runtime/kill-switch.ts'
-import type { LapsedHold, Store, SweepReport } from '../store/store.ts'
+import type { ExpiredLease, Store, SweepReport } from '../store/store.ts'
 
 export interface SweepTotals {
   readonly rescued: number
@@ -110,7 +110,7 @@ export class Sweeper {
   }
 
   /** A job that took its worker with it may die here, where no worker is left to tell of it. */
-  #tellLapsed({ startedAt, state, failed, ...job }: LapsedHold, now: number): void {
+  #tellLapsed({ startedAt, state, failed, ...job }: ExpiredLease, now: number): void {
     this.#events.emit('lease.expired', { ...job, startedAt: new Date(startedAt), state })
     if (failed) this.#events.emit('settle.failed', { ...job, error: toError(failed), state })
     if (state !== 'dead') return

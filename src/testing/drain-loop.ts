@@ -3,7 +3,7 @@
 // whether more can be made ready, and ends when not.
 
 import type { ClaimedJob } from '../store/store.ts'
-import type { ClaimLoopDesk, WorkerLoop } from '../worker/claim-loop.ts'
+import type { ClaimLoopContext, WorkerLoop } from '../worker/claim-loop.ts'
 
 export interface DrainLoopOptions {
   readonly concurrency: number
@@ -16,7 +16,7 @@ export interface DrainLoopOptions {
 
 export class DrainLoop implements WorkerLoop {
   readonly lastClaimAt = null
-  readonly #desk: ClaimLoopDesk
+  readonly #context: ClaimLoopContext
   readonly #halt: AbortSignal
   readonly #options: DrainLoopOptions
   #running = 0
@@ -25,21 +25,21 @@ export class DrainLoop implements WorkerLoop {
   #hasNews = false
   #wake: (() => void) | null = null
 
-  constructor(desk: ClaimLoopDesk, halt: AbortSignal, options: DrainLoopOptions) {
-    this.#desk = desk
+  constructor(context: ClaimLoopContext, halt: AbortSignal, options: DrainLoopOptions) {
+    this.#context = context
     this.#halt = halt
     this.#options = options
   }
 
   async run(): Promise<void> {
     const tell = () => this.#tell()
-    const deafen = this.#desk.waiters.onWake(tell)
+    const unsubscribe = this.#context.waiters.onWake(tell)
     this.#halt.addEventListener('abort', tell)
     try {
       while (!this.#halt.aborted && (await this.#step()));
     } finally {
       this.#halt.removeEventListener('abort', tell)
-      deafen()
+      unsubscribe()
     }
   }
 
@@ -70,19 +70,19 @@ export class DrainLoop implements WorkerLoop {
     const { concurrency, runsMax } = this.#options
     const max = Math.min(concurrency - this.#running, runsMax - this.#runs)
     if (max <= 0 || this.#isShut()) return []
-    const { queues, leaseMs, worker, outage } = this.#desk
-    return outage.survive(() => this.#desk.claim({ queues, max, leaseMs, worker }), this.#halt)
+    const { queues, leaseMs, worker, outage } = this.#context
+    return outage.survive(() => this.#context.claim({ queues, max, leaseMs, worker }), this.#halt)
   }
 
   #start(jobs: readonly ClaimedJob[]): void {
     this.#running += jobs.length
     this.#runs += jobs.length
     this.#options.onClaimed(jobs)
-    this.#desk.start(jobs)
+    this.#context.start(jobs)
   }
 
   #isShut(): boolean {
-    return this.#desk.gate?.isOpen === false
+    return this.#context.gate?.isOpen === false
   }
 
   #news(): Promise<void> {

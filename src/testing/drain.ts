@@ -117,8 +117,8 @@ async function runAll(
   const records = new RunRecords(holdfast, plan.name)
   const recorded = { ...plan, middleware: [records.middleware, ...plan.middleware] }
   const loopOptions = { ...options, onClaimed: records.claimed.bind(records) }
-  const worker = backstageOf(holdfast).hire(recorded, {
-    makeLoop: (desk, halt) => new DrainLoop(desk, halt, loopOptions),
+  const worker = backstageOf(holdfast).startWorker(recorded, {
+    makeLoop: (context, halt) => new DrainLoop(context, halt, loopOptions),
     random: () => noJitter,
   })
   try {

@@ -13,7 +13,7 @@ import { Queue } from '../queue/queue.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 import type { ClaimedJob } from '../store/store.ts'
-import { checkProgress, extendRule, Job, type JobDesk } from '../worker/job.ts'
+import { checkProgress, extendRule, Job, type JobContext } from '../worker/job.ts'
 
 export interface HandlerJobOptions {
   readonly id?: string
@@ -41,11 +41,11 @@ const optionNames: readonly (keyof HandlerJobOptions)[] = [
 ]
 
 export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload, Result> {
-  readonly #desk: RecordingDesk
+  readonly #context: RecordingContext
 
-  constructor(desk: RecordingDesk, payload: Payload) {
-    super(desk, payload)
-    this.#desk = desk
+  constructor(context: RecordingContext, payload: Payload) {
+    super(context, payload)
+    this.#context = context
   }
 
   /** What would happen together with the end of the job. */
@@ -55,17 +55,17 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
 
   /** Everything that was logged. */
   get logs(): readonly { readonly message: string; readonly facts: Readonly<Record<string, unknown>> }[] {
-    return this.#desk.logs
+    return this.#context.logs
   }
 
   /** Everything that was told by `progress`. */
   get reports(): readonly { readonly value: number; readonly message: string | null }[] {
-    return this.#desk.reports
+    return this.#context.reports
   }
 
   /** Every `extend`, in milliseconds. */
   get extensions(): readonly number[] {
-    return this.#desk.extensions
+    return this.#context.extensions
   }
 
   /** What it said that it has cost; null where it said nothing. */
@@ -75,7 +75,7 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
 
   /** Aborts the signal, as when the job is cancelled. */
   abort(code: AbortCode = 'JOB_CANCELLED'): void {
-    this.#desk.abort(code)
+    this.#context.abort(code)
   }
 }
 
@@ -102,7 +102,7 @@ export function handlerJob(
   const raw = decodeJson(claimed.payload)
   const schema = definition.payloadSchema
   const output = schema ? atOnce(validate(schema, raw, 'payload', definition.name), definition.name) : raw
-  return new HandlerJob(new RecordingDesk(claimed, claimed.timeoutMs ?? definition.timeoutMs), output)
+  return new HandlerJob(new RecordingContext(claimed, claimed.timeoutMs ?? definition.timeoutMs), output)
 }
 
 function toClaimed(definition: AnyDefinition, payload: unknown, options: HandlerJobOptions): ClaimedJob {
@@ -135,7 +135,7 @@ function atOnce<T>(value: T | Promise<T>, queue: string): T {
   throw new HoldfastError('UNSUPPORTED', message, { queue })
 }
 
-class RecordingDesk implements JobDesk {
+class RecordingContext implements JobContext {
   readonly claimed: ClaimedJob
   readonly timeoutMs: number
   readonly logs: { message: string; facts: Readonly<Record<string, unknown>> }[] = []

@@ -48,11 +48,11 @@ export class RunRecords {
   readonly #records: OpenRecord[] = []
   readonly #underWay = new Map<string, OpenRecord>()
   readonly #worker: string
-  readonly #deafen: () => void
+  readonly #unsubscribe: () => void
 
   constructor(holdfast: Holdfast, worker: string) {
     this.#worker = worker
-    this.#deafen = holdfast.onAll((name, event) => this.#hear(name, event))
+    this.#unsubscribe = holdfast.onAll((name, event) => this.#hear(name, event))
   }
 
   claimed(jobs: readonly ClaimedJob[]): void {
@@ -81,7 +81,7 @@ export class RunRecords {
 
   /** Listens no more. */
   close(): void {
-    this.#deafen()
+    this.#unsubscribe()
   }
 
   #hear<Name extends EventName>(name: Name, event: HoldfastEvents[Name]): void {

@@ -4,7 +4,7 @@
 
 import type { IncomingMessage } from 'node:http'
 import { Permanent } from '../lease/permanent.ts'
-import type { Door } from './door.ts'
+import type { SafeConnect } from './door.ts'
 
 export interface Outgoing {
   readonly url: URL
@@ -28,7 +28,7 @@ const redirectsMax = 3
 /** How much of an answer is kept; what comes behind is not waited for. */
 const keptBytes = 1_024
 
-export async function deliver(outgoing: Outgoing, door: Door): Promise<Answered> {
+export async function deliver(outgoing: Outgoing, door: SafeConnect): Promise<Answered> {
   let url = outgoing.url
   for (let redirects = 0; ; redirects++) {
     door.check(url)
@@ -45,7 +45,7 @@ export async function deliver(outgoing: Outgoing, door: Door): Promise<Answered>
 async function post(
   url: URL,
   { body, headers, ownHeaders, signal, ...first }: Outgoing,
-  door: Door,
+  door: SafeConnect,
 ): Promise<IncomingMessage> {
   // Loaded by the first delivery: both take 50 ms, and most programs deliver nothing.
   const { request: send } = await (url.protocol === 'https:' ? import('node:https') : import('node:http'))

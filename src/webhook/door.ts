@@ -20,7 +20,7 @@ export interface DoorRules {
   readonly resolve?: Resolve
 }
 
-export class Door {
+export class SafeConnect {
   readonly #rules: DoorRules
 
   constructor(rules: DoorRules) {

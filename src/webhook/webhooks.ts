@@ -21,7 +21,7 @@ import { Job } from '../worker/job.ts'
 import type { Handler, WorkOptions } from '../worker/options.ts'
 import type { Worker } from '../worker/worker.ts'
 import { type Answered, deliver } from './deliver.ts'
-import { Door } from './door.ts'
+import { SafeConnect } from './door.ts'
 import { HostLimit } from './host-limit.ts'
 import {
   type CallOptions,
@@ -65,12 +65,12 @@ export function defineWebhooks(options: WebhooksOptions): Webhooks {
 export class Webhooks {
   readonly queue: WebhookQueue
   readonly #plan: WebhookPlan
-  readonly #door: Door
+  readonly #door: SafeConnect
   readonly #hosts: HostLimit
 
   constructor(plan: WebhookPlan) {
     this.#plan = plan
-    this.#door = new Door(plan.rules)
+    this.#door = new SafeConnect(plan.rules)
     this.#hosts = new HostLimit(plan.perHost)
     const timeout = plan.timeoutMs + placeMs + aroundMs
     const definition = defineQueue<WebhookCall, WebhookAnswer>(plan.queue, { ...plan.behaviour, timeout })

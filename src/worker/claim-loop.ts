@@ -20,7 +20,7 @@ export interface OpenGate {
   whenOpen(signal: AbortSignal): Promise<void>
 }
 
-export interface ClaimLoopDesk {
+export interface ClaimLoopContext {
   readonly worker: string
   readonly leaseMs: number
   readonly events: Events
@@ -57,7 +57,7 @@ export interface WorkerLoop {
 const backstopMs = 1_000
 
 export class ClaimLoop implements WorkerLoop {
-  readonly #desk: ClaimLoopDesk
+  readonly #context: ClaimLoopContext
   readonly #turns: Turns
   readonly #halt: AbortSignal
   #wakeForRoom: (() => void) | null = null
@@ -68,28 +68,28 @@ export class ClaimLoop implements WorkerLoop {
   #lastChance: string | null = null
   lastClaimAt: Date | null = null
 
-  constructor(desk: ClaimLoopDesk, turns: Turns, halt: AbortSignal) {
-    this.#desk = desk
+  constructor(context: ClaimLoopContext, turns: Turns, halt: AbortSignal) {
+    this.#context = context
     this.#turns = turns
     this.#halt = halt
-    this.#backstop = new Alarm(desk.timers, () => this.#ring())
+    this.#backstop = new Alarm(context.timers, () => this.#ring())
   }
 
   async run(): Promise<void> {
-    const { gate, outage, waiters, timers } = this.#desk
-    const deafen = waiters.onWake((queue) => this.#turns.woken(queue))
+    const { gate, outage, waiters, timers } = this.#context
+    const unsubscribe = waiters.onWake((queue) => this.#turns.woken(queue))
     const rouse = () => this.#sleeping?.rouse()
     this.#halt.addEventListener('abort', rouse)
     try {
       while (!this.#halt.aborted) {
         if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
-        else if (this.#desk.room() <= 0) await this.#untilRoom()
+        else if (this.#context.room() <= 0) await this.#untilRoom()
         else await this.#look(timers.now())
       }
     } catch (error) {
       if (!this.#halt.aborted) throw error
     } finally {
-      deafen()
+      unsubscribe()
       this.#halt.removeEventListener('abort', rouse)
       this.#backstop.stop()
     }
@@ -128,9 +128,9 @@ export class ClaimLoop implements WorkerLoop {
   }
 
   async #look(now: number): Promise<void> {
-    const waiter = this.#desk.waiters.join(this.#desk.queues)
+    const waiter = this.#context.waiters.join(this.#context.queues)
     try {
-      const turn = this.#turns.next(this.#desk.room(), now)
+      const turn = this.#turns.next(this.#context.room(), now)
       if (turn === 'ask') await this.#ask()
       else if (turn) await this.#claim(turn)
       else await this.#sleep(waiter)
@@ -138,12 +138,12 @@ export class ClaimLoop implements WorkerLoop {
       waiter.leave()
     }
     // Who was woken and has no place left tells the next.
-    if (this.#desk.room() <= 0) this.#desk.waiters.passOn(waiter.takeWakeUp())
+    if (this.#context.room() <= 0) this.#context.waiters.passOn(waiter.takeWakeUp())
   }
 
   async #sleep(waiter: Waiter): Promise<void> {
     if (this.#halt.aborted) return
-    this.#sleepsUntil = this.#desk.timers.now() + backstopMs
+    this.#sleepsUntil = this.#context.timers.now() + backstopMs
     this.#backstop.by(this.#sleepsUntil)
     this.#sleeping = waiter
     await waiter.sleep()
@@ -154,21 +154,21 @@ export class ClaimLoop implements WorkerLoop {
   /** It may have slept, and been woken, some times since this was asked for. */
   #ring(): void {
     if (!this.#sleeping) return
-    if (this.#desk.timers.now() < this.#sleepsUntil) this.#backstop.by(this.#sleepsUntil)
+    if (this.#context.timers.now() < this.#sleepsUntil) this.#backstop.by(this.#sleepsUntil)
     else this.#sleeping.rouse()
   }
 
   async #claim(turn: Turn): Promise<void> {
-    const { worker, leaseMs, timers, events, outage } = this.#desk
+    const { worker, leaseMs, timers, events, outage } = this.#context
     const startedAt = timers.now()
     const request = { queues: turn.queues, max: turn.max, leaseMs, worker }
-    const jobs = await outage.survive(() => this.#desk.claim(request), this.#halt)
+    const jobs = await outage.survive(() => this.#context.claim(request), this.#halt)
     this.lastClaimAt = new Date()
     this.#turns.taken(turn, jobs)
     if (events.hears('claim.ended'))
       events.emit('claim.ended', { worker, claimed: jobs.length, durationMs: timers.now() - startedAt })
     if (jobs.some(isLastChance)) await this.#startApart(jobs)
-    else this.#desk.start(jobs)
+    else this.#context.start(jobs)
   }
 
   async #startApart(jobs: readonly ClaimedJob[]): Promise<void> {
@@ -181,12 +181,12 @@ export class ClaimLoop implements WorkerLoop {
       } else later.push(job)
     }
     for (const { queue } of later) this.#turns.hold(queue)
-    await this.#desk.giveBack(later) // before anything here can take them along
-    this.#desk.start(now)
+    await this.#context.giveBack(later) // before anything here can take them along
+    this.#context.start(now)
   }
 
   async #ask(): Promise<void> {
-    const queues = await this.#desk.outage.survive(() => this.#desk.queuesWithWork(), this.#halt)
+    const queues = await this.#context.outage.survive(() => this.#context.queuesWithWork(), this.#halt)
     for (const queue of queues) this.#turns.found(queue)
   }
 

@@ -11,17 +11,17 @@
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import type { Timers } from '../runtime/clock.ts'
-import type { HoldName, RenewAnswer, RenewRequest } from '../store/store.ts'
+import type { LeaseRef, RenewAnswer, RenewRequest } from '../store/store.ts'
 import { isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 
-export interface HeartbeatDesk {
+export interface HeartbeatContext {
   readonly worker: string
   readonly events: Events
   readonly timers: Timers
   readonly outage: Outage
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
-  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]>
+  cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]>
   /** Looks at this time at the latest. */
   lookBy(at: number): void
   /** What cannot be survived. */
@@ -33,7 +33,7 @@ const cancelCheckMs = 1_000
 const retryMaxMs = 2_000
 
 export class Heartbeat {
-  readonly #desk: HeartbeatDesk
+  readonly #context: HeartbeatContext
   readonly #runs: ReadonlySet<Run>
   readonly #leaseMs: () => number
   #nextBeatAt = Number.POSITIVE_INFINITY
@@ -46,8 +46,8 @@ export class Heartbeat {
   #checksAgain = false
   lastBeatAt: Date | null = null
 
-  constructor(desk: HeartbeatDesk, runs: ReadonlySet<Run>, leaseMs: () => number) {
-    this.#desk = desk
+  constructor(context: HeartbeatContext, runs: ReadonlySet<Run>, leaseMs: () => number) {
+    this.#context = context
     this.#runs = runs
     this.#leaseMs = leaseMs
   }
@@ -108,24 +108,24 @@ export class Heartbeat {
   }
 
   async #extend(run: Run, leaseMs: number): Promise<void> {
-    const askedAt = this.#desk.timers.now()
+    const askedAt = this.#context.timers.now()
     if (askedAt + leaseMs <= run.leaseUntil) return // it was given more meanwhile
-    const [answer] = await this.#desk.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
+    const [answer] = await this.#context.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
     this.#heed(run, answer as RenewAnswer, askedAt, leaseMs)
     if (answer === 'lost') throw lost(run)
     if (isRefused(answer)) throw toError(answer)
   }
 
   async #beat(): Promise<void> {
-    const askedAt = this.#desk.timers.now()
+    const askedAt = this.#context.timers.now()
     // One that was given more time keeps it.
     const isDue = (run: Run) => !this.#extending.has(run) && askedAt + run.leaseMs > run.leaseUntil
     const runs = [...this.#runs].filter((run) => run.state !== 'ended' && isDue(run))
     if (runs.length === 0) return
     try {
       const requests = runs.map(({ claimed: { id, fence }, leaseMs }) => ({ id, fence, leaseMs }))
-      const answers = await this.#desk.outage.ask(async () => {
-        const answers = await this.#desk.renew(requests)
+      const answers = await this.#context.outage.ask(async () => {
+        const answers = await this.#context.renew(requests)
         requireAnswers(answers)
         return answers
       })
@@ -134,11 +134,11 @@ export class Heartbeat {
         this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)
       })
     } catch (error) {
-      if (!isOutage(error)) return this.#desk.fail(error)
-      this.#desk.events.emit('heartbeat.failed', { worker: this.#desk.worker, jobs: runs.length, error })
-      const soon = this.#desk.timers.now() + Math.min(retryMaxMs, this.#leaseMs() / 10)
+      if (!isOutage(error)) return this.#context.fail(error)
+      this.#context.events.emit('heartbeat.failed', { worker: this.#context.worker, jobs: runs.length, error })
+      const soon = this.#context.timers.now() + Math.min(retryMaxMs, this.#leaseMs() / 10)
       this.#nextBeatAt = Math.min(this.#nextBeatAt, soon)
-      this.#desk.lookBy(this.#nextBeatAt)
+      this.#context.lookBy(this.#nextBeatAt)
     }
   }
 
@@ -163,12 +163,12 @@ export class Heartbeat {
 
   async #check(runs: readonly Run[]): Promise<void> {
     try {
-      const requested = await this.#desk.cancelRequested(runs.map(({ claimed: { id, fence } }) => ({ id, fence })))
+      const requested = await this.#context.cancelRequested(runs.map(({ claimed: { id, fence } }) => ({ id, fence })))
       runs.forEach((run, i) => {
         if (requested[i]) run.abort('cancelled', cancelled(run))
       })
     } catch (error) {
-      if (!isOutage(error)) this.#desk.fail(error) // an outage is met by the next renewal, which says so
+      if (!isOutage(error)) this.#context.fail(error) // an outage is met by the next renewal, which says so
     }
   }
 }

@@ -25,7 +25,7 @@ import {
 import { StagedEffects } from './staged-effects.ts'
 
 /** What a job needs of the run it is part of. */
-export interface JobDesk {
+export interface JobContext {
   readonly claimed: ClaimedJob
   readonly timeoutMs: number
   signal(): AbortSignal
@@ -51,53 +51,53 @@ export function checkProgress(value: number, message: string | null): void {
 
 export class Job<Payload = unknown, Result = unknown> {
   readonly payload: Payload
-  readonly #desk: JobDesk
+  readonly #context: JobContext
   #effects: StagedEffects | null = null
   #extras: Extras | null = null
   #costs: CostSum | null = null
 
-  constructor(desk: JobDesk, payload: Payload) {
-    this.#desk = desk
+  constructor(context: JobContext, payload: Payload) {
+    this.#context = context
     this.payload = payload
   }
 
   get id(): string {
-    return this.#desk.claimed.id
+    return this.#context.claimed.id
   }
 
   get queue(): string {
-    return this.#desk.claimed.queue
+    return this.#context.claimed.queue
   }
 
   /** 1 on the first run. */
   get attempt(): number {
-    return this.#desk.claimed.attempt
+    return this.#context.claimed.attempt
   }
 
   get maxAttempts(): number {
-    return this.#desk.claimed.maxAttempts
+    return this.#context.claimed.maxAttempts
   }
 
   get priority(): number {
-    return this.#desk.claimed.priority
+    return this.#context.claimed.priority
   }
 
   /** The id of the batch that it is an item of; null where it is none. */
   get batch(): string | null {
-    return this.#desk.claimed.batch
+    return this.#context.claimed.batch
   }
 
   /** How long this run may take. */
   get timeoutMs(): number {
-    return this.#desk.timeoutMs
+    return this.#context.timeoutMs
   }
 
   get createdAt(): Date {
-    return new Date(this.#desk.claimed.createdAt)
+    return new Date(this.#context.claimed.createdAt)
   }
 
   get startedAt(): Date {
-    return new Date(this.#desk.claimed.startedAt)
+    return new Date(this.#context.claimed.startedAt)
   }
 
   get headers(): Readonly<Record<string, string>> {
@@ -114,7 +114,7 @@ export class Job<Payload = unknown, Result = unknown> {
    * reason is a HoldfastError: JOB_CANCELLED, JOB_TIMEOUT, LEASE_LOST or CLOSED.
    */
   get signal(): AbortSignal {
-    return this.#desk.signal()
+    return this.#context.signal()
   }
 
   /** What is to happen together with the end of this job, if it ends well. */
@@ -125,7 +125,7 @@ export class Job<Payload = unknown, Result = unknown> {
 
   /** How far it is, 0 to 1, for whoever looks. Kept soon, in one call for all jobs; nothing waits for it. */
   async progress(value: number, message?: string): Promise<void> {
-    this.#desk.progress(value, message ?? null)
+    this.#context.progress(value, message ?? null)
   }
 
   /** Adds to what this run has cost, such as `('tokens', 1200)`. Kept when the run ends, well or not; a batch sums it up. */
@@ -135,12 +135,12 @@ export class Job<Payload = unknown, Result = unknown> {
   }
 
   log(message: string, facts: Readonly<Record<string, unknown>> = {}): void {
-    this.#desk.log(message, facts)
+    this.#context.log(message, facts)
   }
 
   /** Asks for more time: from now on for so long, both the lease and the timeout. Rejects with LEASE_LOST. */
   extend(duration: Duration): Promise<void> {
-    return this.#desk.extend(duration)
+    return this.#context.extend(duration)
   }
 
   /** To be returned: put it off without costing an attempt. */
@@ -172,30 +172,30 @@ export class Job<Payload = unknown, Result = unknown> {
   }
 
   #decoded(): Extras {
-    this.#extras ??= decodeExtras(this.#desk.claimed.headers)
+    this.#extras ??= decodeExtras(this.#context.claimed.headers)
     return this.#extras
   }
 
   static claimedOf(job: Job): ClaimedJob {
-    return job.#desk.claimed
+    return job.#context.claimed
   }
 
   /** Tells of a webhook's call, whose job this is. */
   static delivered(job: Job, facts: DeliveryFacts): void {
-    job.#desk.delivered(facts)
+    job.#context.delivered(facts)
   }
 
   /** For a handler that starts later than it is called. */
   static pauseClock(job: Job): void {
-    job.#desk.pauseClock?.()
+    job.#context.pauseClock?.()
   }
 
   static startClock(job: Job): void {
-    job.#desk.startClock?.()
+    job.#context.startClock?.()
   }
 
   static isHeld(job: Job): boolean {
-    return job.#desk.isHeld?.() ?? true
+    return job.#context.isHeld?.() ?? true
   }
 
   /** The effects that were staged, if any were. */

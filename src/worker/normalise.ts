@@ -8,7 +8,7 @@ import { jobError } from '../job/error.ts'
 import { encodeOffered, inboxKey } from '../job/inbox.ts'
 import type { Costs, EffectSet } from '../job/record.ts'
 import { type FailedEnding, plainlyDone, type Settlement } from '../job/transition.ts'
-import { remarksOf } from '../lease/annotations.ts'
+import { annotationsOf } from '../lease/annotations.ts'
 import { isPermanent } from '../lease/permanent.ts'
 import { delayAskedBy } from '../lease/retry-later.ts'
 import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
@@ -20,7 +20,7 @@ import type { StagedEffects } from './staged-effects.ts'
 import { ThreadCrashed } from './threads/thread-crashed.ts'
 
 /** What must be known of a run to settle it. */
-export interface Ground {
+export interface SettlementFacts {
   readonly definition: AnyDefinition
   readonly claimed: ClaimedJob
   readonly attempt: number
@@ -37,93 +37,93 @@ export type Abort = { readonly kind: AbortKind; readonly error: HoldfastError }
 export type AbortKind = 'timeout' | 'cancelled' | 'lost' | 'shutdown'
 
 /** A promise only where something must be waited for. */
-export function ofReturned(value: unknown, ground: Ground): Settlement | Promise<Settlement> {
+export function ofReturned(value: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
   try {
-    const settlement = isFate(value) ? ofFate(value, ground) : done(value, unlabelled, ground)
+    const settlement = isFate(value) ? ofFate(value, facts) : done(value, unlabelled, facts)
     if (!(settlement instanceof Promise)) return settlement
-    return settlement.catch((error) => ofThrown(error, ground))
+    return settlement.catch((error) => ofThrown(error, facts))
   } catch (error) {
-    return ofThrown(error, ground)
+    return ofThrown(error, facts)
   }
 }
 
 /** Anything can be thrown, also what throws when it is looked at. */
-export function ofThrown(error: unknown, ground: Ground): Settlement | Promise<Settlement> {
+export function ofThrown(error: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
   try {
-    if (!isGateClosed(error)) return ofFailure(error, ground)
-    return released(error.reason, ground).catch((unclosed) => ofFailure(unclosed, ground))
+    if (!isGateClosed(error)) return ofFailure(error, facts)
+    return released(error.reason, facts).catch((unclosed) => ofFailure(unclosed, facts))
   } catch {
-    return retry(error, ground)
+    return retry(error, facts)
   }
 }
 
 /** It was aborted and did not finish. Null: there is nothing to settle. */
-export function ofAborted({ kind, error: reason }: Abort, error: unknown, ground: Ground): Settlement | null {
+export function ofAborted({ kind, error: reason }: Abort, error: unknown, facts: SettlementFacts): Settlement | null {
   switch (kind) {
     case 'lost':
       return null
     case 'timeout':
-      return failure(reason, ground, 'timeout')
+      return failure(reason, facts, 'timeout')
     case 'shutdown':
       return { as: 'release' }
     case 'cancelled':
       if (error === reason || isAbortError(error)) return { as: 'cancelled', effects: null }
-      return retry(error, ground) // the store makes it cancelled, and the history keeps the error
+      return retry(error, facts) // the store makes it cancelled, and the history keeps the error
   }
 }
 
-export function retry(error: unknown, ground: Ground, ending: FailedEnding = 'failed'): Settlement {
-  const delayMs = delayAskedBy(error) ?? retryDelayMs(ground)
-  return { as: 'retry', error: jobError(error), delayMs, ending, ...costsOf(ground) }
+export function retry(error: unknown, facts: SettlementFacts, ending: FailedEnding = 'failed'): Settlement {
+  const delayMs = delayAskedBy(error) ?? retryDelayMs(facts)
+  return { as: 'retry', error: jobError(error), delayMs, ending, ...costsOf(facts) }
 }
 
-export function retryDelayMs({ definition, attempt, random }: Ground): number {
+export function retryDelayMs({ definition, attempt, random }: SettlementFacts): number {
   return backoffMs(definition.backoff, attempt, random())
 }
 
-function ofFailure(error: unknown, ground: Ground): Settlement | Promise<Settlement> {
-  if (!isPermanent(error) || error.effects === undefined) return failure(error, ground)
-  return prepareEffects(error.effects, ground.capabilities, ground.define).then(
-    (effects) => dead(error, effects, 'failed', ground),
-    (unprepared) => retry(unprepared, ground),
+function ofFailure(error: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
+  if (!isPermanent(error) || error.effects === undefined) return failure(error, facts)
+  return prepareEffects(error.effects, facts.capabilities, facts.define).then(
+    (effects) => dead(error, effects, 'failed', facts),
+    (unprepared) => retry(unprepared, facts),
   )
 }
 
-function failure(error: unknown, ground: Ground, ending: FailedEnding = endingOf(error)): Settlement {
-  if (isPermanent(error)) return dead(error, error.prepared, ending, ground)
-  return isRetryable(ground.definition, error) ? retry(error, ground, ending) : dead(error, null, ending, ground)
+function failure(error: unknown, facts: SettlementFacts, ending: FailedEnding = endingOf(error)): Settlement {
+  if (isPermanent(error)) return dead(error, error.prepared, ending, facts)
+  return isRetryable(facts.definition, error) ? retry(error, facts, ending) : dead(error, null, ending, facts)
 }
 
-function dead(error: unknown, effects: EffectSet | null, ending: FailedEnding, ground: Ground): Settlement {
-  return { as: 'dead', error: jobError(error), effects, ending, ...costsOf(ground) }
+function dead(error: unknown, effects: EffectSet | null, ending: FailedEnding, facts: SettlementFacts): Settlement {
+  return { as: 'dead', error: jobError(error), effects, ending, ...costsOf(facts) }
 }
 
-function costsOf({ costs }: Ground): { readonly costs?: Costs } {
+function costsOf({ costs }: SettlementFacts): { readonly costs?: Costs } {
   return costs === null ? {} : { costs }
 }
 
-function ofFate(fate: Fate, ground: Ground): Settlement | Promise<Settlement> {
+function ofFate(fate: Fate, facts: SettlementFacts): Settlement | Promise<Settlement> {
   switch (fate.fate) {
     case 'outcome':
-      return done(fate.result, fate, ground)
+      return done(fate.result, fate, facts)
     case 'offer':
-      return offered(fate, ground)
+      return offered(fate, facts)
     case 'snooze':
       return { as: 'snooze', delayMs: fate.delayMs }
     case 'release':
       return { as: 'release' }
     case 'closeGate':
-      return released(fate.reason, ground)
+      return released(fate.reason, facts)
   }
 }
 
-async function released(reason: string, ground: Ground): Promise<Settlement> {
-  await ground.closeGate(reason)
+async function released(reason: string, facts: SettlementFacts): Promise<Settlement> {
+  await facts.closeGate(reason)
   return { as: 'release' }
 }
 
 /** It waits for as long as what it offers does, and comes back by itself. */
-function offered({ inbox, value, ttlMs }: Offer, { claimed }: Ground): Settlement {
+function offered({ inbox, value, ttlMs }: Offer, { claimed }: SettlementFacts): Settlement {
   const { id, queue, batch, attempt } = claimed
   const put = { key: inboxKey(inbox, id), value: encodeOffered({ queue, batch, attempt, value }), ttlMs }
   return { as: 'snooze', delayMs: ttlMs, effects: { put: [put], delete: [], sql: [], enqueue: [] } }
@@ -136,25 +136,25 @@ interface Labels {
 
 const unlabelled: Labels = { outcome: null, warning: null }
 
-function done(result: unknown, labels: Labels, ground: Ground): Settlement | Promise<Settlement> {
-  const { resultSchema, name } = ground.definition
+function done(result: unknown, labels: Labels, facts: SettlementFacts): Settlement | Promise<Settlement> {
+  const { resultSchema, name } = facts.definition
   const checked = resultSchema ? validate(resultSchema, result, 'result', name) : undefined
-  if (checked instanceof Promise) return checked.then(() => doneWith(result, labels, ground))
-  return doneWith(result, labels, ground)
+  if (checked instanceof Promise) return checked.then(() => doneWith(result, labels, facts))
+  return doneWith(result, labels, facts)
 }
 
-function doneWith(result: unknown, labels: Labels, ground: Ground): Settlement | Promise<Settlement> {
-  const { staged, costs } = ground
+function doneWith(result: unknown, labels: Labels, facts: SettlementFacts): Settlement | Promise<Settlement> {
+  const { staged, costs } = facts
   const text = result === undefined ? null : encodeJson(result, resultRule)
   const { outcome, warning } = labels
-  const remarks = remarksOf({ outcome, warning, costs })
-  if (text === null && remarks === null && !staged) return plainlyDone
-  const said = remarks === null ? {} : { remarks }
+  const annotations = annotationsOf({ outcome, warning, costs })
+  if (text === null && annotations === null && !staged) return plainlyDone
+  const said = annotations === null ? {} : { annotations }
   if (!staged) return { as: 'done', result: text, effects: null, ...said }
-  return prepared(staged, ground).then((effects) => ({ as: 'done', result: text, effects, ...said }))
+  return prepared(staged, facts).then((effects) => ({ as: 'done', result: text, effects, ...said }))
 }
 
-async function prepared(staged: StagedEffects, { capabilities, define }: Ground): Promise<EffectSet | null> {
+async function prepared(staged: StagedEffects, { capabilities, define }: SettlementFacts): Promise<EffectSet | null> {
   const here = await prepareEffects(staged.all(), capabilities, define)
   return staged.adopted ? together(requireCapable(staged.adopted, capabilities), here) : here
 }

@@ -31,41 +31,41 @@ export interface WorkerInfo {
 
 type Said = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
 
-export interface PresenceDesk {
+export interface PresenceContext {
   readonly timers: Timers
   time(): Promise<number>
   write(writes: readonly KvWrite[]): Promise<readonly KvAnswer[]>
 }
 
 export class Presence {
-  readonly #desk: PresenceDesk
+  readonly #context: PresenceContext
   readonly #key = `${presencePrefix}${newId()}` // two workers may have been given the same name
   readonly #says: Said
   #since: number | null = null
   #callOff: (() => void) | null = null
   #writing: Promise<unknown> = Promise.resolve()
 
-  constructor(desk: PresenceDesk, says: Said) {
-    this.#desk = desk
+  constructor(context: PresenceContext, says: Said) {
+    this.#context = context
     this.#says = says
   }
 
   begin(): void {
     this.#writing = this.#write().catch(() => undefined)
-    this.#callOff = this.#desk.timers.after(everyMs, () => this.begin(), { keepsProcess: false })
+    this.#callOff = this.#context.timers.after(everyMs, () => this.begin(), { keepsProcess: false })
   }
 
   async end(): Promise<void> {
     if (!this.#callOff) return
     this.#callOff()
     await this.#writing
-    await this.#desk.write([{ as: 'delete', key: this.#key }]).catch(() => undefined)
+    await this.#context.write([{ as: 'delete', key: this.#key }]).catch(() => undefined)
   }
 
   async #write(): Promise<void> {
-    this.#since ??= await this.#desk.time()
+    this.#since ??= await this.#context.time()
     const value = JSON.stringify({ ...this.#says, host: hostname(), pid: process.pid, since: this.#since })
-    await this.#desk.write([{ as: 'put', key: this.#key, value, ttlMs }])
+    await this.#context.write([{ as: 'put', key: this.#key, value, ttlMs }])
   }
 }
 

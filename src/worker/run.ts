@@ -24,19 +24,19 @@ import type { Define } from '../queue/effects.ts'
 import { readPayload, validate } from '../queue/prepare.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
-import { checkProgress, extendRule, Job, type JobDesk } from './job.ts'
+import { checkProgress, extendRule, Job, type JobContext } from './job.ts'
 import {
   type Abort,
   type AbortKind,
-  type Ground,
   ofAborted,
   ofReturned,
   ofThrown,
   retry,
   retryDelayMs,
+  type SettlementFacts,
 } from './normalise.ts'
 import type { StagedEffects } from './staged-effects.ts'
-import { factsOf, type Told, tellSettled } from './telling.ts'
+import { factsOf, type SettledEvent, tellSettled } from './telling.ts'
 import { killMs } from './threads/thread-pool.ts'
 
 /** How a queue is served: what runs its jobs, middleware included. */
@@ -54,7 +54,7 @@ export interface GatePass {
 }
 
 /** What a run needs of its worker. */
-export interface RunDesk {
+export interface RunContext {
   readonly worker: string
   readonly events: Events
   readonly capabilities: Capabilities
@@ -80,10 +80,10 @@ export interface RunDesk {
 /** How long middleware has at least after its handler was ended by force. */
 const afterKillMs = 1_000
 
-export class Run implements JobDesk, Ground {
+export class Run implements JobContext, SettlementFacts {
   readonly claimed: ClaimedJob
   readonly leaseMs: number
-  readonly #desk: RunDesk
+  readonly #context: RunContext
   readonly #service: Service
   #startedAt: number
   readonly #pass: GatePass | null
@@ -104,12 +104,12 @@ export class Run implements JobDesk, Ground {
   #returned: unknown
   #settlement: Settlement | null = null
 
-  constructor(desk: RunDesk, service: Service, claimed: ClaimedJob) {
-    this.#desk = desk
+  constructor(context: RunContext, service: Service, claimed: ClaimedJob) {
+    this.#context = context
     this.#service = service
     this.claimed = claimed
-    this.#startedAt = desk.now()
-    this.#pass = desk.passNow()
+    this.#startedAt = context.now()
+    this.#pass = context.passNow()
     this.leaseMs = claimed.expiresAt - claimed.startedAt
     this.leaseUntil = this.#startedAt + this.leaseMs
     this.#deadlineAt = this.#startedAt + this.timeoutMs
@@ -157,16 +157,16 @@ export class Run implements JobDesk, Ground {
     if (this.state !== 'running' || this.#abort) return
     this.#abort = { kind, error }
     if (kind === 'lost')
-      this.#desk.events.emit('lease.lost', { ...factsOf(this.claimed, this.#desk.worker), during: 'run' })
+      this.#context.events.emit('lease.lost', { ...factsOf(this.claimed, this.#context.worker), during: 'run' })
     if (this.#controller || this.#service.kill) {
-      this.#unwindBy(this.#desk.now() + this.#desk.unwindMs)
+      this.#unwindBy(this.#context.now() + this.#context.unwindMs)
       this.#controller?.abort(error)
     } else this.#leaveBehind(this.#abort)
   }
 
   /** No time to unwind: one that was aborted is left behind now. */
   hurry(): void {
-    if (this.state === 'running' && this.#abort) this.#unwindBy(this.#desk.now())
+    if (this.state === 'running' && this.#abort) this.#unwindBy(this.#context.now())
   }
 
   /** Gives it back unstarted: it came too late for this worker. */
@@ -187,30 +187,30 @@ export class Run implements JobDesk, Ground {
   progress(value: number, message: string | null): void {
     checkProgress(value, message)
     if (this.state !== 'running') return
-    const { events, worker } = this.#desk
-    this.#desk.progress(this, value, message)
+    const { events, worker } = this.#context
+    this.#context.progress(this, value, message)
     if (events.hears('job.progress'))
       events.emit('job.progress', { ...factsOf(this.claimed, worker), progress: value, message })
   }
 
   log(message: string, facts: Readonly<Record<string, unknown>>): void {
-    const { events, worker } = this.#desk
+    const { events, worker } = this.#context
     if (events.hears('job.log'))
       events.emit('job.log', { ...factsOf(this.claimed, worker), message: String(message), facts })
   }
 
   delivered(facts: DeliveryFacts): void {
-    const { events, worker } = this.#desk
+    const { events, worker } = this.#context
     if (events.hears('delivery.ended')) events.emit('delivery.ended', { ...factsOf(this.claimed, worker), ...facts })
   }
 
   async extend(duration: Duration): Promise<void> {
     const ms = toMs(duration, 'extend', extendRule)
     if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
-    const until = this.#desk.now() + ms
+    const until = this.#context.now() + ms
     this.#extendedUntil = Math.max(this.#extendedUntil, until)
     this.#deadlineAt = Math.max(this.#deadlineAt, until)
-    if (until > this.leaseUntil) await this.#desk.renew(this, Math.max(ms, this.leaseMs))
+    if (until > this.leaseUntil) await this.#context.renew(this, Math.max(ms, this.leaseMs))
   }
 
   /** Middleware may call its handler again; the clock stands still for the first call only. */
@@ -224,9 +224,9 @@ export class Run implements JobDesk, Ground {
     if (this.#clock !== 'stands') return
     this.#clock = 'begun'
     if (this.state !== 'running') return
-    this.#startedAt = this.#desk.now()
+    this.#startedAt = this.#context.now()
     this.#deadlineAt = Math.max(this.#startedAt + this.timeoutMs, this.#extendedUntil)
-    if (!this.#abort) this.#desk.lookBy(this.#deadlineAt)
+    if (!this.#abort) this.#context.lookBy(this.#deadlineAt)
   }
 
   isHeld(): boolean {
@@ -244,11 +244,11 @@ export class Run implements JobDesk, Ground {
   }
 
   get capabilities(): Capabilities {
-    return this.#desk.capabilities
+    return this.#context.capabilities
   }
 
   get define(): Define {
-    return this.#desk.define
+    return this.#context.define
   }
 
   get staged(): StagedEffects | null {
@@ -261,10 +261,10 @@ export class Run implements JobDesk, Ground {
 
   async closeGate(reason: string): Promise<void> {
     if (!this.#pass) throw noGate(reason)
-    await this.#pass.close(reason, { by: this.#desk.worker })
+    await this.#pass.close(reason, { by: this.#context.worker })
   }
 
-  readonly random = (): number => this.#desk.random()
+  readonly random = (): number => this.#context.random()
 
   // Running.
 
@@ -284,7 +284,7 @@ export class Run implements JobDesk, Ground {
       return
     }
     this.#job = new Job(this, payload)
-    if (this.#desk.events.hears('job.started')) this.#tellStarted()
+    if (this.#context.events.hears('job.started')) this.#tellStarted()
     let returned: unknown
     try {
       returned = this.#service.call(this.#job)
@@ -316,30 +316,30 @@ export class Run implements JobDesk, Ground {
 
   /** The handler has ended: false where its end no longer matters. */
   #finish(): boolean {
-    if (this.#isAbandoned) this.#desk.returned(this)
+    if (this.#isAbandoned) this.#context.returned(this)
     if (this.state !== 'running') return false
     this.state = 'settling'
-    this.#endedAt = this.#desk.now()
-    this.#desk.left(this)
+    this.#endedAt = this.#context.now()
+    this.#context.left(this)
     return true
   }
 
   #leaveBehind(abort: Abort): void {
     if (this.#service.kill && this.#job && !this.#isKilled) {
       this.#isKilled = true
-      this.#unwindBy(this.#desk.now() + killMs + Math.max(afterKillMs, this.#desk.unwindMs))
+      this.#unwindBy(this.#context.now() + killMs + Math.max(afterKillMs, this.#context.unwindMs))
       this.#service.kill(this.#job) // within killMs its call ends, and with it the run, unless middleware keeps it
       return
     }
     this.#finish()
     this.#isAbandoned = true
-    this.#desk.abandoned(this)
+    this.#context.abandoned(this)
     this.#settleAborted(abort, abort.error)
   }
 
   #unwindBy(at: number): void {
     this.#unwindUntil = at
-    this.#desk.lookBy(at)
+    this.#context.lookBy(at)
   }
 
   // Settling.
@@ -358,12 +358,12 @@ export class Run implements JobDesk, Ground {
   #settle(settlement: Settlement): void {
     this.#settlement = settlement
     const mayFail = 'effects' in settlement && settlement.effects !== null
-    this.#desk.settle(this, settlement, mayFail ? retryDelayMs(this) : 0)
+    this.#context.settle(this, settlement, mayFail ? retryDelayMs(this) : 0)
   }
 
   /** What the store said to its settlement. */
   answered(answer: SettleAnswer): void {
-    const { events, worker } = this.#desk
+    const { events, worker } = this.#context
     if (answer === 'lost') events.emit('lease.lost', { ...factsOf(this.claimed, worker), during: 'settle' })
     else if (isRefused(answer)) {
       const error = toError(answer)
@@ -379,14 +379,14 @@ export class Run implements JobDesk, Ground {
 
   /** The store could not be asked, and nobody will ask again. */
   gaveUp(error: Error): void {
-    const { events, worker } = this.#desk
+    const { events, worker } = this.#context
     events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
     this.#end()
   }
 
   #end(): void {
     this.state = 'ended'
-    this.#desk.ended(this)
+    this.#context.ended(this)
   }
 
   // Telling.
@@ -394,21 +394,21 @@ export class Run implements JobDesk, Ground {
   #tellStarted(): void {
     const { createdAt, startedAt } = this.claimed
     const waitedMs = Math.max(0, startedAt - createdAt)
-    const facts = factsOf(this.claimed, this.#desk.worker)
-    this.#desk.events.emit('job.started', { ...facts, createdAt: new Date(createdAt), waitedMs })
+    const facts = factsOf(this.claimed, this.#context.worker)
+    this.#context.events.emit('job.started', { ...facts, createdAt: new Date(createdAt), waitedMs })
   }
 
-  #tell(settlement: Settlement, state: Told['state'], runAt: number | null): void {
+  #tell(settlement: Settlement, state: SettledEvent['state'], runAt: number | null): void {
     const facts = (): RunFacts => ({
-      ...factsOf(this.claimed, this.#desk.worker),
+      ...factsOf(this.claimed, this.#context.worker),
       durationMs: this.#endedAt - this.#startedAt,
     })
-    tellSettled(this.#desk.events, { facts, settlement, returned: this.#returned, state, runAt })
+    tellSettled(this.#context.events, { facts, settlement, returned: this.#returned, state, runAt })
   }
 
   /** An effect could not be applied, so the attempt failed instead. */
-  #tellFailed(error: HoldfastError, state: Told['state']): void {
-    const { events, worker } = this.#desk
+  #tellFailed(error: HoldfastError, state: SettledEvent['state']): void {
+    const { events, worker } = this.#context
     events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state })
     this.#tell(retry(error, this), state, null)
   }

@@ -17,7 +17,7 @@ import type { Run } from './run.ts'
  * come from. Most of these live until the next flush, so it would have them old from the start, and each would keep its run,
  * its job and all their texts until everything is collected. (That took a third of a worker's processor time: 4.3 against 2.9 µs a job.)
  */
-class Kept implements SettleRequest {
+class PendingSettlement implements SettleRequest {
   readonly run: Run
   readonly id: string
   readonly fence: string
@@ -33,7 +33,7 @@ class Kept implements SettleRequest {
   }
 }
 
-export interface SettlementsDesk {
+export interface SettlementsContext {
   readonly worker: string
   readonly events: Events
   readonly timers: Timers
@@ -42,17 +42,17 @@ export interface SettlementsDesk {
 }
 
 export class Settlements {
-  readonly #desk: SettlementsDesk
+  readonly #context: SettlementsContext
   readonly #over = new AbortController()
   readonly #isOver = new Promise<void>((resolve) => {
     this.#over.signal.addEventListener('abort', () => resolve(), { once: true })
   })
-  readonly #waiting: Kept[] = []
+  readonly #waiting: PendingSettlement[] = []
   #count = 0
   #flushing: Promise<void> | null = null
 
-  constructor(desk: SettlementsDesk) {
-    this.#desk = desk
+  constructor(context: SettlementsContext) {
+    this.#context = context
   }
 
   /** How many were not answered yet. */
@@ -61,7 +61,7 @@ export class Settlements {
   }
 
   add(run: Run, settlement: Settlement, retryDelayMs: number): void {
-    this.#waiting.push(new Kept(run, settlement, retryDelayMs))
+    this.#waiting.push(new PendingSettlement(run, settlement, retryDelayMs))
     this.#count += 1
     this.#flushing ??= this.#flushAll()
   }
@@ -71,7 +71,7 @@ export class Settlements {
    * is called again with less.
    */
   async drain(ms: number, complete: Promise<void> = Promise.resolve()): Promise<void> {
-    const callOff = this.#desk.timers.after(ms, () => this.#over.abort())
+    const callOff = this.#context.timers.after(ms, () => this.#over.abort())
     await Promise.race([complete, this.#isOver])
     while (this.#flushing) await this.#flushing
     callOff()
@@ -83,9 +83,9 @@ export class Settlements {
     this.#flushing = null
   }
 
-  async #flush(group: readonly Kept[]): Promise<void> {
-    const startedAt = this.#desk.timers.now()
-    const answers = new Map<Kept, SettleAnswer>()
+  async #flush(group: readonly PendingSettlement[]): Promise<void> {
+    const startedAt = this.#context.timers.now()
+    const answers = new Map<PendingSettlement, SettleAnswer>()
     try {
       await this.#ask(group, answers)
     } catch (error) {
@@ -96,28 +96,28 @@ export class Settlements {
       for (const kept of group) if (!answers.has(kept)) kept.run.gaveUp(error as Error)
     }
     this.#count -= group.length
-    const durationMs = this.#desk.timers.now() - startedAt
-    if (this.#desk.events.hears('settle.ended'))
-      this.#desk.events.emit('settle.ended', { worker: this.#desk.worker, settled: answers.size, durationMs })
+    const durationMs = this.#context.timers.now() - startedAt
+    if (this.#context.events.hears('settle.ended'))
+      this.#context.events.emit('settle.ended', { worker: this.#context.worker, settled: answers.size, durationMs })
     for (const [{ run }, answer] of answers) run.answered(answer)
   }
 
   /** Asks until each has its answer. A store that is away may say so to each request, or to all of them by rejecting. */
-  async #ask(group: readonly Kept[], answers: Map<Kept, SettleAnswer>): Promise<void> {
+  async #ask(group: readonly PendingSettlement[], answers: Map<PendingSettlement, SettleAnswer>): Promise<void> {
     const token = randomUUID()
     const ask = async () => {
       const asked = answers.size === 0 ? group : group.filter((kept) => !answers.has(kept))
-      const heard = await this.#desk.settle(asked, token)
+      const heard = await this.#context.settle(asked, token)
       asked.forEach((kept, i) => {
         const answer = heard[i] as SettleAnswer
         if (!isAway(answer)) answers.set(kept, answer)
       })
       requireAnswers(heard)
     }
-    await this.#desk.outage.survive(ask, this.#over.signal)
+    await this.#context.outage.survive(ask, this.#over.signal)
   }
 
-  #take(): readonly Kept[] {
+  #take(): readonly PendingSettlement[] {
     let weight = 0
     let count = 0
     for (const kept of this.#waiting) {

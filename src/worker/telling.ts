@@ -11,7 +11,7 @@ export function factsOf({ id, queue, attempt, maxAttempts }: ClaimedJob, worker:
   return { id, queue, attempt, maxAttempts, worker }
 }
 
-export interface Told {
+export interface SettledEvent {
   readonly facts: () => RunFacts
   readonly settlement: Settlement
   /** What the handler returned. */
@@ -20,7 +20,7 @@ export interface Told {
   readonly runAt: number | null
 }
 
-export function tellSettled(events: Events, { facts, settlement, returned, state, runAt }: Told): void {
+export function tellSettled(events: Events, { facts, settlement, returned, state, runAt }: SettledEvent): void {
   switch (state) {
     case 'done':
       if (events.hears('job.done')) events.emit('job.done', { ...facts(), ...labelsOf(returned) })

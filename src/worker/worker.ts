@@ -23,21 +23,21 @@ import { isDisabled } from '../runtime/kill-switch.ts'
 import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, ClaimRequest, KvWrite, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
-import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from './claim-loop.ts'
+import { ClaimLoop, type ClaimLoopContext, type WorkerLoop } from './claim-loop.ts'
 import { Heartbeat } from './heartbeat.ts'
 import { Job } from './job.ts'
 import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
 import { Outage } from './outage.ts'
 import { Presence } from './presence.ts'
 import { ProgressBoard } from './progress-board.ts'
-import { Run, type RunDesk, type Service } from './run.ts'
+import { Run, type RunContext, type Service } from './run.ts'
 import { Settlements } from './settlements.ts'
 import { factsOf } from './telling.ts'
 import { type StuckThread, ThreadPool } from './threads/thread-pool.ts'
 import { Turns } from './turns.ts'
 
 /** What a worker needs of the client it came from. */
-export interface WorkerDesk {
+export interface WorkerContext {
   readonly store: Store
   readonly events: Events
   readonly timers: Timers
@@ -106,13 +106,13 @@ const namedMax = 3
 /** How many settlements may wait for their answer before nothing more is claimed; at least as many as run at a time. */
 const unsettledMax = 4_000
 
-export type MakeLoop = (desk: ClaimLoopDesk, halt: AbortSignal) => WorkerLoop
+export type MakeLoop = (context: ClaimLoopContext, halt: AbortSignal) => WorkerLoop
 
 export class Worker {
   readonly name: string
   /** Resolves when the worker has stopped; rejects when it failed for good. */
   readonly finished: Promise<void>
-  readonly #desk: WorkerDesk
+  readonly #context: WorkerContext
   readonly #plan: Plan
   readonly #services = new Map<string, Service>()
   readonly #pools = new Map<string, ThreadPool>()
@@ -126,7 +126,7 @@ export class Worker {
   readonly #alarm: Alarm
   /** Null where it is not to be told of. */
   readonly #presence: Presence | null
-  readonly #runDesk: RunDesk
+  readonly #runContext: RunContext
   /** Everything that was claimed and is not settled. */
   readonly #runs = new Set<Run>()
   /** Whom somebody waits for. */
@@ -143,11 +143,11 @@ export class Worker {
   #onIdle: (() => void) | null = null
   #onNothingHeld: (() => void) | null = null
 
-  constructor(desk: WorkerDesk, plan: Plan, makeLoop?: MakeLoop) {
-    this.#desk = desk
+  constructor(context: WorkerContext, plan: Plan, makeLoop?: MakeLoop) {
+    this.#context = context
     this.#plan = plan
     this.name = plan.name
-    const { store, events, timers, waiters, random } = desk
+    const { store, events, timers, waiters, random } = context
     const worker = plan.name
     this.#byName = byName(this.#definitions())
     for (const [name, queue] of plan.queues) this.#services.set(name, this.#toService(queue))
@@ -173,8 +173,8 @@ export class Worker {
       this.#runs,
       () => this.#leaseMs,
     )
-    this.#presence = makeLoop || isDisabled('presence') ? null : toPresence(desk, plan)
-    const make: MakeLoop = makeLoop ?? ((loopDesk, halt) => claimLoop(plan, loopDesk, halt))
+    this.#presence = makeLoop || isDisabled('presence') ? null : toPresence(context, plan)
+    const make: MakeLoop = makeLoop ?? ((loopContext, halt) => claimLoop(plan, loopContext, halt))
     const leaseMs = () => this.#leaseMs
     this.#loop = make(
       {
@@ -192,7 +192,7 @@ export class Worker {
       },
       this.#halt.signal,
     )
-    this.#runDesk = this.#toRunDesk()
+    this.#runContext = this.#toRunContext()
     this.finished = this.#live()
     this.finished.catch(() => undefined) // it was told; who wants to know awaits `finished`
   }
@@ -202,7 +202,7 @@ export class Worker {
     checkOptions(options, 'stop options', ['grace'])
     const graceMs = toMs(options.grace ?? defaults.stopGraceMs, 'grace')
     if (this.#halt.signal.aborted && graceMs === 0) this.#hurry()
-    this.#endGraceBy(this.#desk.timers.now() + graceMs)
+    this.#endGraceBy(this.#context.timers.now() + graceMs)
     this.#halt.abort()
     await this.finished
   }
@@ -213,7 +213,7 @@ export class Worker {
 
   health(): WorkerHealth {
     const whyNot = this.#whyNot()
-    const { sweeps } = this.#desk
+    const { sweeps } = this.#context
     const threads = this.#threadsHealth()
     return {
       ok: whyNot === null,
@@ -239,18 +239,19 @@ export class Worker {
   // Living.
 
   async #live(): Promise<void> {
-    const { desk, plan } = { desk: this.#desk, plan: this.#plan }
+    const { context, plan } = { context: this.#context, plan: this.#plan }
     await Promise.resolve() // whoever made it may listen first
-    const leaveSweeps = plan.sweeps && !isDisabled('sweep') ? desk.sweeps.join((error) => this.#fail(error)) : () => {}
-    const leaveSchedules = plan.sweeps && !isDisabled('schedule') ? desk.schedules.join() : () => {}
-    const deafen = desk.onCancel((ids) => this.#heartbeat.check(ids))
+    const leaveSweeps =
+      plan.sweeps && !isDisabled('sweep') ? context.sweeps.join((error) => this.#fail(error)) : () => {}
+    const leaveSchedules = plan.sweeps && !isDisabled('schedule') ? context.schedules.join() : () => {}
+    const unsubscribe = context.onCancel((ids) => this.#heartbeat.check(ids))
     try {
       await this.#work()
     } catch (error) {
       if (!this.#halt.signal.aborted) this.#fail(error) // who was told to stop has nothing left to survive
     }
     await this.#windDown()
-    deafen()
+    unsubscribe()
     leaveSweeps()
     leaveSchedules()
     this.#alarm.stop()
@@ -268,7 +269,7 @@ export class Worker {
       return new Promise((resolve) => this.#halt.signal.addEventListener('abort', () => resolve(), { once: true }))
     }
     for (const { definition } of this.#plan.queues.values()) {
-      const defined = () => this.#desk.define(definition) ?? Promise.resolve()
+      const defined = () => this.#context.define(definition) ?? Promise.resolve()
       await this.#outage.survive(defined, this.#halt.signal)
     }
     await this.#outage.survive(async () => this.#refresh(), this.#halt.signal)
@@ -276,13 +277,13 @@ export class Worker {
     this.#state = 'working'
     const queues = this.#plan.all ? null : [...this.#plan.queues.keys()]
     const { concurrency } = this.#plan
-    this.#desk.events.emit('worker.started', { worker: this.name, queues, concurrency })
+    this.#context.events.emit('worker.started', { worker: this.name, queues, concurrency })
     this.#presence?.begin()
     await this.#loop.run()
   }
 
   async #windDown(): Promise<void> {
-    const { timers, events } = this.#desk
+    const { timers, events } = this.#context
     this.#state = 'stopping'
     const graceMs = this.#failure ? 0 : Math.max(0, this.#graceEndsAt - timers.now())
     events.emit('worker.stopping', { worker: this.name, running: this.#places, graceMs })
@@ -308,7 +309,7 @@ export class Worker {
   }
 
   #end(): void {
-    const { events } = this.#desk
+    const { events } = this.#context
     this.#state = this.#failure ? 'failed' : 'stopped'
     if (this.#failure) events.emit('worker.failed', { worker: this.name, error: toErrorObject(this.#failure.error) })
     events.emit('worker.stopped', { worker: this.name })
@@ -331,13 +332,13 @@ export class Worker {
     if (at >= this.#graceEndsAt) return
     this.#graceEndsAt = at
     if (this.#state !== 'stopping') return
-    pause(this.#desk.timers, Math.max(0, at - this.#desk.timers.now())).then(() => this.#graceOver.abort())
+    pause(this.#context.timers, Math.max(0, at - this.#context.timers.now())).then(() => this.#graceOver.abort())
   }
 
   // Running.
 
   #start(jobs: readonly ClaimedJob[]): void {
-    const now = this.#desk.timers.now()
+    const now = this.#context.timers.now()
     for (const claimed of jobs) {
       const run = this.#hold(claimed)
       this.#alarm.by(run.lookAt)
@@ -360,14 +361,14 @@ export class Worker {
   }
 
   #hold(claimed: ClaimedJob): Run {
-    const run = new Run(this.#runDesk, this.#serviceOf(claimed.queue), claimed)
+    const run = new Run(this.#runContext, this.#serviceOf(claimed.queue), claimed)
     this.#runs.add(run)
     this.#places += 1
     return run
   }
 
   get #leaseMs(): number {
-    return this.#plan.leaseMs ?? this.#desk.definitions.shortestLeaseMs(this.#definitions()?.values() ?? null)
+    return this.#plan.leaseMs ?? this.#context.definitions.shortestLeaseMs(this.#definitions()?.values() ?? null)
   }
 
   #definitions(): ReadonlyMap<string, AnyDefinition> | null {
@@ -377,11 +378,11 @@ export class Worker {
 
   /** Of queues that it serves by name, what is stored is read again every few seconds. */
   #refresh(): Promise<void> | undefined {
-    return this.#byName?.length === 0 ? undefined : this.#desk.definitions.refresh(this.#byName)
+    return this.#byName?.length === 0 ? undefined : this.#context.definitions.refresh(this.#byName)
   }
 
   async #claim(request: ClaimRequest): Promise<ClaimedJob[]> {
-    const { store, definitions } = this.#desk
+    const { store, definitions } = this.#context
     if (this.#byName?.length === 0) return store.claim(request)
     await this.#refresh()
     const jobs = await store.claim({ ...request, leaseMs: this.#leaseMs })
@@ -396,7 +397,7 @@ export class Worker {
   }
 
   #look(): void {
-    const now = this.#desk.timers.now()
+    const now = this.#context.timers.now()
     let next = Number.POSITIVE_INFINITY
     for (const run of this.#runs) {
       run.look(now)
@@ -406,9 +407,9 @@ export class Worker {
   }
 
   async #settle(requests: readonly SettleRequest[], token: string) {
-    this.#desk.settling(requests)
-    const answers = await this.#desk.store.settle(requests, token)
-    this.#desk.settled(requests)
+    this.#context.settling(requests)
+    const answers = await this.#context.store.settle(requests, token)
+    this.#context.settled(requests)
     return answers
   }
 
@@ -419,14 +420,14 @@ export class Worker {
     })
   }
 
-  #toRunDesk(): RunDesk {
-    const { events, timers, store, random } = this.#desk
+  #toRunContext(): RunContext {
+    const { events, timers, store, random } = this.#context
     const unwindMs = () => (this.#isHurried ? 0 : this.#plan.unwindMs)
     return {
       worker: this.name,
       events,
       capabilities: store.capabilities,
-      define: (definition) => this.#desk.define(definition),
+      define: (definition) => this.#context.define(definition),
       get unwindMs() {
         return unwindMs()
       },
@@ -464,7 +465,7 @@ export class Worker {
     this.#abandoned += 1
     const reason = run.abortKind ?? 'shutdown'
     const facts = factsOf(run.claimed, this.name)
-    this.#desk.events.emit('handler.abandoned', { ...facts, reason, abandoned: this.#abandoned })
+    this.#context.events.emit('handler.abandoned', { ...facts, reason, abandoned: this.#abandoned })
   }
 
   #toService({ definition, handler, threads, limit }: ServedQueue): Service {
@@ -472,7 +473,7 @@ export class Worker {
     if (typeof handler === 'function') return { definition, call: compose(handler, middleware) }
     const { name: queue } = definition
     const { name: worker } = this
-    const { events } = this.#desk
+    const { events } = this.#context
     const pool = new ThreadPool(handler, threads, {
       most: (most) => this.#loop.limited(queue, Math.min(limit, most)),
       stuck: ({ thread, work: { since: _, ...job }, reason }) =>
@@ -504,7 +505,7 @@ export class Worker {
 
   /** By name it is served as its stored definition says. */
   #obeying(service: Service): Service {
-    const definition = this.#desk.definitions.obeyed(service.definition)
+    const definition = this.#context.definitions.obeyed(service.definition)
     return definition === service.definition ? service : { ...service, definition }
   }
 
@@ -538,24 +539,24 @@ export class Worker {
       return `${this.#abandoned} handlers ignored their signal and still run; nothing new is taken until one ends.`
     for (const [queue, pool] of this.#pools)
       if (pool.most === 0) return `For queue ${queue} there is no thread left: ${this.#threadsHealth().why}`
-    if (this.#desk.sweeps.error) return `The sweep fails: ${this.#desk.sweeps.error.message}`
+    if (this.#context.sweeps.error) return `The sweep fails: ${this.#context.sweeps.error.message}`
     return null
   }
 }
 
-function toPresence({ store, timers }: WorkerDesk, { name, all, queues, concurrency }: Plan): Presence {
-  const desk = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
+function toPresence({ store, timers }: WorkerContext, { name, all, queues, concurrency }: Plan): Presence {
+  const context = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
   const definitions = Object.fromEntries(
     [...queues.values()].flatMap(({ definition: { name: queue, settings } }) =>
       settings === null ? [] : [[queue, settingsDigest(settings)]],
     ),
   )
-  return new Presence(desk, { name, queues: all ? null : [...queues.keys()], concurrency, definitions })
+  return new Presence(context, { name, queues: all ? null : [...queues.keys()], concurrency, definitions })
 }
 
-function claimLoop(plan: Plan, desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {
+function claimLoop(plan: Plan, context: ClaimLoopContext, halt: AbortSignal): WorkerLoop {
   const shares = [...plan.queues.values()].map(({ definition: { name }, weight, limit }) => ({ name, weight, limit }))
-  return new ClaimLoop(desk, new Turns(plan.all ? null : shares), halt)
+  return new ClaimLoop(context, new Turns(plan.all ? null : shares), halt)
 }
 
 async function queuesWithWork(store: Store): Promise<readonly string[]> {

@@ -327,7 +327,7 @@ test('job tells everything, with the history of attempts', async () => {
   assert.match(stdout, /^ +2 {2}failed {2}w1 .*no answer from smtp$/m)
 })
 
-test('what a terminal would obey does not reach it from payloads and errors', async () => {
+test('what a terminal would applyVerdict does not reach it from payloads and errors', async () => {
   await using world = await setup()
   const evil = '\u001b]0;owned\u0007\u009b31m'
   await using holdfast = await open(world.url)

@@ -254,8 +254,8 @@ export function batchTests(inWorld: InWorld): void {
             { outcome: 'saved', warning: 'late' },
             { outcome: 'lost', warning: 'late' },
           ]
-          for (const [i, remarks] of said.entries())
-            await leases[i]?.done(undefined, undefined, { ...remarks, costs: { usd: 1 } })
+          for (const [i, annotations] of said.entries())
+            await leases[i]?.done(undefined, undefined, { ...annotations, costs: { usd: 1 } })
           const told = async () => {
             const { outcomes, warnings, costs } = await batch.progress()
             return { outcomes, warnings, costs }

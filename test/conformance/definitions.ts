@@ -133,7 +133,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       }
 
       test(
-        'a batch item, a follow-up, a schedule and a death notice obey the stored definition',
+        'a batch item, a follow-up, a schedule and a death notice applyVerdict the stored definition',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, whole)
           const other = await another()

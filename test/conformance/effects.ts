@@ -96,7 +96,7 @@ export function effectTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job may enqueue its successor under its own dedup key, which its end has freed',
+      'a job may enqueue its successor under its own dedup key, which its end has free_releases',
       inWorld(async ({ holdfast }) => {
         const dedup = { key: 'k' }
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup })

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { Lease } from '../../src/lease/lease.ts'
-import type { HoldName, Store } from '../../src/store/store.ts'
+import type { LeaseRef, Store } from '../../src/store/store.ts'
 import { claimOne, hour } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -85,7 +85,7 @@ export function toldOfCancelTests(inWorld: InWorld): void {
         for (const i of [1, 3]) await holdfast.cancel((leases[i] as Lease).job.id)
         assert.deepEqual(await own.cancelRequested(holds), [false, true, false, true, false])
         assert.deepEqual(await own.cancelRequested(holds.toReversed()), [false, true, false, true, false])
-        const twice = [holds[1], holds[1]] as HoldName[]
+        const twice = [holds[1], holds[1]] as LeaseRef[]
         assert.deepEqual(await own.cancelRequested(twice), [true, true])
         assert.deepEqual(await own.cancelRequested([]), [])
         await clock.advance(hour)
@@ -112,12 +112,12 @@ export function toldOfCancelTests(inWorld: InWorld): void {
   })
 }
 
-function toHold({ job, fence }: Lease): HoldName {
+function toHold({ job, fence }: Lease): LeaseRef {
   return { id: job.id, fence }
 }
 
 /** A job that is held through this very store. */
-async function held(store: Store): Promise<[id: string, hold: HoldName]> {
+async function held(store: Store): Promise<[id: string, hold: LeaseRef]> {
   const id = randomUUID()
   await store.enqueue([{ jobs: [{ ...plainJob, id }] }])
   const [job] = await store.claim({ queues: ['mail'], max: 1, leaseMs: hour, worker: 'w' })

@@ -5,11 +5,11 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { BatchRecord, BatchSettings, Completion, ItemCounts } from '../../src/job/batch.ts'
 import { batchState, failsTooOften, totalOf } from '../../src/job/batch.ts'
-import type { Costs, JobRecord, Remarks } from '../../src/job/record.ts'
+import type { Annotations, Costs, JobRecord } from '../../src/job/record.ts'
 import type { FinishedBatch, Steering } from '../../src/store/store.ts'
 
-/** What an item counts for: where it is, and what was remarked of it. */
-type Item = Pick<JobRecord, 'state' | 'remarks'>
+/** What an item counts for: where it is, and what was annotationed of it. */
+type Item = Pick<JobRecord, 'state' | 'annotations'>
 
 export interface ModelBatch extends BatchSettings {
   readonly isClosed: boolean
@@ -142,9 +142,9 @@ export class BatchModel {
   }
 
   /** Retention has taken one of its items. */
-  remember({ batch: id, state, remarks }: JobRecord): void {
+  remember({ batch: id, state, annotations }: JobRecord): void {
     const batch = this.find(id)
-    if (batch) this.change(id, { pruned: [...batch.pruned, { state, remarks }] })
+    if (batch) this.change(id, { pruned: [...batch.pruned, { state, annotations }] })
   }
 
   /** How many more of its items may start. */
@@ -194,7 +194,7 @@ export class BatchModel {
 
   record(batch: ModelBatch): BatchRecord {
     const { isCancelled, spent, pruned, ...known } = batch
-    const ended = this.#items(batch).flatMap(({ remarks }) => remarks ?? [])
+    const ended = this.#items(batch).flatMap(({ annotations }) => annotations ?? [])
     return {
       ...known,
       ...this.counts(batch),
@@ -228,9 +228,9 @@ function inOrder({ batchId, name, state, round }: FinishedBatch) {
   return [batchId, name, state, round]
 }
 
-function tally(remarks: readonly Remarks[], kind: 'outcome' | 'warning'): Record<string, number> {
+function tally(annotations: readonly Annotations[], kind: 'outcome' | 'warning'): Record<string, number> {
   const counts: Record<string, number> = {}
-  for (const { [kind]: label } of remarks) if (label !== null) counts[label] = (counts[label] ?? 0) + 1
+  for (const { [kind]: label } of annotations) if (label !== null) counts[label] = (counts[label] ?? 0) + 1
   return counts
 }
 

@@ -15,10 +15,10 @@ import type {
   EnqueueAnswer,
   Enqueued,
   EnqueueRequest,
-  HoldName,
   ItemsQuery,
   JobsPage,
   KvWrite,
+  LeaseRef,
   RequeueAllAnswer,
   RequeueFilter,
   Store,
@@ -46,7 +46,7 @@ import {
 export interface Scene {
   readonly model: Model
   /** Every hold that was ever given out, oldest first. */
-  readonly holds: readonly HoldName[]
+  readonly holds: readonly LeaseRef[]
   /** Every job id that was ever seen, oldest first. */
   readonly ids: readonly string[]
   readonly sqlEffects: boolean
@@ -239,12 +239,12 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'items':
       return batchCall(move, scene)
     case 'accept': {
-      const { result, remarks } = move
+      const { result, annotations } = move
       const { kv } = scene.model
       const key = (kv.get(move.key) ?? kv.scan('')[0])?.key ?? move.key
       const version = expectedVersion({ ...move, key }, kv) ?? neverVersion
       const effects = move.effects && toEffects(move.effects, scene)
-      const request = { id: pickJob(move.job, scene), key, version, result, remarks, effects }
+      const request = { id: pickJob(move.job, scene), key, version, result, annotations, effects }
       return call({
         ...{ name: 'accept', request, ask: (store) => store.accept(request) },
         expect: (model, oracle) => model.accept(request, oracle),
@@ -346,7 +346,7 @@ function toAlteration({ job, ...spec }: AlterSpec, scene: Scene): AlterRequest {
   return spec.as === 'reschedule' ? { as: spec.as, id, runAt: scene.model.state.now + spec.inMs } : { ...spec, id }
 }
 
-/** Job by job, as far as none is refused: a key may be freed in between. */
+/** Job by job, as far as none is refused: a key may be free_releases in between. */
 function* enqueueInParts(
   { model, oracle }: Race,
   requests: readonly EnqueueRequest[],
@@ -499,8 +499,8 @@ function toSettings(move: Extract<Move, { do: 'openBatch' }>, scene: Scene): Bat
 
 // Picks
 
-function pickHold({ among, nth }: HoldPick, { holds, model }: Scene): HoldName {
-  const isCurrent = ({ id, fence }: HoldName) => model.state.live.some((job) => job.id === id && job.fence === fence)
+function pickHold({ among, nth }: HoldPick, { holds, model }: Scene): LeaseRef {
+  const isCurrent = ({ id, fence }: LeaseRef) => model.state.live.some((job) => job.id === id && job.fence === fence)
   const all = [...holds].reverse()
   const fit = among === 'any' ? all : all.filter((hold) => isCurrent(hold) === (among === 'current'))
   return nthOf(fit, nth) ?? nthOf(all, nth) ?? { id: unknownId, fence: 'never-given-out.1' }
@@ -561,7 +561,7 @@ function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
   const effects = 'effects' in spec && spec.effects ? toEffects(spec.effects, scene) : null
   switch (spec.as) {
     case 'done':
-      return { as: 'done', result: spec.result, effects, remarks: spec.remarks }
+      return { as: 'done', result: spec.result, effects, annotations: spec.annotations }
     case 'retry':
       return {
         as: 'retry',

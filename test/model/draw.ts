@@ -4,7 +4,7 @@
 // and did not show in 600 even runs.
 
 import fc from 'fast-check'
-import type { Costs, Remarks } from '../../src/job/record.ts'
+import type { Annotations, Costs } from '../../src/job/record.ts'
 import type { Steering } from '../../src/store/store.ts'
 import {
   type AlterSpec,
@@ -190,7 +190,7 @@ function movesOf(swarm: Swarm) {
   })
 
   const cost = rarely(3, fc.constantFrom<Costs>({ tokens: 3 }, { tokens: 0.5, usd: 2 }))
-  const remark: fc.Arbitrary<Remarks | null> = rarely(
+  const annotation: fc.Arbitrary<Annotations | null> = rarely(
     2,
     fc.oneof(
       fc.record({
@@ -220,7 +220,7 @@ function movesOf(swarm: Swarm) {
 
   const result = rarely(2, fc.constant('{"ok":true}'))
   const oneSettle: fc.Arbitrary<SettleSpec> = fc.oneof(
-    fc.record({ hold, as: fc.constant('done' as const), result, effects, remarks: remark }),
+    fc.record({ hold, as: fc.constant('done' as const), result, effects, annotations: annotation }),
     fc.record({
       hold,
       as: fc.constant('retry' as const),
@@ -325,7 +325,7 @@ function movesOf(swarm: Swarm) {
     key: fc.constantFrom(...kvKeys),
     expect: fc.oneof({ weight: 4, arbitrary: fc.constant('current' as const) }, { weight: 1, arbitrary: expected }),
     result,
-    remarks: remark,
+    annotations: annotation,
     effects,
   })
 

@@ -4,7 +4,7 @@
 import { type BatchRecord, type BatchSettings, completionJob } from '../../src/job/batch.ts'
 import type { Limit, LimitSettings, NewJob } from '../../src/job/record.ts'
 import { newId } from '../../src/runtime/id.ts'
-import type { ClaimedJob, FinishedBatch, HoldName, Store } from '../../src/store/store.ts'
+import type { ClaimedJob, FinishedBatch, LeaseRef, Store } from '../../src/store/store.ts'
 
 export type Break = (store: Store) => Partial<Store>
 
@@ -109,7 +109,7 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
-  'a dedup slot that is never freed': (store) => {
+  'a dedup slot that is never free_releases': (store) => {
     const holders = new Map<string, string>()
     return {
       enqueue: async (requests) => {
@@ -428,7 +428,7 @@ function rememberClaims() {
       for (const { id, fence } of claimed) fences.set(id, fence)
       return claimed
     },
-    current: ({ id, fence }: HoldName): HoldName => ({ id, fence: fences.get(id) ?? fence }),
+    current: ({ id, fence }: LeaseRef): LeaseRef => ({ id, fence: fences.get(id) ?? fence }),
   }
 }
 

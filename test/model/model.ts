@@ -28,6 +28,7 @@ import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/error
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
 import { bounds, defaults } from '../../src/job/bounds.ts'
 import type {
+  Annotations,
   Costs,
   EffectSet,
   EndState,
@@ -37,7 +38,6 @@ import type {
   Limit,
   NewJob,
   QueueSettings,
-  Remarks,
 } from '../../src/job/record.ts'
 import { encodeWake } from '../../src/job/stored.ts'
 import { changesOf, redefined, type StoredDefinition, undefinedQueue } from '../../src/job/stored-definition.ts'
@@ -62,10 +62,10 @@ import type {
   EnqueueAnswer,
   Enqueued,
   EnqueueRequest,
-  HoldName,
   ItemsAnswer,
   ItemsQuery,
   ItemsRequest,
+  LeaseRef,
   OpenedBatch,
   ProgressAnswer,
   ProgressRequest,
@@ -103,7 +103,7 @@ export interface ModelJob extends Mutable<JobRecord> {
   /** Its turn and its time in the line of its key, should it go back there. */
   line: { readonly turn: number; readonly runAt: number }
   front: boolean
-  freed: number
+  freeReleases: number
   woken: boolean
   fence: string | null
   /** What the lease was given for, at the claim or the last renewal. */
@@ -343,14 +343,14 @@ export class Model {
         cancelRequested: false,
       },
       progress: null,
-      ...{ finishedAt: null, result: null, error: null, remarks: null, limitKey, batch, history: [] },
+      ...{ finishedAt: null, result: null, error: null, annotations: null, limitKey, batch, history: [] },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
       ...{
         born: this.#tick(),
         turn: 0,
         line: { turn: 0, runAt: dueAt },
         front: false,
-        freed: 0,
+        freeReleases: 0,
         woken: false,
         fence: null,
         leaseMs: 0,
@@ -645,8 +645,8 @@ export class Model {
     const items = this.batches.find(id) ? this.itemsOf(id) : []
     return items
       .filter((job) => state === null || job.state === state)
-      .filter((job) => outcome === null || job.remarks?.outcome === outcome)
-      .filter((job) => warning === null || job.remarks?.warning === warning)
+      .filter((job) => outcome === null || job.annotations?.outcome === outcome)
+      .filter((job) => warning === null || job.annotations?.warning === warning)
       .map(record)
   }
 
@@ -673,13 +673,13 @@ export class Model {
 
   /** A job that waits for something outside is done, if what it left in the key-value store is still there. */
   accept(request: AcceptRequest, oracle: Oracle): { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused {
-    const { key, version, result, remarks, effects } = request
+    const { key, version, result, annotations, effects } = request
     const answer = this.#wholeOrNot(() => {
       const job = this.find(request.id)
       if (job?.state !== 'scheduled' || this.kv.versionOf(this.kv.get(key)) !== version) return 'stale' as const
       this.kv.write({ as: 'delete', key })
-      this.batches.spend(job.batch, remarks?.costs ?? null)
-      Object.assign(job, { result, remarks })
+      this.batches.spend(job.batch, annotations?.costs ?? null)
+      Object.assign(job, { result, annotations })
       this.#end(job, 'done', null)
       const enqueued = this.#apply(effects ? [effects] : [])
       return isRefused(enqueued) ? enqueued : { enqueued }
@@ -863,7 +863,7 @@ export class Model {
     const answer = this.#wholeOrNot(() => this.#landHeld(request, settlement, oracle))
     if (!isRefused(answer)) return answer
     const error = effectError(answer)
-    const costs = remarksOf(settlement)?.costs ?? null
+    const costs = annotationsOf(settlement)?.costs ?? null
     const failure = { as: 'retry', error, delayMs: retryDelayMs, ending: 'failed', costs } as const
     const failed = this.#wholeOrNot(() => this.#landHeld(request, failure, oracle))
     if (!isRefused(failed)) return { failed: answer, state: failed.state }
@@ -873,7 +873,7 @@ export class Model {
   }
 
   /** The settlement with all its effects; those of a requested cancel land where the job becomes cancelled. */
-  #landHeld(request: HoldName, settlement: Settlement, oracle: Oracle): Landed | Refused {
+  #landHeld(request: LeaseRef, settlement: Settlement, oracle: Oracle): Landed | Refused {
     const job = this.#held(request) as ModelJob
     const verdict = settled(job, settlement, this.state.now)
     const isPutOff = verdict.to === 'scheduled' || verdict.to === 'ready'
@@ -887,11 +887,11 @@ export class Model {
     return { state, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
   }
 
-  #forgetCancelEffects(request: HoldName): void {
+  #forgetCancelEffects(request: LeaseRef): void {
     ;(this.#held(request) as ModelJob).cancelEffects = []
   }
 
-  #held({ id, fence }: HoldName): ModelJob | undefined {
+  #held({ id, fence }: LeaseRef): ModelJob | undefined {
     return this.state.live.find((job) => job.id === id && job.hold !== null && job.fence === fence)
   }
 
@@ -900,8 +900,8 @@ export class Model {
     const { now } = this.state
     const { worker, startedAt } = job.hold as NonNullable<JobRecord['hold']>
     const { ending, error } = verdict
-    const remarks = settlement && remarksOf(settlement)
-    const costs = remarks?.costs ?? null
+    const annotations = settlement && annotationsOf(settlement)
+    const costs = annotations?.costs ?? null
     const facts = { ...(error && { error }), ...(costs && { costs }) }
     job.history = remember(job.history, { attempt: job.attempts, worker, startedAt, endedAt: now, ending, ...facts })
     this.batches.spend(job.batch, costs)
@@ -910,12 +910,12 @@ export class Model {
     job.progress = null
     job.fence = null
     if (verdict.to === 'ready' || verdict.to === 'scheduled') {
-      job.freed = verdict.freed
+      job.freeReleases = verdict.freeReleases
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
     } else {
       job.result = settlement?.as === 'done' ? settlement.result : null
-      job.remarks = remarks
+      job.annotations = annotations
       job.error = error
       this.#end(job, verdict.to, oracle)
     }
@@ -1239,7 +1239,7 @@ export class Model {
   #revive(job: ModelJob): void {
     const fresh = {
       attempts: 0,
-      freed: 0,
+      freeReleases: 0,
       woken: false,
       cancelRequested: false,
       startBefore: null,
@@ -1249,7 +1249,7 @@ export class Model {
     Object.assign(job, fresh, { result: null, error: null, finishedAt: null, keepUntil: 0 })
     this.state.ended = this.state.ended.filter((other) => other !== job)
     this.state.live.push(job)
-    job.remarks = null
+    job.annotations = null
     this.batches.rearm(job.batch)
     this.#wait(job, this.state.now, false)
     if (job.scope === 'live' && job.dedupKey !== null) this.#take(job, job.dedupKey, Number.POSITIVE_INFINITY)
@@ -1373,8 +1373,8 @@ function roomIn(limit: Limit | null, { admitted, used }: { readonly admitted: nu
 }
 
 /** Of a job that is done, what was said of it; of any other, what its run has cost. */
-function remarksOf(settlement: Settlement): Remarks | null {
-  if (settlement.as === 'done') return settlement.remarks ?? null
+function annotationsOf(settlement: Settlement): Annotations | null {
+  if (settlement.as === 'done') return settlement.annotations ?? null
   const costs: Costs | null = 'costs' in settlement ? (settlement.costs ?? null) : null
   return costs && { outcome: null, warning: null, costs }
 }
@@ -1388,8 +1388,21 @@ function isSameKey(a: LimitName, b: LimitName): boolean {
 }
 
 function record(job: ModelJob): JobRecord {
-  const { born, turn, front, freed, woken, fence, leaseMs, cancelEffects, started, scope, hash, keepUntil, ...rest } =
-    job
+  const {
+    born,
+    turn,
+    front,
+    freeReleases,
+    woken,
+    fence,
+    leaseMs,
+    cancelEffects,
+    started,
+    scope,
+    hash,
+    keepUntil,
+    ...rest
+  } = job
   const { goesAtEnd, line, ...known } = rest
   return known
 }

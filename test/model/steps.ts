@@ -2,7 +2,7 @@
 // says how to pick one ("the third of the holds that are gone"), so that it means something in every world it is tried in,
 // also after shrinking took away half of what came before. The universe is small on purpose: two dozen names meet often.
 
-import type { Costs, JobState, Remarks } from '../../src/job/record.ts'
+import type { Annotations, Costs, JobState } from '../../src/job/record.ts'
 import type { PurgeState, Steering } from '../../src/store/store.ts'
 
 export const queueNames = ['a', 'b', 'c'] as const
@@ -66,7 +66,7 @@ export type SettleSpec = { readonly hold: HoldPick } & (
       readonly as: 'done'
       readonly result: string | null
       readonly effects: EffectsSpec | null
-      readonly remarks: Remarks | null
+      readonly annotations: Annotations | null
     }
   | {
       readonly as: 'retry'
@@ -196,7 +196,7 @@ export type Move =
       readonly key: string
       readonly expect: ExpectSpec
       readonly result: string | null
-      readonly remarks: Remarks | null
+      readonly annotations: Annotations | null
       readonly effects: EffectsSpec | null
     }
   | { readonly do: 'read'; readonly job: JobPick; readonly key: string }

@@ -6,7 +6,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { JobRecord } from '../../src/job/record.ts'
 import type { DeathNotice } from '../../src/job/transition.ts'
-import type { FinishedBatch, HoldName, Store } from '../../src/store/store.ts'
+import type { FinishedBatch, LeaseRef, Store } from '../../src/store/store.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
 import { type Answered, type Call, kvGetCall, type Race, show, toCall } from './commands.ts'
 import { type Lane, Model, type Oracle } from './model.ts'
@@ -29,7 +29,7 @@ export class World {
   readonly #store: Store
   readonly #clock: VirtualClock
   readonly #told: Told
-  readonly #holds: HoldName[] = []
+  readonly #holds: LeaseRef[] = []
   readonly #fences = new Set<string>()
   readonly #ids = new Set<string>()
   /** Every kind of answer that was met. */

@@ -143,7 +143,7 @@ async function makeEnded(
   { batch = null, error = 'no' }: { readonly batch?: number | null; readonly error?: string } = {},
 ): Promise<null> {
   await hand.rows(
-    `insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+    `insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
        attempts, max_attempts, attempt, started_at, worker, ending, batch, payload, error)
      select nextval('holdfast.number'), holdfast.now_ms(null), 4e18, 5, 0, 0, gen_random_uuid(), q.no, 5, $2, 1, 1, 1, 0, 'w',
             'failed', $3::int, '"payload"', $4

@@ -166,7 +166,7 @@ async function leaseGivenDuringSweep(hand: Hand): Promise<{ readonly given: numb
   await hand.enqueue('mail', 'a')
   const lease = await claimOne(hand.holdfast, 'mail', { lease: '1h' })
   await delay(5)
-  await sweep.run('select from holdfast.expired(10, $1, 0, null)', [row?.['now']])
+  await sweep.run('select from holdfast.expired_leases(10, $1, 0, null)', [row?.['now']])
   await sweep.commit()
   const [left] = await hand.rows('select expires_at from holdfast.lease')
   return { given: lease.expiresAt.getTime(), stored: Number(left?.['expires_at']) }

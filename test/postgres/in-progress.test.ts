@@ -243,7 +243,14 @@ test(
 /** A rescue that has moved the job to the front of its queue and has not committed yet. */
 async function rescueInProgress(hand: Hand, lease: Lease): Promise<CallerTx> {
   const tx = await hand.begin()
-  const again = { id: lease.job.id, lane: (await hand.lane('mail')) + 1, ready: true, runAt: 0, freed: 0, past: null }
+  const again = {
+    id: lease.job.id,
+    lane: (await hand.lane('mail')) + 1,
+    ready: true,
+    runAt: 0,
+    freeReleases: 0,
+    past: null,
+  }
   await tx.run('delete from holdfast.lease where token = $1', [lease.fence.slice(0, 32)])
   const jobs = JSON.stringify([{ ...again, attempts: lease.job.attempt }])
   await tx.run('select holdfast.wait_again($1::jsonb, holdfast.now_ms(null))', [jobs])

@@ -279,10 +279,10 @@ test(
     const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
     await far.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
     const lease = await claimOne(far, mail)
-    const unattended = proxy.cut('.attend(', 'before')
+    const unattended = proxy.cut('.admit(', 'before')
     await lease.dead('no such address')
     await unattended
-    const cut = proxy.cut('.attend(', 'before')
+    const cut = proxy.cut('.admit(', 'before')
     await far.sweep()
     await cut
     assert.equal((await claimOne(far, mail)).job.payload, 'b')
@@ -297,7 +297,7 @@ test(
     await hand.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
     const lease = await claimOne(hand.holdfast, mail)
     const other = await hand.begin()
-    await other.run('select * from holdfast.attend(array(select distinct gate from holdfast.job), null, null)')
+    await other.run('select * from holdfast.admit(array(select distinct limit_key from holdfast.job), null, null)')
     const settled = lease.dead('no such address')
     await hand.waiters(1)
     await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)

@@ -10,7 +10,7 @@ import {
   countMax,
   type Message,
   messageMaxBytes,
-  News,
+  Notifications,
   readMessage,
   textOf,
 } from '../../src/store/postgres/notifications.ts'
@@ -27,7 +27,7 @@ test('what this store sends is read as it was sent', (t) => {
   const cancels = fc.array(fc.uuid(), { maxLength: 20 })
   fc.assert(
     fc.property(ready, cancels, (ready, cancels) => {
-      const news = new News()
+      const news = new Notifications()
       news.addReady(ready)
       news.addCancels(cancels)
       if (news.isEmpty) return
@@ -47,7 +47,7 @@ test('what a transaction of the caller, SQL and the other forms of a message say
 })
 
 test('news of more jobs than any process waits for are sent as the most that is read', () => {
-  const news = new News()
+  const news = new Notifications()
   news.addReady([['mail', Number.MAX_SAFE_INTEGER]])
   news.addReady([['mail', Number.MAX_SAFE_INTEGER]])
   assert.deepEqual(readMessage(news.toText(self))?.ready, [['mail', countMax]])

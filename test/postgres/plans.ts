@@ -101,7 +101,7 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   const cancelled = await touched(session, `select holdfast.cancel_requested(${first.holds})`)
   const shares = `array_fill(0.5::float8, array[${first.count}]), null, null`
   const progress = await touched(session, `select holdfast.progress(${first.holds}, ${shares})`)
-  const held = await touched(session, `select * from holdfast.held(${first.holds})`)
+  const held = await touched(session, `select * from holdfast.leased(${first.holds})`)
   const settleFew = await touched(session, settled(first.few))
   const settle = await touched(session, settled(first.rest))
   await session.query(settled(second.holds))
@@ -109,7 +109,7 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   await delayed(session, { lane, known }, now - 5_000)
   const promote = await touched(session, `select * from holdfast.promote(${batch}, ${now})`)
   const third = await claim(session, queue, batch, 1)
-  const expired = await touched(session, `select * from holdfast.expired(1, ${now + 3_000})`)
+  const expired = await touched(session, `select * from holdfast.expired_leases(1, ${now + 3_000})`)
   await session.query(settled(third.holds))
   const due = await touched(session, 'select holdfast.next_due()')
   const prune = await touched(session, `select holdfast.prune(100, ${now})`)

@@ -15,8 +15,8 @@ import { type RoleGround, setup as roleGround } from './role-ground.ts'
 
 /** Every function that a producer may call, and nothing else. */
 const granted = [
+  'admit(text[],bigint[],bigint)',
   'answer_of(uuid)',
-  'attend(text[],bigint[],bigint)',
   'await_claims(text,integer)',
   'define_queue(text,jsonb,boolean,boolean)',
   'enqueue(jsonb,uuid,bigint,boolean)',
@@ -83,7 +83,7 @@ describe('a producer', () => {
     assert.equal((await sent.claim({ max: 9 })).length, 1)
     const { no } = await queueOf(scene, 'sent')
     const later = Date.now() + 7_200_000
-    await producer.query('select holdfast.attend($1, $2, $3)', [[`${no}:k`], [], later])
+    await producer.query('select holdfast.admit($1, $2, $3)', [[`${no}:k`], [], later])
     assert.equal((await holdfast.stats('sent')).held, 1)
     assert.equal((await sent.claim({ max: 9 })).length, 0)
 
@@ -239,9 +239,9 @@ describe('a producer', () => {
         `select holdfast.open_lanes('{mail,mail}', '{5}', 1, 1)`,
         `select holdfast.open_lanes('{mail}', '{5}', 1, 1, gen_random_uuid())`,
         `select holdfast.open_lanes(null, null, 1, 1)`,
-        `select holdfast.attend('{x}', '{}', null)`,
-        `select holdfast.attend('{null}', '{}', null)`,
-        `select holdfast.attend('{99999999999:k}', '{}', null)`,
+        `select holdfast.admit('{x}', '{}', null)`,
+        `select holdfast.admit('{null}', '{}', null)`,
+        `select holdfast.admit('{99999999999:k}', '{}', null)`,
       ].map((text) => [text, []] as const),
       ...[
         ...[{ retainDoneMs: -1 }, { retainDeadMs: '1' }, { onDead: 'a b' }, { onDead: 1 }, { attempts: 0 }],

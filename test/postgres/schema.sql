@@ -21,7 +21,7 @@ batch (
   retry_until bigint,
   reason text
 );
-batch_note (
+batch_annotation (
   batch integer not null,
   xid xid8 not null,
   low xid8,
@@ -41,7 +41,7 @@ batch_tally (
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 batch_wait (
   batch integer not null,
-  gate text collate "C" not null,
+  limit_key text collate "C" not null,
   ord bigint not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 change (
@@ -66,8 +66,8 @@ dead_job (
   name text,
   dedup_scope text,
   dedup_key text,
-  gate text,
-  remarks text
+  limit_key text,
+  annotations text
 ) type;
 dedup (
   queue integer not null,
@@ -80,7 +80,7 @@ ended (
   seq bigint not null,
   finished_at bigint not null,
   keep_until bigint not null,
-  keep_class smallint not null,
+  retention_class smallint not null,
   run_at bigint not null,
   created_at bigint not null,
   id uuid not null,
@@ -101,18 +101,18 @@ ended (
   batch integer,
   cancel text,
   past text,
-  gate text collate "C",
-  remarks text,
+  limit_key text collate "C",
+  annotations text,
   headers text,
   payload text not null,
   result text,
   error text
-) partition by RANGE (keep_class, keep_until);
+) partition by RANGE (retention_class, keep_until);
 ended_rest (
   seq bigint not null,
   finished_at bigint not null,
   keep_until bigint not null,
-  keep_class smallint not null,
+  retention_class smallint not null,
   run_at bigint not null,
   created_at bigint not null,
   id uuid not null,
@@ -133,8 +133,8 @@ ended_rest (
   batch integer,
   cancel text,
   past text,
-  gate text collate "C",
-  remarks text,
+  limit_key text collate "C",
+  annotations text,
   headers text,
   payload text not null,
   result text,
@@ -156,40 +156,10 @@ found_job (
   worker text,
   started_at bigint
 ) type;
-gate_room (
-  gate text collate "C" not null,
-  no bigint not null generated always as identity,
-  admitted integer not null,
-  reserved integer not null,
-  low xid8 not null,
-  line_from bigint not null
-) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 grantee (
   role text collate "C" not null,
   uses text[] not null
 );
-held_job (
-  turn integer,
-  id uuid,
-  seq bigint,
-  lane integer,
-  queue integer,
-  name text,
-  priority smallint,
-  attempt smallint,
-  max_attempts smallint,
-  freed smallint,
-  cancel text,
-  past text,
-  worker text,
-  started_at bigint,
-  on_dead text,
-  payload text,
-  woken boolean,
-  batch integer,
-  gate text,
-  is_limited boolean
-) type;
 idempotency (
   queue integer not null,
   key text collate "C" not null,
@@ -207,7 +177,7 @@ job (
   lane integer not null,
   attempts smallint not null default 0,
   max_attempts smallint not null,
-  freed smallint not null default 0,
+  free_releases smallint not null default 0,
   timeout_ms bigint,
   start_before bigint,
   dedup_key text collate "C",
@@ -218,26 +188,11 @@ job (
   woken boolean not null default false,
   is_held boolean not null default false,
   is_item boolean not null default false,
-  gate text collate "C",
+  limit_key text collate "C",
   line_ord bigint,
   headers text,
   payload text not null
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
-knock (
-  gate text collate "C" not null,
-  xid xid8 not null,
-  gone integer not null default 0,
-  unused integer not null default 0,
-  reserved integer,
-  ord bigint
-) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
-knock_list (
-  no bigint not null,
-  xid xid8 not null,
-  gates text[] collate "C" not null,
-  gone integer[],
-  ords bigint[]
-) with toast_tuple_target=8160, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
   key text collate "C" not null,
   value text not null,
@@ -271,6 +226,56 @@ lease (
   xids xid8[] not null,
   ords bigint[] not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0;
+leased_job (
+  turn integer,
+  id uuid,
+  seq bigint,
+  lane integer,
+  queue integer,
+  name text,
+  priority smallint,
+  attempt smallint,
+  max_attempts smallint,
+  free_releases smallint,
+  cancel text,
+  past text,
+  worker text,
+  started_at bigint,
+  on_dead text,
+  payload text,
+  woken boolean,
+  batch integer,
+  limit_key text,
+  is_limited boolean
+) type;
+limit_event (
+  limit_key text collate "C" not null,
+  xid xid8 not null,
+  gone integer not null default 0,
+  unused integer not null default 0,
+  reserved integer,
+  ord bigint
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+limit_event_list (
+  no bigint not null,
+  xid xid8 not null,
+  limit_keys text[] collate "C" not null,
+  gone integer[],
+  ords bigint[]
+) with toast_tuple_target=8160, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+limit_start (
+  limit_key text collate "C" not null,
+  until bigint not null,
+  jobs integer not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+limit_usage (
+  limit_key text collate "C" not null,
+  no bigint not null generated always as identity,
+  admitted integer not null,
+  reserved integer not null,
+  low xid8 not null,
+  waiting_from bigint not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 meta (
   only_row boolean not null default true,
   schema integer not null,
@@ -320,11 +325,6 @@ queue (
   key_max_starts integer,
   key_window_ms bigint
 );
-start (
-  gate text collate "C" not null,
-  until bigint not null,
-  jobs integer not null
-) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 tally (
   xid xid8 not null,
   queue integer not null,
@@ -341,7 +341,7 @@ waiting_job (
   id uuid,
   attempts smallint,
   was text,
-  gate text,
+  limit_key text,
   lane integer,
   xid xid8,
   ord bigint
@@ -358,10 +358,10 @@ watch_log (
 
 sequence batch_no_seq start 1 increment 1;
 sequence change_no_seq start 1 increment 1;
-sequence gate_room_no_seq start 1 increment 1;
 sequence lane_cursor_no_seq start 1 increment 1;
 sequence lane_no start 2 increment 2;
 sequence lease_no_seq start 1 increment 1;
+sequence limit_usage_no_seq start 1 increment 1;
 sequence number start 1 increment 1;
 sequence queue_no_seq start 1 increment 1;
 sequence watch_log_no_seq start 1 increment 1;
@@ -370,19 +370,19 @@ sequence watched_until start 0 increment 1;
 holdfast.batch batch_id_key UNIQUE (id);
 holdfast.batch batch_key_key UNIQUE (key);
 holdfast.batch batch_pkey PRIMARY KEY (no);
-holdfast.batch_wait batch_wait_pkey PRIMARY KEY (batch, gate);
+holdfast.batch_wait batch_wait_pkey PRIMARY KEY (batch, limit_key);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
 holdfast.flush flush_pkey PRIMARY KEY (id);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
-holdfast.knock_list knock_list_pkey PRIMARY KEY (no);
 holdfast.kv kv_pkey PRIMARY KEY (key);
 holdfast.lane lane_once UNIQUE (queue, priority, batch);
 holdfast.lane lane_pkey PRIMARY KEY (no);
 holdfast.lane lane_queue_fkey FOREIGN KEY (queue) REFERENCES holdfast.queue(no);
 holdfast.lane_cursor lane_cursor_pkey PRIMARY KEY (lane, no);
 holdfast.lease lease_pkey PRIMARY KEY (no);
+holdfast.limit_event_list limit_event_list_pkey PRIMARY KEY (no);
 holdfast.meta meta_only_row_check CHECK (only_row);
 holdfast.meta meta_pkey PRIMARY KEY (only_row);
 holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
@@ -391,9 +391,9 @@ holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
 holdfast.watch_log watch_log_pkey PRIMARY KEY (no);
 
+CREATE INDEX batch_annotation_sum ON holdfast.batch_annotation USING btree (batch, xid) WHERE (low IS NOT NULL);
+CREATE INDEX batch_annotation_xid ON holdfast.batch_annotation USING btree (batch, xid);
 CREATE INDEX batch_finished ON holdfast.batch USING btree (finished_at) WHERE (finished_at IS NOT NULL);
-CREATE INDEX batch_note_sum ON holdfast.batch_note USING btree (batch, xid) WHERE (low IS NOT NULL);
-CREATE INDEX batch_note_xid ON holdfast.batch_note USING btree (batch, xid);
 CREATE INDEX batch_tally_sum ON holdfast.batch_tally USING btree (batch, xid) WHERE (low IS NOT NULL);
 CREATE INDEX batch_tally_xid ON holdfast.batch_tally USING btree (batch, xid);
 CREATE INDEX batch_unfinished ON holdfast.batch USING btree (no) WHERE ((finished_at IS NULL) OR (retry_until IS NOT NULL) OR is_deleted);
@@ -409,41 +409,41 @@ CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
 CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
 CREATE INDEX flush_at ON holdfast.flush USING btree (at);
 CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
-CREATE INDEX job_item_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), lane, ord) WITH (deduplicate_items=off) WHERE (is_held AND is_item);
-CREATE INDEX job_line ON holdfast.job USING btree (hashtextextended(gate, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE (is_held AND (NOT is_item));
+CREATE INDEX job_item_waiting ON holdfast.job USING btree (hashtextextended(limit_key, (0)::bigint), lane, ord) WITH (deduplicate_items=off) WHERE (is_held AND is_item);
 CREATE INDEX job_place ON holdfast.job USING btree (lane, ready_xid, ord) WITH (deduplicate_items=off);
 CREATE INDEX job_scheduled ON holdfast.job USING btree (lane, run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
-CREATE INDEX knock_gate ON holdfast.knock USING btree (gate, xid);
-CREATE INDEX knock_list_xid ON holdfast.knock_list USING btree (xid);
-CREATE INDEX knock_xid ON holdfast.knock USING btree (xid);
+CREATE INDEX job_waiting ON holdfast.job USING btree (hashtextextended(limit_key, (0)::bigint), ord) WITH (deduplicate_items=off) WHERE (is_held AND (NOT is_item));
 CREATE INDEX kv_expiry ON holdfast.kv USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX lane_batch ON holdfast.lane USING btree (batch) WHERE (batch > 0);
 CREATE INDEX lane_open ON holdfast.lane USING btree (queue) WHERE is_open;
 CREATE INDEX lease_expiry ON holdfast.lease USING btree (expires_at);
 CREATE INDEX lease_given ON holdfast.lease USING btree (given_at);
 CREATE INDEX lease_token ON holdfast.lease USING btree (token);
+CREATE INDEX limit_event_key ON holdfast.limit_event USING btree (limit_key, xid);
+CREATE INDEX limit_event_list_xid ON holdfast.limit_event_list USING btree (xid);
+CREATE INDEX limit_event_xid ON holdfast.limit_event USING btree (xid);
+CREATE INDEX limit_start_key ON holdfast.limit_start USING btree (limit_key, until);
+CREATE INDEX limit_start_until ON holdfast.limit_start USING btree (until);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
-CREATE INDEX start_gate ON holdfast.start USING btree (gate, until);
-CREATE INDEX start_until ON holdfast.start USING btree (until);
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
 CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
 CREATE UNIQUE INDEX batch_key_key ON holdfast.batch USING btree (key);
 CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
-CREATE UNIQUE INDEX batch_wait_pkey ON holdfast.batch_wait USING btree (batch, gate);
+CREATE UNIQUE INDEX batch_wait_pkey ON holdfast.batch_wait USING btree (batch, limit_key);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
-CREATE UNIQUE INDEX gate_room_newest ON holdfast.gate_room USING btree (hashtextextended(gate, (0)::bigint), no);
 CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
 CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id) WITH (fillfactor='50');
-CREATE UNIQUE INDEX knock_list_pkey ON holdfast.knock_list USING btree (no);
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
 CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
 CREATE UNIQUE INDEX lane_once ON holdfast.lane USING btree (queue, priority, batch);
 CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
 CREATE UNIQUE INDEX lease_pkey ON holdfast.lease USING btree (no);
+CREATE UNIQUE INDEX limit_event_list_pkey ON holdfast.limit_event_list USING btree (no);
+CREATE UNIQUE INDEX limit_usage_newest ON holdfast.limit_usage USING btree (hashtextextended(limit_key, (0)::bigint), no);
 CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
 CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, seq);
 CREATE UNIQUE INDEX progress_pkey ON holdfast.progress USING btree (lane, xid, ord);
@@ -451,10 +451,16 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_versions integer[]) returns text plpgsql volatile
+function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_versions integer[]) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function admission_room(p_no integer) returns bigint plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function admit(p_limit_keys text[], p_lists bigint[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -466,17 +472,11 @@ function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
-function attend(p_gates text[], p_lists bigint[], p_now bigint) returns TABLE(name text, jobs bigint) plpgsql volatile security definer
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
   set enable_seqscan=off
   set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
-function batches_to_attend(p_nos integer[], p_changes integer, OUT attend integer[], OUT admit integer[]) returns record plpgsql volatile
+function batches_to_settle(p_nos integer[], p_changes integer, OUT attend integer[], OUT admit integer[]) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -503,20 +503,20 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function check_definition(p_name text, p_definition jsonb, p_states_limits boolean) returns void plpgsql volatile;
-function check_gates(p_gates text[]) returns void plpgsql volatile;
 function check_job(p_job jsonb) returns void plpgsql volatile;
 function check_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function check_limit(p_limit jsonb) returns void plpgsql volatile;
+function check_limit_keys(p_limit_keys text[]) returns void plpgsql volatile;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
 function check_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint) returns void plpgsql volatile;
 function check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void plpgsql volatile;
-function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[]) returns void plpgsql volatile;
+function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[]) returns void plpgsql volatile;
 function check_requests(p_requests jsonb) returns void plpgsql volatile;
 function check_texts(p_payloads text[], p_headers text[]) returns void plpgsql volatile;
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
-function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid, is_plain boolean) plpgsql volatile
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -525,8 +525,8 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid) plpgsql volatile;
-function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_gates boolean, epoch uuid, is_plain boolean) plpgsql volatile
+function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid) plpgsql volatile;
+function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -535,6 +535,7 @@ function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function count_annotations(p_batches integer[], p_annotations text[], p_change integer) returns void plpgsql volatile;
 function dead_items(p_no integer, p_after bigint, p_until bigint, p_max integer) returns SETOF holdfast.dead_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -569,7 +570,7 @@ function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(s
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb plpgsql volatile security definer
+function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_fail_fast boolean) returns jsonb plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
@@ -585,27 +586,27 @@ function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_ma
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text, p_versions integer[]) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text, p_versions integer[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;
-function expired(p_max integer, p_now bigint, p_from bigint, p_clock bigint) returns SETOF holdfast.held_job plpgsql volatile
+function expired_leases(p_max integer, p_now bigint, p_from bigint, p_clock bigint) returns SETOF holdfast.leased_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function fill_in(p_job jsonb, p_no integer) returns jsonb plpgsql volatile;
-function find_held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
+function find_key(p_queue holdfast.queue, p_payload text, OUT key text, OUT is_known boolean) returns record plpgsql volatile;
+function find_leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function find_key(p_queue holdfast.queue, p_payload text, OUT key text, OUT is_known boolean) returns record plpgsql volatile;
 function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -628,7 +629,7 @@ function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_i
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
+function hand_over(p_limit_keys text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=on
@@ -639,38 +640,26 @@ function hand_over(p_gates text[], p_queues integer[], p_most integer[], p_now b
   set search_path=pg_catalog, pg_temp;
 function has_length(p_array anyarray, p_lengths integer[]) returns boolean sql immutable;
 function heal(p_system_identifier text) returns void plpgsql volatile;
-function held(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.held_job plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function is_exact(p_number numeric) returns boolean sql immutable
   set extra_float_digits=1
   set search_path=pg_catalog, pg_temp;
 function is_from_elsewhere(p_system_identifier text) returns boolean sql stable;
-function is_gate(p_gate text, p_queue integer) returns boolean sql immutable;
 function is_key_rule(p_key jsonb) returns boolean plpgsql immutable;
+function is_limit_key(p_limit_key text, p_queue integer) returns boolean sql immutable;
 function is_queue_name(p_name text) returns boolean sql immutable;
 function is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean plpgsql volatile;
 function is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean sql stable;
 function is_trusted() returns boolean sql stable;
 function is_waiting(p_lane integer, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint) returns boolean sql stable;
 function is_watched(p_now bigint) returns boolean sql volatile;
-function item_lanes(p_gate text) returns TABLE(lane integer) plpgsql stable
+function item_lanes(p_limit_key text) returns TABLE(lane integer) plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function keep_class(p_retain_ms bigint) returns smallint sql immutable;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
-function keep_width(p_class integer) returns bigint sql immutable;
 function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
-function knocked(p_from xid8, p_max integer) returns TABLE(gates jsonb, lists jsonb, low xid8, are_all boolean) plpgsql stable
-  set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan
-  set search_path=pg_catalog, pg_temp;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
@@ -679,19 +668,24 @@ function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql vo
   set search_path=pg_catalog, pg_temp;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
+function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.leased_job plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
-function line_place(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
-function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, gate text, state text) plpgsql volatile
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
+function low_annotation(p_batch integer) returns xid8 sql stable;
 function low_batch(p_batch integer) returns xid8 sql stable;
-function low_note(p_batch integer) returns xid8 sql stable;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
@@ -703,7 +697,7 @@ function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_gate text, p_now bigint) returns text plpgsql volatile
+function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_limit_key text, p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
@@ -715,13 +709,12 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function note(p_batches integer[], p_remarks text[], p_change integer) returns void plpgsql volatile;
 function now_ms(p_now bigint) returns bigint sql volatile;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_hasty boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_fail_fast boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
@@ -729,7 +722,11 @@ function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smal
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
-function pick(p_gates text[], p_places bigint[], p_froms bigint[], p_batches integer[]) returns TABLE(gate text, batch integer, spot tid, ord bigint, turn bigint) plpgsql stable
+function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean) plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function pick(p_limit_keys text[], p_places bigint[], p_froms bigint[], p_batches integer[]) returns TABLE(limit_key text, batch integer, spot tid, ord bigint, turn bigint) plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -742,7 +739,7 @@ function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint, ready bigint, gates text[]) plpgsql volatile
+function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint, ready bigint, limit_keys text[]) plpgsql volatile
   set enable_seqscan=off
   set enable_sort=off
   set enable_bitmapscan=off
@@ -766,7 +763,7 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT gates jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
+function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT limit_keys jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off
@@ -777,7 +774,7 @@ function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) r
 function quoted_schema() returns text sql stable;
 function raise_sequences() returns void sql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable;
-function ready_by_gate(p_queue integer) returns TABLE(gate text, jobs bigint) plpgsql stable
+function ready_by_limit_key(p_queue integer) returns TABLE(limit_key text, jobs bigint) plpgsql stable
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -795,9 +792,11 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function require_key(p_queue holdfast.queue) returns void plpgsql volatile;
-function return_slots(p_no integer, p_max integer, p_now bigint, OUT gates text[], OUT moved integer) returns record plpgsql volatile
+function retention_class(p_retain_ms bigint) returns smallint sql immutable;
+function retention_width(p_class integer) returns bigint sql immutable;
+function return_slots(p_no integer, p_max integer, p_now bigint, OUT limit_keys text[], OUT moved integer) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -810,7 +809,7 @@ function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plp
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function set_limits(p_no integer) returns void plpgsql volatile;
-function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_remarks text[], p_now bigint) returns text plpgsql volatile
+function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_annotations text[], p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=off
@@ -835,6 +834,7 @@ function waiting_items(p_no integer, p_mark jsonb, p_max integer, OUT jobs jsonb
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function waiting_ord(p_priority integer, p_came_back boolean, p_number bigint) returns bigint sql immutable;
 function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max integer) returns SETOF holdfast.waiting_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

@@ -197,7 +197,7 @@ test('what could not be notified of is told as soon as it can be, with what has 
   await pool.end()
 })
 
-test('after a silence an enqueue is told by its own commit, and those that follow soon after it in one of their own', async () => {
+test('after a watchdog an enqueue is told by its own commit, and those that follow soon after it in one of their own', async () => {
   await using ground = await setup()
   const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
   pool.on('error', () => {})

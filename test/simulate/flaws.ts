@@ -2,7 +2,7 @@
 
 import type { Waiters } from '../../src/client/waiters.ts'
 import type { SettleRequest, Store } from '../../src/store/store.ts'
-import { ClaimLoop, type ClaimLoopDesk, type WorkerLoop } from '../../src/worker/claim-loop.ts'
+import { ClaimLoop, type ClaimLoopContext, type WorkerLoop } from '../../src/worker/claim-loop.ts'
 import { Turns } from '../../src/worker/turns.ts'
 import { faults as modelFaults } from '../model/faults.ts'
 import { faults as crashFaults } from '../torture/faults.ts'
@@ -135,8 +135,8 @@ function withoutSweeps(): Partial<Store> {
 }
 
 /** Sleeps until it is woken, however long that takes. */
-function onlyWoken(desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {
-  const patient = new Proxy(desk.waiters, {
+function onlyWoken(context: ClaimLoopContext, halt: AbortSignal): WorkerLoop {
+  const patient = new Proxy(context.waiters, {
     get: (waiters: Waiters, name) => {
       if (name !== 'join') return bound(waiters, name)
       return (queues: readonly string[] | null) => {
@@ -147,8 +147,8 @@ function onlyWoken(desk: ClaimLoopDesk, halt: AbortSignal): WorkerLoop {
       }
     },
   })
-  const shares = (desk.queues ?? []).map((name) => ({ name, weight: 1, limit: 100 }))
-  return new ClaimLoop({ ...desk, waiters: patient }, new Turns(shares), halt)
+  const shares = (context.queues ?? []).map((name) => ({ name, weight: 1, limit: 100 }))
+  return new ClaimLoop({ ...context, waiters: patient }, new Turns(shares), halt)
 }
 
 function bound(target: object, name: string | symbol): unknown {

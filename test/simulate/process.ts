@@ -112,7 +112,7 @@ export class Process implements Watched {
       waitMs: 0,
     }
     this.#listen()
-    this.worker = this.#hire()
+    this.worker = this.#startWorker()
     this.worker.finished.catch((error) => {
       if (!this.isDead) around.accuse('a worker survives', `the worker of ${name} failed: ${error}`)
     })
@@ -223,7 +223,7 @@ export class Process implements Watched {
     }
   }
 
-  #hire(): Worker {
+  #startWorker(): Worker {
     const { plan, isCalm, makeLoop } = this.#around
     let tags = 0
     const scene = {
@@ -239,7 +239,7 @@ export class Process implements Watched {
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }
     if (makeLoop === undefined) return this.holdfast.work(pairs as never, options)
     const ways = { makeLoop, random: () => this.random.fraction() }
-    return backstageOf(this.holdfast).hire(toPlan(pairs as never, options), ways)
+    return backstageOf(this.holdfast).startWorker(toPlan(pairs as never, options), ways)
   }
 
   #listen(): void {

@@ -209,9 +209,9 @@ describe('batches in SQLite', () => {
     const { store, db } = world
     const batch = await world.openBatch()
     await store.addItems({ batch, at: null, jobs: items(1) })
-    const remarks = { outcome: 'saved', warning: 'late', costs: { tokens: 7 } }
+    const annotations = { outcome: 'saved', warning: 'late', costs: { tokens: 7 } }
     const effects = { put: [], delete: [], sql: [{ text: 'insert into nowhere values (1)', values: [] }], enqueue: [] }
-    await world.settle(await world.claim(), { as: 'done', result: null, effects, remarks })
+    await world.settle(await world.claim(), { as: 'done', result: null, effects, annotations })
     const record = await store.batch({ id: batch })
     assert.deepEqual([record?.outcomes, record?.warnings, record?.costs], [{}, {}, { tokens: 7 }])
     assert.deepEqual([record?.waiting, record?.done], [1, 0])

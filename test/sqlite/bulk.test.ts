@@ -10,13 +10,13 @@ import { minute, newJob, storeWorld } from './store-world.ts'
 const statements: Readonly<Record<string, readonly [text: string, bounds: RegExp]>> = {
   'requeueAll, of the same moment': [
     selectDeadTied,
-    /holdfast_ended_by_age \(shelf=\? AND finished_at=\? AND rowid<\?\)/,
+    /holdfast_ended_by_age \(retention_class=\? AND finished_at=\? AND rowid<\?\)/,
   ],
   'requeueAll, of earlier ones': [
     selectDeadEarlier,
-    /holdfast_ended_by_age \(shelf=\? AND finished_at>\? AND finished_at<\?\)/,
+    /holdfast_ended_by_age \(retention_class=\? AND finished_at>\? AND finished_at<\?\)/,
   ],
-  'purge of finished jobs': [selectShelved, /holdfast_ended_by_age \(shelf=\?\)/],
+  'purge of finished jobs': [selectShelved, /holdfast_ended_by_age \(retention_class=\?\)/],
   'purge of ready jobs': [selectListed('ready'), /\(queue=\?\)/],
   'purge of held jobs': [selectListed('held'), /\(queue=\?\)/],
   'purge of scheduled jobs': [selectListed('scheduled'), /\(queue=\?\)/],

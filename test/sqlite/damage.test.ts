@@ -170,7 +170,7 @@ test('numbers that cannot be are shown as they stand, and the job goes its way',
   const db = file.raw()
   const damage = (columns: string, n: number) =>
     db.prepare(`update holdfast_job set ${columns} where id = ?`).run(jobs[n]?.id ?? '')
-  damage('attempts = -5, freed = -1, timeout_ms = -1', 0)
+  damage('attempts = -5, freeReleases = -1, timeout_ms = -1', 0)
   damage('max_attempts = -1', 1)
   assert.equal((await readJob(holdfast, jobs[0]?.id ?? '')).attempts, -5)
   const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })
@@ -199,7 +199,7 @@ test('a state that there is not is shown as it stands, and holds up nobody', asy
   await using file = await jobsFile()
   const holdfast = await file.open()
   const id = await deadJob(holdfast, 'mail')
-  file.raw().exec(`update holdfast_shelf set state = 'lost'`)
+  file.raw().exec(`update holdfast_retention_class set state = 'lost'`)
   assert.equal(await stateOf(holdfast, id), 'lost')
   await rejects(holdfast.requeue(id), 'INVALID_STATE')
   await rejects(holdfast.cancel(id), 'INVALID_STATE')

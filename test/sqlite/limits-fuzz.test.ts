@@ -151,7 +151,12 @@ class Player {
     const refused = { ...put, enqueue: [newJob({ id: this.#anyId(), idGiven: true, limitKey: 'a' })] }
     return this.#one([
       { as: 'done', result: null, effects: null },
-      { as: 'done', result: '1', effects: null, remarks: { outcome: 'saved', warning: null, costs: { tokens: 1 } } },
+      {
+        as: 'done',
+        result: '1',
+        effects: null,
+        annotations: { outcome: 'saved', warning: null, costs: { tokens: 1 } },
+      },
       { as: 'done', result: null, effects: put },
       { as: 'done', result: null, effects: refused },
       { as: 'dead', error, effects: null, costs: { tokens: 2 } },

@@ -8,7 +8,7 @@ const listed = `
     union all select seq, queue, 'held' from holdfast_held
     union all select seq, queue, 'scheduled' from holdfast_scheduled
     union all select l.seq, j.queue, 'running' from holdfast_lease l left join holdfast_job j on j.seq = l.seq
-    union all select e.seq, s.queue, s.state from holdfast_ended e left join holdfast_shelf s on s.no = e.shelf
+    union all select e.seq, s.queue, s.state from holdfast_ended e left join holdfast_retention_class s on s.no = e.retention_class
   )`
 
 /** Every job is in exactly one list, every list names only jobs, every id is live once, and the counts are right. */
@@ -76,7 +76,7 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
     assert.deepEqual(
       rows(
         `select b.id, b.done, b.dead, b.cancelled from holdfast_batch b join holdfast_job j on j.batch = b.no
-           join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf
+           join holdfast_ended e on e.seq = j.seq join holdfast_retention_class s on s.no = e.retention_class
           group by b.no
          having b.done < sum(s.state = 'done') or b.dead < sum(s.state = 'dead')
              or b.cancelled < sum(s.state = 'cancelled')`,

@@ -89,7 +89,7 @@ CREATE TABLE holdfast_definition ( -- whole, and what an operator sets instead; 
 
 CREATE TABLE holdfast_ended (
   seq integer primary key,
-  shelf integer not null,
+  retention_class integer not null,
   attempts integer not null,
   attempt integer,      -- the last run's number, worker, start and ending; null where it never ran
   worker text,
@@ -98,10 +98,10 @@ CREATE TABLE holdfast_ended (
   finished_at integer not null,
   result text,
   error text,
-  remarks text -- JSON
+  annotations text -- JSON
 ) strict;
 
-CREATE INDEX holdfast_ended_by_age on holdfast_ended (shelf, finished_at);
+CREATE INDEX holdfast_ended_by_age on holdfast_ended (retention_class, finished_at);
 
 CREATE TABLE holdfast_held ( -- the lines of keys: one for jobs of no batch, and one for the items of each batch
   queue integer not null,
@@ -133,7 +133,7 @@ CREATE TABLE holdfast_job (
   run_at integer not null,   -- when it is due (scheduled) or became ready
   attempts integer not null, -- without the claim that holds it now
   max_attempts integer not null,
-  freed integer not null,
+  free_releases integer not null,
   created_at integer not null,
   start_before integer,
   timeout_ms integer,
@@ -196,7 +196,7 @@ CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
   min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
-  next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no, batch.no, lane.turn and kv.version: one sequence for all
+  next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
   watched_until integer not null default 0, -- changes are told before this time
   changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
 , cancels integer not null default 0) strict;
@@ -252,7 +252,7 @@ CREATE TABLE holdfast_scheduled (
   primary key (queue, run_at, seq)
 ) strict, without rowid;
 
-CREATE TABLE holdfast_shelf ( -- where ended jobs of one queue and state lie that are kept equally long
+CREATE TABLE holdfast_retention_class ( -- where ended jobs of one queue and state lie that are kept equally long
   no integer primary key,
   queue integer not null,
   state text not null,

@@ -1,7 +1,7 @@
 // What becomes of claimed jobs: every way to settle, with effects and without, once, twice, late, or never.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { RemarkOptions } from '../../src/lease/annotations.ts'
+import type { AnnotationOptions } from '../../src/lease/annotations.ts'
 import type { Lease } from '../../src/lease/lease.ts'
 import type { Way } from './journal.ts'
 import { beforeKey, byHand, completions, effectsOf, leaseMaxMs, limited, type World, work } from './world.ts'
@@ -179,14 +179,14 @@ export async function settleAs(
   const deletes = options.deletes === true && tag !== undefined && (await putBefore(world, tag))
   const effects = tag === undefined ? undefined : effectsOf(world, { tag, deletes, doomed })
   const result = as === 'done' && random.chance(0.4) ? `result of ${worker}` : null
-  const remarks = lease.job.batch === null ? {} : remark(world)
-  const { outcome, costs } = remarks
+  const annotations = lease.job.batch === null ? {} : annotation(world)
+  const { outcome, costs } = annotations
   const spent = costs && { costs }
   const asked = { id: lease.job.id, fence: lease.fence, worker, as, result, tag: tag ?? null, deletes, doomed }
   await journal.ask('settle', { ...asked, ...(outcome !== undefined && { outcome }) }, async () => {
     switch (as) {
       case 'done':
-        return told(await lease.done(result ?? undefined, effects, remarks))
+        return told(await lease.done(result ?? undefined, effects, annotations))
       case 'dead':
         return told(await lease.dead(new Error('given up'), effects, { ...spent }))
       case 'cancelled':
@@ -204,7 +204,7 @@ export async function settleAs(
 }
 
 /** Of an item. */
-function remark({ random }: World): RemarkOptions {
+function annotation({ random }: World): AnnotationOptions {
   return {
     ...(random.chance(0.8) && { outcome: random.pick(['saved', 'duplicate', 'skipped']) }),
     ...(random.chance(0.2) && { warning: random.pick(['late', 'odd']) }),

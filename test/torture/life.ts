@@ -81,7 +81,7 @@ export class Life {
     this.#pauseMs = pauseMs
     const running = Object.entries(lanesOf(this)).map(async ([name, lane]) => {
       for (let round = 0; !this.#isOver && round < rounds; round++) {
-        await patiently(options, () => lane(`${world.life}-${name}-${round}`))
+        await withRetry(options, () => lane(`${world.life}-${name}-${round}`))
       }
     })
     this.over = Promise.all(running)
@@ -185,7 +185,7 @@ export class Life {
 }
 
 /** Reads are not noted; where the store may be down, they may fail for that. */
-async function patiently({ mayBeDown, pauseMs = 10 }: LifeOptions, round: () => Promise<unknown>): Promise<void> {
+async function withRetry({ mayBeDown, pauseMs = 10 }: LifeOptions, round: () => Promise<unknown>): Promise<void> {
   try {
     await round()
   } catch (error) {

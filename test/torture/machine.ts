@@ -15,7 +15,7 @@ export function setClock(path: string, offsetMs: number): void {
 
 const path = process.env['HOLDFAST_TORTURE_CLOCK']
 if (path !== undefined) follow(path)
-if (process.env['HOLDFAST_TORTURE_DEAF'] === '1') deafen()
+if (process.env['HOLDFAST_TORTURE_DEAF'] === '1') unsubscribe()
 
 function follow(path: string): void {
   const file = openSync(path, 'r')
@@ -37,7 +37,7 @@ function follow(path: string): void {
   } as DateConstructor
 }
 
-function deafen(): void {
+function unsubscribe(): void {
   const silent = () => Object.assign(new EventEmitter(), { close() {}, ref() {}, unref() {} })
   Object.assign(fs, { watch: silent })
   syncBuiltinESMExports()

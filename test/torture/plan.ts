@@ -25,7 +25,7 @@ export type Fault =
   /** A job that kills every process it runs in. */
   | { readonly kind: 'poison'; readonly who: number }
   | { readonly kind: 'snapshot' | 'transaction' | 'fullDisk' | 'hold' | 'restart' | 'crash'; readonly ms: number }
-  | { readonly kind: 'drop' | 'deafen' }
+  | { readonly kind: 'drop' | 'unsubscribe' }
   /** Messages on the channel of wake-ups that the store never wrote. */
   | { readonly kind: 'forge' }
   | { readonly kind: 'cut'; readonly moment: Moment }
@@ -65,7 +65,7 @@ const everywhere = {
 }
 const weights: Readonly<Record<StoreName, Readonly<Record<string, number>>>> = {
   sqlite: everywhere,
-  postgres: { ...everywhere, cut: 15, drop: 5, hold: 5, restart: 2, crash: 3, deafen: 4, forge: 4 },
+  postgres: { ...everywhere, cut: 15, drop: 5, hold: 5, restart: 2, crash: 3, unsubscribe: 4, forge: 4 },
 }
 
 export function planOf({ seed, store, seconds }: PlanOptions): Plan {
@@ -111,7 +111,7 @@ function draw(random: Random, kind: FaultKind): Fault {
     case 'crash':
       return { kind, ms: ms(0, 500) }
     case 'drop':
-    case 'deafen':
+    case 'unsubscribe':
     case 'forge':
       return { kind }
     case 'cut':

@@ -183,8 +183,8 @@ class Round {
         return blows.holdConnections?.(fault.ms)
       case 'drop':
         return blows.dropConnections?.()
-      case 'deafen':
-        return blows.deafen?.()
+      case 'unsubscribe':
+        return blows.unsubscribe?.()
       case 'forge':
         return blows.forge?.()
       case 'cut':

@@ -54,7 +54,7 @@ export interface Blows {
   /** Cuts the connection of whoever calls next, at this moment of the call. */
   cutCall?(moment: Moment): Promise<void>
   /** Ends the sessions that listen for wake-ups. */
-  deafen?(): Promise<void>
+  unsubscribe?(): Promise<void>
   /** Sends messages that no store writes to whatever listens for wake-ups. */
   forge?(): Promise<void>
 }
@@ -184,7 +184,7 @@ function postgresBlows(server: Server, url: string, proxy: CuttingProxy): Blows 
     dropConnections: async () => proxy.drop(),
     holdConnections: (ms) => proxy.hold(ms),
     cutCall: (moment) => proxy.cut('', moment),
-    deafen: () =>
+    unsubscribe: () =>
       querying(url, (client) =>
         client.query(`select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen %'`),
       ).then(

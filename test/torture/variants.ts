@@ -54,7 +54,7 @@ export const variants: Readonly<Record<string, Variant>> = {
       const text = \`select replace(l.token::text, '-', ''), j.lane, j.ready_xid::text, j.ord::text
         from holdfast.job j join holdfast.lease l on j.ready_xid = any (l.xids) and j.ord = any (l.ords)
        where j.id = $1 order by l.no desc limit 1\`
-      const [row] = await desk.db.query(text, [request.id])
+      const [row] = await context.db.query(text, [request.id])
       if (!row) return request
       return { ...request, fence: [...row, request.id.slice(-12)].join('.') }
     }),
@@ -126,9 +126,9 @@ export const variants: Readonly<Record<string, Variant>> = {
     patches: [
       {
         file: 'src/store/postgres/enqueue.ts',
-        from: '  if (requests.every(isPlain)) return enqueuePlain(desk, requests)\n',
+        from: '  if (requests.every(isPlain)) return enqueuePlain(context, requests)\n',
         to: `  if (requests.every(isPlain)) {
-    beforeIt = beforeIt.then(() => enqueuePlain(desk, requests)).catch(() => undefined)
+    beforeIt = beforeIt.then(() => enqueuePlain(context, requests)).catch(() => undefined)
     return requests.map(({ jobs }) => jobs.map(({ id }) => ({ id, status: 'created' })))
   }
 `,
@@ -169,7 +169,7 @@ function zip<A, B>`,
         to: `          const job = held.get(i)
           const { settlement } = request
           const staged = 'effects' in settlement ? settlement.effects : null
-          if (!job && staged) await tx.attempt(async () => clerk.apply(staged))
+          if (!job && staged) await tx.attempt(async () => writer.apply(staged))
 `,
       },
     ],
@@ -248,8 +248,8 @@ function zip<A, B>`,
     patches: [
       {
         file: 'src/store/postgres/schema/functions/apply-verdict.ts',
-        from: 'u.ready and k.gate is not null as held, l.priority',
-        to: 'u.ready and k.gate is not null and u.lane & 1 = 0 as held, l.priority',
+        from: 'u.ready and k.limit_key is not null as held, l.priority',
+        to: 'u.ready and k.limit_key is not null and u.lane & 1 = 0 as held, l.priority',
       },
     ],
   },

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net'
 import test from 'node:test'
 import { AllowList, isPublicAddress } from '../../src/webhook/addresses.ts'
 import { deliver } from '../../src/webhook/deliver.ts'
-import { Door, type DoorRules } from '../../src/webhook/door.ts'
+import { type DoorRules, SafeConnect } from '../../src/webhook/door.ts'
 
 test('public addresses may be called', () => {
   for (const address of ['1.1.1.1', '8.8.8.8', '93.184.216.34', '172.32.0.1', '2606:4700:4700::1111', '2a00:1450::1']) {
@@ -27,7 +27,7 @@ test('private, loopback, link-local, multicast, unspecified, mapped, tunnelled a
 })
 
 test('an address in the URL is refused however it is written', () => {
-  const door = new Door(rules({}))
+  const door = new SafeConnect(rules({}))
   for (const host of ['127.1', '0x7f.0.0.1', '2130706433', '[::1]', '[::ffff:127.0.0.1]', '0', '169.254.169.254']) {
     assert.throws(
       () => door.check(new URL(`http://${host}/`)),
@@ -46,7 +46,7 @@ test('a name is resolved once, and the connection goes to the address that was c
     asked += 1
     answer(null, [{ address: asked === 1 ? '127.0.0.1' : '169.254.169.254', family: 4 }])
   }
-  const door = new Door(rules({ allow: ['127.0.0.1'], resolve }))
+  const door = new SafeConnect(rules({ allow: ['127.0.0.1'], resolve }))
   const answered = await deliver(callTo(`http://receiver.example:${server.port}/`), door)
   assert.deepEqual([answered.status, asked], [200, 1])
 })
@@ -58,7 +58,7 @@ test('a name that stands for what is not public is refused, and nothing is sent'
       { address: '127.0.0.1', family: 4 },
       { address: '::1', family: 6 },
     ])
-  const door = new Door(rules({ resolve }))
+  const door = new SafeConnect(rules({ resolve }))
   await assert.rejects(deliver(callTo(`http://receiver.example:${server.port}/`), door), {
     name: 'Permanent',
     message: /receiver\.example, which is 127\.0\.0\.1/,
@@ -71,7 +71,7 @@ test('of several addresses only the public ones are called', () => {
     { address: '10.0.0.1', family: 4 },
     { address: '1.1.1.1', family: 4 },
   ]
-  const door = new Door(rules({ resolve: (_name, _options, answer) => answer(null, addresses) }))
+  const door = new SafeConnect(rules({ resolve: (_name, _options, answer) => answer(null, addresses) }))
   door.lookup('receiver.example', { all: true }, (error, open) => {
     assert.deepEqual([error, open], [null, [addresses[1]]])
   })

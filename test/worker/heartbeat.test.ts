@@ -97,7 +97,7 @@ function setup() {
   const toRun = { state: 'running', abortKind: null, claimed, leaseMs, leaseUntil: leaseMs, abort: aborted.resolve }
   const checks: PromiseWithResolvers<boolean[]>[] = []
   const renewals: PromiseWithResolvers<RenewAnswer[]>[] = []
-  const desk = {
+  const context = {
     ...{ worker: 'worker', events, timers, outage: new Outage('worker', events, timers) },
     renew: () => askedFor(renewals),
     cancelRequested: () => askedFor(checks),
@@ -105,7 +105,7 @@ function setup() {
     fail: aborted.reject,
   }
   const run = toRun as unknown as Run
-  const heartbeat = new Heartbeat(desk, new Set([run]), () => leaseMs)
+  const heartbeat = new Heartbeat(context, new Set([run]), () => leaseMs)
   return { timers, told, heartbeat, run, checks, renewals, aborted: aborted.promise }
 }
 

@@ -4,17 +4,17 @@ import type { JobState } from '../../job/record.ts'
 import { encodeWake } from '../../job/stored.ts'
 import { cannotAlter, notFound } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../store.ts'
-import type { Transaction } from './connection/database.ts'
+import type { PgTransaction } from './connection/database.ts'
 import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.ts'
-import type { Desk } from './enqueue.ts'
+import type { StoreContext } from './enqueue.ts'
 import { LanesMissing } from './lanes.ts'
 import { liveOrEnded } from './read.ts'
 
-export async function alter(desk: Desk, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
+export async function alter(context: StoreContext, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
   let ready = new Map<string, number>()
   let touched: Altered['touched'] = []
-  const answers = await desk.lanes.withLanes(() =>
-    desk.db.transact(async (tx) => {
+  const answers = await context.lanes.withLanes(() =>
+    context.db.transact(async (tx) => {
       ready = new Map()
       touched = []
       const ids = requests.map(({ id }) => id)
@@ -25,9 +25,9 @@ export async function alter(desk: Desk, requests: readonly AlterRequest[]): Prom
       return answered
     }),
   )
-  desk.announce(ready)
-  await desk.attend({
-    gates: touched.flatMap(({ gate }) => gate ?? []),
+  context.announce(ready)
+  await context.followUp({
+    keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),
     batches: touched.flatMap(({ batch }) => (batch > 0 ? [batch] : [])),
   })
   return answers
@@ -37,14 +37,14 @@ interface Altered {
   /** Queues with jobs that became ready. */
   readonly ready: Map<string, number>
   /** Jobs that were changed. */
-  readonly touched: Pick<LockedJob, 'batch' | 'gate'>[]
+  readonly touched: Pick<LockedJob, 'batch' | 'keyRef'>[]
 }
 
 class Alteration {
-  readonly #tx: Transaction
+  readonly #tx: PgTransaction
   readonly #altered: Altered
 
-  constructor(tx: Transaction, altered: Altered) {
+  constructor(tx: PgTransaction, altered: Altered) {
     this.#tx = tx
     this.#altered = altered
   }
@@ -104,7 +104,7 @@ class Alteration {
     const { queue, lane } = job
     const { now } = this.#tx
     this.#altered.touched.push(job)
-    const text = 'select holdfast.move_waiting(j.id, $2, $3, j.gate, $4) from holdfast.job j where j.id = $1'
+    const text = 'select holdfast.move_waiting(j.id, $2, $3, j.limit_key, $4) from holdfast.job j where j.id = $1'
     const [row] = await this.#tx.query(text, [id, runAt, lane & ~1, now])
     const { ready } = this.#altered
     if (row?.[0] === 'ready') ready.set(queue, (ready.get(queue) ?? 0) + 1)
@@ -123,26 +123,26 @@ function isLocked(job: LockedJob | AlterAnswer): job is LockedJob {
 
 const chunkMax = 1_000
 
-export async function purge(desk: Desk, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
+export async function purge(context: StoreContext, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
   let deleted = 0
-  const gates = new Set<string>()
+  const keyRefs = new Set<string>()
   const batches = new Set<number>()
   for (const state of states) {
     for (let mark: string | null = null, more = true; more; more = mark !== null) {
-      const step: PurgeStep = await desk.db.transact((tx) => purgeSome(tx, { queue, state, mark }))
+      const step: PurgeStep = await context.db.transact((tx) => purgeSome(tx, { queue, state, mark }))
       deleted += step.deleted
       mark = step.mark
-      for (const gate of step.gates) gates.add(gate)
+      for (const keyRef of step.keyRefs) keyRefs.add(keyRef)
       for (const batch of step.batches) batches.add(batch)
     }
   }
-  await desk.attend({ gates: [...gates], batches: [...batches] }) // at the end, or who is let in would be purged as well
+  await context.followUp({ keyRefs: [...keyRefs], batches: [...batches] }) // at the end, or who is let in would be purged as well
   return { deleted }
 }
 
 interface PurgeStep {
   readonly deleted: number
-  readonly gates: readonly string[]
+  readonly keyRefs: readonly string[]
   readonly batches: readonly number[]
   /** Where the next step goes on; null: there is none. */
   readonly mark: string | null
@@ -154,11 +154,11 @@ interface PurgeStepRequest {
   readonly mark: string | null
 }
 
-async function purgeSome(tx: Transaction, { queue, state, mark }: PurgeStepRequest): Promise<PurgeStep> {
+async function purgeSome(tx: PgTransaction, { queue, state, mark }: PurgeStepRequest): Promise<PurgeStep> {
   await tx.readClock()
   const values = [queue, state, mark, chunkMax, tx.now]
   const [row] = await tx.query('select * from holdfast.purge($1, $2, $3::jsonb, $4, $5)', values)
-  const gates = JSON.parse(row?.[1] ?? '[]') as string[]
+  const keyRefs = JSON.parse(row?.[1] ?? '[]') as string[]
   const batches = JSON.parse(row?.[2] ?? '[]') as number[]
-  return { deleted: Number(row?.[0]), gates, batches, mark: row?.[3] ?? null }
+  return { deleted: Number(row?.[0]), keyRefs, batches, mark: row?.[3] ?? null }
 }

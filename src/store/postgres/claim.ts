@@ -13,7 +13,7 @@ import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { list, parseList, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
-import { patiently } from './connection/failures.ts'
+import { withRetry } from './connection/failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import type { Lane, LaneName, Lanes } from './lanes.ts'
 import { heal } from './schema/heal.ts'
@@ -22,10 +22,10 @@ import type { Wakes } from './wake.ts'
 interface OpenClaim {
   /** How many of its jobs are not settled yet. */
   left: number
-  readonly haveGates: boolean
+  readonly haveLimitKeys: boolean
 }
 
-export class Claims {
+export class Claimer {
   readonly #db: Database
   readonly #lanes: Lanes
   readonly #wakes: Wakes
@@ -34,7 +34,7 @@ export class Claims {
   /** Until when a queue is not thought of so again, where it did not fit. */
   readonly #misfits = new Map<string, number>()
   readonly #inFlight = new Map<string, Promise<unknown>>()
-  /** Claims made here that are not settled yet. */
+  /** Claimer made here that are not settled yet. */
   readonly #open = new Map<string, OpenClaim>()
   #finished: string[] = []
 
@@ -63,7 +63,7 @@ export class Claims {
     const token = newToken()
     const finished = this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax)
     let isSent = false
-    const rows = await patiently(() =>
+    const rows = await withRetry(() =>
       this.#healing(async () => {
         const isAgain = isSent
         isSent = true
@@ -74,7 +74,7 @@ export class Claims {
     const jobs: ClaimedJob[] = []
     for (const row of rows) jobs.push(...(await this.#toClaimed(token, row)))
     if (jobs.length === 0) return jobs
-    this.#open.set(token, { left: jobs.length, haveGates: rows.some((row) => row[12] === 't') })
+    this.#open.set(token, { left: jobs.length, haveLimitKeys: rows.some((row) => row[12] === 't') })
     this.#learn(jobs, rows)
     return jobs
   }
@@ -151,9 +151,9 @@ export class Claims {
     }
   }
 
-  /** Whether some who were claimed with this one, here, have to pass a gate: the same until it is forgotten. */
-  haveGates(fence: string): boolean {
-    return this.#open.get(tokenOf(fence))?.haveGates === true
+  /** Whether some who were claimed with this one, here, have to pass a keyRef: the same until it is forgotten. */
+  haveLimitKeys(fence: string): boolean {
+    return this.#open.get(tokenOf(fence))?.haveLimitKeys === true
   }
 
   async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {

@@ -6,7 +6,7 @@
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { JobState } from '../../job/record.ts'
-import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
+import { decodeAnnotations, decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
 import {
   cannotCancel,
   cannotRequeue,
@@ -26,16 +26,16 @@ import type {
 import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
-import type { Database, Transaction } from './connection/database.ts'
+import type { Database, PgTransaction } from './connection/database.ts'
 import { awaitClaims } from './define.ts'
-import type { Desk, Knocks } from './enqueue.ts'
+import type { FollowUps, StoreContext } from './enqueue.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
-import { Clerk } from './settlement-writer.ts'
+import { SettlementWriter } from './settlement-writer.ts'
 
 /** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
-  { db }: Desk,
+  { db }: StoreContext,
   queue: string,
   paused: boolean,
   by: string | null,
@@ -53,21 +53,25 @@ export async function pause(
   return new Map(ready === undefined ? [] : [[queue, ready]])
 }
 
-export async function cancel(desk: Desk, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
-  const answers = await eachAlone(requests, (some, care) => cancelTogether(desk, some, care))
-  desk.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
+export async function cancel(context: StoreContext, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
+  const answers = await eachAlone(requests, (some, care) => cancelTogether(context, some, care))
+  context.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   return answers
 }
 
-async function cancelTogether(desk: Desk, requests: readonly CancelRequest[], care: Care): Promise<CancelAnswer[]> {
-  const { db, lanes } = desk
+async function cancelTogether(
+  context: StoreContext,
+  requests: readonly CancelRequest[],
+  care: Care,
+): Promise<CancelAnswer[]> {
+  const { db, lanes } = context
   let ready = new Map<string, number>()
-  let knocks: Knocks = {}
-  const cancelAll = async (tx: Transaction) => {
+  let followUps: FollowUps = {}
+  const cancelAll = async (tx: PgTransaction) => {
     const ids = requests.map(({ id }) => id)
     await lockJobs(tx, ids, { waits: true })
     await tx.readClock()
-    const clerk = new Clerk(tx, lanes, care)
+    const writer = new SettlementWriter(tx, lanes, care)
     const answered: CancelAnswer[] = []
     // Read one by one: the effects of the one before may have moved this one.
     for (const request of requests) {
@@ -75,18 +79,18 @@ async function cancelTogether(desk: Desk, requests: readonly CancelRequest[], ca
         async () => [...(await lockJobs(tx, [request.id])).values()],
         () => cannotCancelEnded(tx, request.id),
       )
-      answered.push(await cancelOne(tx, clerk, request, job ?? notFound(request.id)))
+      answered.push(await cancelOne(tx, writer, request, job ?? notFound(request.id)))
     }
-    ready = clerk.becameReady
-    knocks = clerk.knocks
+    ready = writer.becameReady
+    followUps = writer.followUps
     return answered
   }
   const answers = await lanes.withLanes(async () => {
     await lanes.open(requests.flatMap(({ effects }) => effects?.enqueue ?? []))
     return db.transact(cancelAll)
   })
-  desk.announce(ready)
-  await desk.attend(knocks)
+  context.announce(ready)
+  await context.followUp(followUps)
   return answers
 }
 
@@ -104,18 +108,18 @@ export interface LockedJob {
   readonly runAt: number
   readonly headers: string | null
   readonly batch: number
-  readonly gate: string | null
+  readonly keyRef: string | null
 }
 
-/** The batch and the gate that have room when it goes: at a gate only where it had some. */
-export function leaving({ state, batch, gate }: LockedJob): Pick<LockedJob, 'batch' | 'gate'> {
-  return { batch, gate: state === 'ready' ? gate : null }
+/** The batch and the keyRef that have room when it goes: at a keyRef only where it had some. */
+export function leaving({ state, batch, keyRef }: LockedJob): Pick<LockedJob, 'batch' | 'keyRef'> {
+  return { batch, keyRef: state === 'ready' ? keyRef : null }
 }
 
 /** Live jobs of these ids, their rows locked and, where they are ready, their lanes; and what state they are in. A transaction
  * waits for rows with its first locks; later ones are there already, or it starts over. */
 export async function lockJobs(
-  tx: Transaction,
+  tx: PgTransaction,
   ids: readonly string[],
   { waits = false } = {},
 ): Promise<Map<string, LockedJob>> {
@@ -123,7 +127,7 @@ export async function lockJobs(
   return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
 }
 
-function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, gate, state]: Row): LockedJob {
+function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, keyRef, state]: Row): LockedJob {
   return {
     state: state as JobState,
     queue: queue as string,
@@ -134,13 +138,13 @@ function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, ba
     runAt: Number(runAt),
     headers: headers ?? null,
     batch: Number(batch),
-    gate: gate ?? null,
+    keyRef: keyRef ?? null,
   }
 }
 
 async function cancelOne(
-  tx: Transaction,
-  clerk: Clerk,
+  tx: PgTransaction,
+  writer: SettlementWriter,
   { id, effects }: CancelRequest,
   job: LockedJob | Refused,
 ): Promise<CancelAnswer> {
@@ -153,12 +157,12 @@ async function cancelOne(
   return tx.attempt(async () => {
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
     await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-    clerk.touch(leaving(job))
-    return { status: 'cancelled', enqueued: effects ? await clerk.apply([effects]) : [] } as const
+    writer.touch(leaving(job))
+    return { status: 'cancelled', enqueued: effects ? await writer.apply([effects]) : [] } as const
   })
 }
 
-async function cannotCancelEnded(tx: Transaction, id: string): Promise<Refused[]> {
+async function cannotCancelEnded(tx: PgTransaction, id: string): Promise<Refused[]> {
   const ended = await tx.query(selectNewestEnded, [id])
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
@@ -170,17 +174,17 @@ const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
-export async function requeue(desk: Desk, ids: readonly string[]): Promise<RequeueAnswer[]> {
+export async function requeue(context: StoreContext, ids: readonly string[]): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
-  const gates = new Set<string>()
-  const answers = await desk.db.transact(async (tx) => {
+  const keyRefs = new Set<string>()
+  const answers = await context.db.transact(async (tx) => {
     await tx.query(lockBatchesOf, [list(ids)])
     const answered: RequeueAnswer[] = []
-    for (const id of ids) answered.push(await requeueOne(tx, id, { ready, gates }))
+    for (const id of ids) answered.push(await requeueOne(tx, id, { ready, keyRefs }))
     return answered
   })
-  desk.announce(ready)
-  await desk.attend({ gates: [...gates] })
+  context.announce(ready)
+  await context.followUp({ keyRefs: [...keyRefs] })
   return answers
 }
 
@@ -190,10 +194,10 @@ const lockBatchesOf =
 
 interface Requeued {
   readonly ready: Map<string, number>
-  readonly gates: Set<string>
+  readonly keyRefs: Set<string>
 }
 
-async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeued): Promise<RequeueAnswer> {
+async function requeueOne(tx: PgTransaction, id: string, { ready, keyRefs }: Requeued): Promise<RequeueAnswer> {
   const [dead] = await liveOrEnded<Pick<LockedJob, 'state'> | Row>(
     async () => (await tx.query(selectLiveState, [id])).map(([state]) => ({ state: state as JobState })),
     () =>
@@ -212,25 +216,25 @@ async function requeueOne(tx: Transaction, id: string, { ready, gates }: Requeue
   if (heldBy === 'LIMIT_KEY_REQUIRED') return keyRequired(tx, dead[9] as string)
   if (heldBy != null) return requeueBlocked(id, heldBy)
   ready.set(dead[9] as string, (ready.get(dead[9] as string) ?? 0) + 1)
-  for (const gate of await gatesOf(tx, [dead])) gates.add(gate)
+  for (const keyRef of await limitKeyRefsOf(tx, [dead])) keyRefs.add(keyRef)
   return { id }
 }
 
-async function keyRequired(tx: Transaction, queue: string): Promise<Refused> {
+async function keyRequired(tx: PgTransaction, queue: string): Promise<Refused> {
   const [row] = await tx.query('select key_path from holdfast.queue where name = $1', [queue])
   return limitKeyRequired(queue, row?.[0] ?? null)
 }
 
-/** The gates of dead jobs that wait again; one that was buried has found its own just now. */
-async function gatesOf(tx: Transaction, revived: readonly Row[]): Promise<string[]> {
-  const gates = revived.flatMap((row) => row[12] ?? [])
+/** The keyRefs of dead jobs that wait again; one that was buried has found its own just now. */
+async function limitKeyRefsOf(tx: PgTransaction, revived: readonly Row[]): Promise<string[]> {
+  const keyRefs = revived.flatMap((row) => row[12] ?? [])
   const buried = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
-  if (buried.length === 0) return gates
-  const found = await tx.query('select gate from holdfast.job where id = any ($1::uuid[])', [list(buried)])
-  return [...gates, ...found.flatMap(([gate]) => gate ?? [])]
+  if (buried.length === 0) return keyRefs
+  const found = await tx.query('select limit_key from holdfast.job where id = any ($1::uuid[])', [list(buried)])
+  return [...keyRefs, ...found.flatMap(([keyRef]) => keyRef ?? [])]
 }
 
-export async function revive(tx: Transaction, dead: readonly Row[], dryRun: boolean): Promise<(string | null)[]> {
+export async function revive(tx: PgTransaction, dead: readonly Row[], dryRun: boolean): Promise<(string | null)[]> {
   const jobs = dead.map((row) => ({ id: row[0], seq: row[1], past: pastOf(row) }))
   const text = 'select holdfast.revive($1::jsonb, $2, $3)::text'
   const [row] = await tx.query(text, [JSON.stringify(jobs), dryRun, tx.now])
@@ -241,7 +245,7 @@ function pastOf(row: Row): string | null {
   const [, , past, attempt, worker, startedAt, finishedAt, ending, error] = row
   if (attempt == null) return past ?? null
   const told = decodeError(error ?? null)
-  const costs = decodeRemarks(row[13] ?? null)?.costs
+  const costs = decodeAnnotations(row[13] ?? null)?.costs
   return encodePast(past ?? null, {
     attempt: Number(attempt),
     worker: worker as string,
@@ -267,14 +271,17 @@ const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.M
  * Queue by queue, newest first, each chunk from where the last one ended: so of the jobs with one dedup key the newest comes
  * back. A dry run frees nothing, so it remembers which keys the chunks before would have taken.
  */
-export async function requeueAll(desk: Desk, { filter, dryRun }: RequeueAllRequest): Promise<RequeueAllAnswer> {
+export async function requeueAll(
+  context: StoreContext,
+  { filter, dryRun }: RequeueAllRequest,
+): Promise<RequeueAllAnswer> {
   const taken = new Map<string, string>()
   const skipped: { id: string; heldBy: string }[] = []
   let requeued = 0
-  for (const queue of await queuesWithDead(desk.db, filter)) {
+  for (const queue of await queuesWithDead(context.db, filter)) {
     let mark: Mark | null = newest
     while (mark !== null) {
-      const chunk: Chunk = await requeueChunk(desk, { queue, filter, dryRun, mark })
+      const chunk: Chunk = await requeueChunk(context, { queue, filter, dryRun, mark })
       for (const { id, slot, heldBy } of chunk.jobs) {
         const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
         if (blocker != null) skipped.push({ id, heldBy: blocker })
@@ -304,11 +311,11 @@ interface ChunkRequest extends RequeueAllRequest {
   readonly mark: Mark
 }
 
-async function requeueChunk(desk: Desk, { queue, filter, dryRun, mark }: ChunkRequest): Promise<Chunk> {
+async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark }: ChunkRequest): Promise<Chunk> {
   const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const ready = new Map<string, number>()
-  const gates = new Set<string>()
-  const chunk = await desk.db.transact(async (tx): Promise<Chunk> => {
+  const keyRefs = new Set<string>()
+  const chunk = await context.db.transact(async (tx): Promise<Chunk> => {
     await tx.readClock()
     const place = [queue, mark.finishedAt, mark.seq]
     const dead = await tx.query('select * from holdfast.dead_jobs($1, $2, $3, $4, $5, $6, $7, $8)', [
@@ -323,11 +330,11 @@ async function requeueChunk(desk: Desk, { queue, filter, dryRun, mark }: ChunkRe
     }))
     const revived = dead.filter((_, i) => !dryRun && heldBy[i] == null)
     for (const row of revived) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
-    for (const gate of await gatesOf(tx, revived)) gates.add(gate)
+    for (const keyRef of await limitKeyRefsOf(tx, revived)) keyRefs.add(keyRef)
     const last = dead.at(-1) // a chunk may be short and not the last
     return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })
-  desk.announce(ready)
-  await desk.attend({ gates: [...gates] })
+  context.announce(ready)
+  await context.followUp({ keyRefs: [...keyRefs] })
   return chunk
 }

@@ -16,10 +16,10 @@ import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
-import type { Desk } from './enqueue.ts'
+import type { StoreContext } from './enqueue.ts'
 
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
-export async function define({ db, lanes }: Desk, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+export async function define({ db, lanes }: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
   const defined: DefinedQueue[] = []
   for (const settings of queues) {
     const [row] = await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
@@ -78,7 +78,11 @@ export async function readDefinitions(db: Database, queues: readonly string[] | 
 }
 
 /** Once it was answered, no claim goes by other limits. */
-export async function overrideLimit({ db }: Desk, queue: string, override: LimitOverride | null): Promise<void> {
+export async function overrideLimit(
+  { db }: StoreContext,
+  queue: string,
+  override: LimitOverride | null,
+): Promise<void> {
   const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
   await db.query('select holdfast.override_limit($1, $2::jsonb, $3, $4)', values)
   await awaitClaims(db, queue)

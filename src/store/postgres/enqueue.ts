@@ -20,15 +20,15 @@ import type {
 } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './connection/columns.ts'
-import type { Database, Transaction } from './connection/database.ts'
+import type { Database, PgTransaction } from './connection/database.ts'
 import { isCollision } from './connection/failures.ts'
-import type { Turnstile } from './connection/semaphore.ts'
+import type { Semaphore } from './connection/semaphore.ts'
 import { defineIfNew, throwRefused } from './define.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
-import type { Gates } from './limits/admit.ts'
+import type { LimitKeyRefs } from './limits/admit.ts'
 
-/** What is to be attended to once a transaction has committed: gates by name, lists of knocks and batches by number. */
-export interface Knocks extends Gates {
+/** What is to be attended to once a transaction has committed: keyRefs by name, lists of followUps and batches by number. */
+export interface FollowUps extends LimitKeyRefs {
   readonly batches?: readonly number[]
   /** Deaths that no `onDead` queue was told of, to be reported. */
   readonly untold?: readonly UntoldDeath[]
@@ -36,17 +36,17 @@ export interface Knocks extends Gates {
   readonly undeliverable?: readonly UndeliverableJob[]
 }
 
-export interface Desk {
+export interface StoreContext {
   readonly db: Database
   readonly lanes: Lanes
   /** For calls that may have to wait for a stranger. */
-  readonly patient: Turnstile
+  readonly patient: Semaphore
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>, areOthersTold?: boolean): void
   /** What tells others that they have, to be sent with the commit that makes it so; null: \`announce\` does it soon enough. */
   newsOf(ready: ReadonlyMap<string, number>): string | null
-  /** Lets in who stands at these gates, and looks whether these batches are finished. */
-  attend(knocks: Knocks): Promise<void>
+  /** Lets in who stands at these keyRefs, and looks whether these batches are finished. */
+  followUp(followUps: FollowUps): Promise<void>
   /** Tells that a batch was found to be finished here. */
   finished(batch: FinishedBatch): void
   /** Tells that somebody asked to cancel these jobs, which run. */
@@ -54,42 +54,42 @@ export interface Desk {
 }
 
 export function enqueue(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
-  return desk.lanes.withLanes(() => enqueueOpened(desk, requests))
+  return context.lanes.withLanes(() => enqueueOpened(context, requests))
 }
 
 async function enqueueOpened(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
   const alone = onlyJobOf(requests)
-  const lane = alone && desk.lanes.knownOf(alone)
-  if (alone && lane && desk.lanes.keyOf(alone) === null) return [[await enqueueOne(desk, alone, lane)]]
+  const lane = alone && context.lanes.knownOf(alone)
+  if (alone && lane && context.lanes.keyOf(alone) === null) return [[await enqueueOne(context, alone, lane)]]
   // A lane that a stranger's open transaction is about to open delays only the requests that need it.
-  const areOpen = await desk.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
-  const placed = areOpen ? requests : requests.filter(({ jobs }) => desk.lanes.knows(jobs))
-  const answers = new Map(zip(placed, await enqueuePlaced(desk, placed)))
-  return requests.map((request) => answers.get(request) ?? enqueueAlone(desk, request))
+  const areOpen = await context.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
+  const placed = areOpen ? requests : requests.filter(({ jobs }) => context.lanes.knows(jobs))
+  const answers = new Map(zip(placed, await enqueuePlaced(context, placed)))
+  return requests.map((request) => answers.get(request) ?? enqueueAlone(context, request))
 }
 
 /** Requests whose lanes are known. Answers undefined for those that must wait for a stranger's open transaction. */
 async function enqueuePlaced(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<readonly (EnqueueAnswer | undefined)[]> {
   if (requests.length === 0) return []
-  const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(desk.lanes, request.jobs)
-  if (requests.every(goesPlainly)) return enqueuePlain(desk, requests)
+  const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(context.lanes, request.jobs)
+  if (requests.every(goesPlainly)) return enqueuePlain(context, requests)
   try {
-    return await enqueueTogether(desk, requests, { isHasty: true })
+    return await enqueueTogether(context, requests, { failFast: true })
   } catch (error) {
     if (!isCollision(error)) throw error
   }
   // One of them would have to wait over a key. Requests that need no key go on at once.
   const plain = requests.filter(goesPlainly)
-  const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(desk, plain)) : [])
+  const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(context, plain)) : [])
   return requests.map((request) => answers.get(request))
 }
 
@@ -97,10 +97,10 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
   return a.map((each, i) => [each, b[i] as B] as const)
 }
 
-function enqueueAlone(desk: Desk, request: EnqueueRequest): Promise<EnqueueAnswer> {
-  return desk.lanes.withLanes(async () => {
-    await desk.lanes.open(request.jobs) // while it waits it holds no connection, so it needs no turn
-    const [answer] = await desk.patient.pass(() => enqueueTogether(desk, [request], { isHasty: false }))
+function enqueueAlone(context: StoreContext, request: EnqueueRequest): Promise<EnqueueAnswer> {
+  return context.lanes.withLanes(async () => {
+    await context.lanes.open(request.jobs) // while it waits it holds no connection, so it needs no turn
+    const [answer] = await context.patient.pass(() => enqueueTogether(context, [request], { failFast: false }))
     return answer as EnqueueAnswer
   })
 }
@@ -123,15 +123,15 @@ function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
   return isAlone && isPlain(request as EnqueueRequest) ? job : null
 }
 
-async function enqueueOne(desk: Desk, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
+async function enqueueOne(context: StoreContext, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
-  const news = desk.newsOf(ready)
+  const news = context.newsOf(ready)
   const { id, payload, headers, timeoutMs } = job
-  const { version, attempts } = desk.lanes.queue(job.queue)
+  const { version, attempts } = context.lanes.queue(job.queue)
   const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
-  const values = [id, no, epoch, ...filled, desk.db.now, news, version]
-  await desk.db.land({ text: insertOne, values }, toNothing, toNothing)
-  desk.announce(ready, news !== null)
+  const values = [id, no, epoch, ...filled, context.db.now, news, version]
+  await context.db.land({ text: insertOne, values }, toNothing, toNothing)
+  context.announce(ready, news !== null)
   return created(job)
 }
 
@@ -139,15 +139,15 @@ const insertOne = 'select holdfast.enqueue_one($1, $2, $3, $4, $5, $6, $7, $8, $
 
 function toNothing(): void {}
 
-async function enqueuePlain(desk: Desk, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+async function enqueuePlain(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
-  const ready = countReady(jobs.filter((job) => comesReady(desk.lanes, job)))
-  const news = desk.newsOf(ready)
-  const columns = plainColumns(desk.lanes, jobs)
-  const call = { text: insertPlain, values: [...columns, desk.db.now, news, versionsOf(desk.lanes, jobs)] }
-  const lists = await desk.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
-  desk.announce(ready, news !== null)
-  await desk.attend({ lists })
+  const ready = countReady(jobs.filter((job) => comesReady(context.lanes, job)))
+  const news = context.newsOf(ready)
+  const columns = plainColumns(context.lanes, jobs)
+  const call = { text: insertPlain, values: [...columns, context.db.now, news, versionsOf(context.lanes, jobs)] }
+  const lists = await context.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
+  context.announce(ready, news !== null)
+  await context.followUp({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
@@ -157,17 +157,17 @@ function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
 }
 
-function gateOf(lanes: Lanes, job: NewJob, batch: BatchId): string | null {
+function limitKeyRefOf(lanes: Lanes, job: NewJob, batch: BatchId): string | null {
   const key = lanes.keyOf(job) ?? null
-  return key === null ? null : gateName(lanes.of(job, batch).queue, key)
+  return key === null ? null : limitKeyRef(lanes.of(job, batch).queue, key)
 }
 
-export function gateName(queue: number, key: string): string {
+export function limitKeyRef(queue: number, key: string): string {
   return `${queue}:${key}`
 }
 
-export function keyOf(gate: string | null | undefined): string | null {
-  return gate == null ? null : gate.slice(gate.indexOf(':') + 1) || null
+export function keyOf(keyRef: string | null | undefined): string | null {
+  return keyRef == null ? null : keyRef.slice(keyRef.indexOf(':') + 1) || null
 }
 
 export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): Value[] {
@@ -183,7 +183,7 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: Batch
     optionalList(jobs.map(({ timeoutMs }) => timeoutMs)),
     areDelayed ? list(jobs.map(({ delayMs }) => delayMs)) : null,
     optionalList(jobs.map(({ runAt }) => runAt)),
-    optionalTexts(jobs.map((job) => gateOf(lanes, job, batch))),
+    optionalTexts(jobs.map((job) => limitKeyRefOf(lanes, job, batch))),
     list(known.map(({ no }) => no)),
     list(known.map(({ epoch }) => epoch)),
   ]
@@ -200,7 +200,7 @@ export function versionsOf(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId
 
 /** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
 export async function addPlain(
-  tx: Transaction,
+  tx: PgTransaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
   batch: BatchId = null,
@@ -211,29 +211,33 @@ export async function addPlain(
 }
 
 async function enqueueTogether(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly EnqueueRequest[],
-  { isHasty }: { readonly isHasty: boolean },
+  { failFast }: { readonly failFast: boolean },
 ): Promise<EnqueueAnswer[]> {
   const call = {
-    text: `select holdfast.enqueue($2::jsonb, $1, $3, ${isHasty})`,
-    values: [toJson(desk.lanes, requests), desk.db.now],
+    text: `select holdfast.enqueue($2::jsonb, $1, $3, ${failFast})`,
+    values: [toJson(context.lanes, requests), context.db.now],
   }
   const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
-  const answers = await desk.db.land(call, ([row]) => read(row?.[0]), read, { isHasty })
-  announceAnswers(desk, requests, answers)
-  await desk.attend({ gates: answers.flatMap((answer) => (isRefused(answer) ? [] : gatesOf(answer))) })
+  const answers = await context.db.land(call, ([row]) => read(row?.[0]), read, { failFast })
+  announceAnswers(context, requests, answers)
+  await context.followUp({ keyRefs: answers.flatMap((answer) => (isRefused(answer) ? [] : limitKeyRefsOf(answer))) })
   return answers.map((answer) => (isRefused(answer) ? answer : answer.map(toEnqueued)))
 }
 
-function announceAnswers(desk: Desk, requests: readonly EnqueueRequest[], answers: readonly EnqueueAnswer[]): void {
+function announceAnswers(
+  context: StoreContext,
+  requests: readonly EnqueueRequest[],
+  answers: readonly EnqueueAnswer[],
+): void {
   const ready = requests.flatMap(({ jobs }, i) => {
     const answer = answers[i] as EnqueueAnswer
     return isRefused(answer)
       ? []
-      : jobs.filter((job, j) => comesReady(desk.lanes, job) && mayRun(answer[j] as Enqueued))
+      : jobs.filter((job, j) => comesReady(context.lanes, job) && mayRun(answer[j] as Enqueued))
   })
-  desk.announce(countReady(ready))
+  context.announce(countReady(ready))
 }
 
 function mayRun({ status, replaced }: Enqueued): boolean {
@@ -242,17 +246,17 @@ function mayRun({ status, replaced }: Enqueued): boolean {
 
 /** Throws a Refusal when one cannot be enqueued; the caller undoes it to a savepoint. */
 export async function addCarefully(
-  tx: Transaction,
+  tx: PgTransaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
   batch: BatchId = null,
-): Promise<{ readonly enqueued: readonly Enqueued[]; readonly gates: readonly string[] }> {
-  if (jobs.length === 0) return { enqueued: [], gates: [] }
+): Promise<{ readonly enqueued: readonly Enqueued[]; readonly keyRefs: readonly string[] }> {
+  if (jobs.length === 0) return { enqueued: [], keyRefs: [] }
   const values = [toJson(lanes, [{ jobs }], batch), tx.now]
   const [row] = await tx.query('select holdfast.enqueue($1::jsonb, null, $2, false)', values)
   const [answer = []] = toAnswers(row?.[0] ?? '[]')
   if (isRefused(answer)) throw new Refusal(answer)
-  return { enqueued: answer.map(toEnqueued), gates: gatesOf(answer) }
+  return { enqueued: answer.map(toEnqueued), keyRefs: limitKeyRefsOf(answer) }
 }
 
 /**
@@ -260,7 +264,7 @@ export async function addCarefully(
  * which ones, to be told of once the transaction has committed.
  */
 export async function bury(
-  tx: Transaction,
+  tx: PgTransaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
   enqueuedFor: EnqueuedFor,
@@ -277,15 +281,15 @@ export async function bury(
 }
 
 /** The same for jobs of which some may land as any other. */
-export async function addAnyway(tx: Transaction, lanes: Lanes, jobs: readonly NewJob[], enqueuedFor: EnqueuedFor) {
+export async function addAnyway(tx: PgTransaction, lanes: Lanes, jobs: readonly NewJob[], enqueuedFor: EnqueuedFor) {
   lanes.require(jobs)
   const isKnown = (job: NewJob) => lanes.keyOf(job) !== undefined
   const unknown = jobs.filter((job) => !isKnown(job))
-  const { enqueued, gates } = await addCarefully(tx, lanes, jobs.filter(isKnown))
+  const { enqueued, keyRefs } = await addCarefully(tx, lanes, jobs.filter(isKnown))
   const buried = await bury(tx, lanes, unknown, enqueuedFor)
   const landed = enqueued.values()
   const answers = jobs.map((job) => (unknown.includes(job) ? created(job) : (landed.next().value as Enqueued)))
-  return { enqueued: answers, gates, undeliverable: buried }
+  return { enqueued: answers, keyRefs, undeliverable: buried }
 }
 
 export interface CallerContext {
@@ -343,24 +347,24 @@ function openedOf(lanes: Lanes, job: NewJob): { readonly opened?: object } {
  * some drivers would encode JSON once more, and every column is text, as some know no other types.
  */
 export async function enqueueIn(
-  desk: Desk,
+  context: StoreContext,
   { tx, channel, definition }: CallerContext,
   request: EnqueueRequest,
 ): Promise<EnqueueAnswer> {
-  const run = (text: string, values: unknown[]) => tx.query(desk.db.schema.sql(text), values)
+  const run = (text: string, values: unknown[]) => tx.query(context.db.schema.sql(text), values)
   if (definition && !(await isDoneSoon(definition.stored))) {
     const { text, values } = defineIfNew(definition.settings)
     await run(text, [...values]).then(undefined, throwRefused)
   }
   const enqueueBy = async (opens: boolean) => {
-    const jobs = request.jobs.map((job) => ({ ...namedJson(job), ...openedOf(desk.lanes, job) }))
-    const result = await run(insertIn, [JSON.stringify(jobs), opens, desk.db.now]).then(undefined, throwKeyRequired)
+    const jobs = request.jobs.map((job) => ({ ...namedJson(job), ...openedOf(context.lanes, job) }))
+    const result = await run(insertIn, [JSON.stringify(jobs), opens, context.db.now]).then(undefined, throwKeyRequired)
     const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
     return row?.answer ?? '[]'
   }
   let json = await enqueueBy(false)
   if (isMissing(json)) {
-    await isDoneSoon(desk.lanes.openAnew(request.jobs))
+    await isDoneSoon(context.lanes.openAnew(request.jobs))
     json = await enqueueBy(true)
   }
   const [answer = []] = toAnswers(json)
@@ -387,7 +391,7 @@ export function created({ id }: NewJob): Enqueued {
   return { id, status: 'created' }
 }
 
-/** Of those who come to a gate, it is told when they are let in. */
+/** Of those who come to a keyRef, it is told when they are let in. */
 export function comesReady(lanes: Lanes, job: NewJob): boolean {
   return lanes.keyOf(job) == null && mayBeReady(job)
 }
@@ -453,11 +457,11 @@ function jobJson(job: NewJob): Record<string, unknown> {
 
 interface Added extends Enqueued {
   /** To be attended to. */
-  readonly gates?: readonly string[] | null
+  readonly keyRefs?: readonly string[] | null
 }
 
-function gatesOf(added: readonly Added[]): string[] {
-  return added.flatMap(({ gates }) => gates ?? [])
+function limitKeyRefsOf(added: readonly Added[]): string[] {
+  return added.flatMap(({ keyRefs }) => keyRefs ?? [])
 }
 
 function toEnqueued({ id, status, replaced }: Added): Enqueued {

@@ -2,7 +2,7 @@
 // search, and the end of the job's id, so that a fence goes with one id only. The token is what counts; a place alone opens
 // nothing.
 
-import type { HoldName } from '../store.ts'
+import type { LeaseRef } from '../store.ts'
 import { list } from './connection/columns.ts'
 
 /** Places of one claim in one lane. */
@@ -45,8 +45,8 @@ export interface Holds {
   readonly haveTwins: boolean
 }
 
-export function holdColumns(names: readonly HoldName[]): Holds {
-  const claims = new Claims()
+export function holdColumns(names: readonly LeaseRef[]): Holds {
+  const claims = new ClaimTokens()
   const holds = names.map((name, i) => claims.read(name, i))
   if (!isInOrder(holds)) holds.sort(compare)
   const stretches = stretchesOf(holds)
@@ -74,12 +74,12 @@ interface Hold {
 }
 
 /** Reads fences. Most begin like the one before: same token, lane and transaction. */
-class Claims {
+class ClaimTokens {
   readonly tokens: string[] = []
   readonly #numbers = new Map<string, number>()
   #before = { beginning: '\n', claim: 0, lane: 0, xid: 0 }
 
-  read({ id, fence }: HoldName, i: number): Hold {
+  read({ id, fence }: LeaseRef, i: number): Hold {
     const end = fence.length - idEnd - 1
     if (fence.startsWith(this.#before.beginning) && fence.endsWith(id.slice(-idEnd)) && fence[end] === '.') {
       const ord = digits(fence, this.#before.beginning.length, end)

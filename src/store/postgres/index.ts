@@ -22,12 +22,12 @@ import type {
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
-  HoldName,
   ItemsQuery,
   ItemsRequest,
   JobsQuery,
   KvScanQuery,
   KvWrite,
+  LeaseRef,
   ProgressRequest,
   PurgeRequest,
   RenewRequest,
@@ -44,20 +44,20 @@ import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batch/batch.ts'
-import { attendBatches, steerBatch } from './batch/batch-control.ts'
-import { Claims } from './claim.ts'
+import { settleBatches, steerBatch } from './batch/batch-control.ts'
+import { Claimer } from './claim.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
-import { isForeign, patiently } from './connection/failures.ts'
+import { isForeign, withRetry } from './connection/failures.ts'
 import { ignoreErrorsOf } from './connection/pool-errors.ts'
-import { Turnstile } from './connection/semaphore.ts'
+import { Semaphore } from './connection/semaphore.ts'
 import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
-import { type Desk, enqueue, enqueueIn, type Knocks } from './enqueue.ts'
+import { enqueue, enqueueIn, type FollowUps, type StoreContext } from './enqueue.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
-import { attendGates } from './limits/admit.ts'
+import { admitLimitKeys } from './limits/admit.ts'
 import { standing } from './limits/blockers.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
@@ -180,9 +180,9 @@ class PostgresStore implements Store {
   readonly #listen: boolean | string
   readonly #db: Database
   readonly #wakes: Wakes
-  readonly #claims: Claims
+  readonly #claims: Claimer
   readonly #sweeps: Sweeps
-  readonly #desk: Desk
+  readonly #context: StoreContext
   readonly #letGoOfPool: () => void
   #closing: Promise<void> | null = null
 
@@ -193,35 +193,35 @@ class PostgresStore implements Store {
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
     const lanes = new Lanes(this.#db)
-    const patient = new Turnstile(Math.max(1, Math.floor(connections / 3)))
+    const patient = new Semaphore(Math.max(1, Math.floor(connections / 3)))
     this.#wakes = new Wakes(
       this.#db,
       typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
     )
-    this.#desk = {
+    this.#context = {
       db: this.#db,
       lanes,
       patient,
-      attend: (knocks) => this.#attend(knocks),
+      followUp: (followUps) => this.#followUp(followUps),
       finished: (batch) => this.#wakes.finished(batch),
       announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
       newsOf: (ready) => this.#wakes.newsOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
-    this.#claims = new Claims(this.#db, lanes, this.#wakes)
-    this.#sweeps = new Sweeps(this.#desk)
+    this.#claims = new Claimer(this.#db, lanes, this.#wakes)
+    this.#sweeps = new Sweeps(this.#context)
   }
 
   /**
    * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
    * whoever knocked has been answered.
    */
-  async #attend({ gates, lists, batches = [], untold = [], undeliverable = [] }: Knocks): Promise<void> {
+  async #followUp({ keyRefs, lists, batches = [], untold = [], undeliverable = [] }: FollowUps): Promise<void> {
     for (const death of untold) this.#wakes.untold(death)
     for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {
-      this.#desk.announce(await attendGates(this.#db, { gates, lists }))
-      if (batches.length > 0) await attendBatches(this.#desk, batches)
+      this.#context.announce(await admitLimitKeys(this.#db, { keyRefs, lists }))
+      if (batches.length > 0) await settleBatches(this.#context, batches)
     } catch (error) {
       if (!isForeign(error) && !isHoldfastError(error)) throw error
     }
@@ -239,11 +239,11 @@ class PostgresStore implements Store {
   }
 
   async #withClient(work: (client: PoolClient) => Promise<unknown>): Promise<void> {
-    await patiently(() => this.#db.lend(work))
+    await withRetry(() => this.#db.lend(work))
   }
 
   async define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
-    const defined = await define(this.#desk, queues)
+    const defined = await define(this.#context, queues)
     this.#sweeps.expectUpkeep()
     return defined
   }
@@ -253,16 +253,16 @@ class PostgresStore implements Store {
   }
 
   overrideLimit(queue: string, override: LimitOverride | null): Promise<void> {
-    return overrideLimit(this.#desk, queue, override)
+    return overrideLimit(this.#context, queue, override)
   }
 
   enqueue(requests: readonly EnqueueRequest[]) {
-    return enqueue(this.#desk, requests)
+    return enqueue(this.#context, requests)
   }
 
   enqueueIn(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer> {
     const channel = this.#listen === false ? null : this.#wakes.channel
-    return enqueueIn(this.#desk, { tx: tx as CallerTransaction, channel, definition }, request)
+    return enqueueIn(this.#context, { tx: tx as CallerTransaction, channel, definition }, request)
   }
 
   claim(request: ClaimRequest) {
@@ -281,14 +281,14 @@ class PostgresStore implements Store {
 
   async settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
     const [first] = requests
-    const haveGates = first !== undefined && this.#claims.haveGates(first.fence)
-    const answers = await settle(this.#desk, requests, { token, haveGates })
+    const haveLimitKeys = first !== undefined && this.#claims.haveLimitKeys(first.fence)
+    const answers = await settle(this.#context, requests, { token, haveLimitKeys })
     const landed = requests.filter((_, i) => answers[i] !== 'lost' && !isRefused(answers[i]))
     this.#claims.forget(landed.map(({ fence }) => fence))
     return answers
   }
 
-  cancelRequested(holds: readonly HoldName[]) {
+  cancelRequested(holds: readonly LeaseRef[]) {
     this.#wakes.expectNews()
     return cancelRequested(this.#db, holds)
   }
@@ -298,48 +298,48 @@ class PostgresStore implements Store {
   }
 
   cancel(requests: readonly CancelRequest[]) {
-    return cancel(this.#desk, requests)
+    return cancel(this.#context, requests)
   }
 
   requeue(ids: readonly string[]) {
-    return requeue(this.#desk, ids)
+    return requeue(this.#context, ids)
   }
 
   requeueAll(request: RequeueAllRequest) {
-    return requeueAll(this.#desk, request)
+    return requeueAll(this.#context, request)
   }
 
   alter(requests: readonly AlterRequest[]) {
-    return alter(this.#desk, requests)
+    return alter(this.#context, requests)
   }
 
   purge(request: PurgeRequest) {
-    return purge(this.#desk, request)
+    return purge(this.#context, request)
   }
 
   async pause(queue: string, paused: boolean, by: string | null = null): Promise<void> {
-    const ready = await pause(this.#desk, queue, paused, by)
-    this.#desk.announce(ready)
+    const ready = await pause(this.#context, queue, paused, by)
+    this.#context.announce(ready)
   }
 
   openBatch(settings: BatchSettings) {
-    return openBatch(this.#desk, settings)
+    return openBatch(this.#context, settings)
   }
 
   addItems(request: ItemsRequest) {
-    return addItems(this.#desk, request)
+    return addItems(this.#context, request)
   }
 
   steerBatch(request: SteerRequest) {
-    return steerBatch(this.#desk, request)
+    return steerBatch(this.#context, request)
   }
 
   batch(name: BatchName) {
-    return readBatch(this.#desk, name)
+    return readBatch(this.#context, name)
   }
 
   batches(query: BatchesQuery) {
-    return readBatches(this.#desk, query)
+    return readBatches(this.#context, query)
   }
 
   items(query: ItemsQuery) {
@@ -347,11 +347,11 @@ class PostgresStore implements Store {
   }
 
   accept(request: AcceptRequest) {
-    return accept(this.#desk, request)
+    return accept(this.#context, request)
   }
 
   standing(id: string) {
-    return standing(this.#desk, id)
+    return standing(this.#context, id)
   }
 
   job(id: string) {
@@ -383,7 +383,7 @@ class PostgresStore implements Store {
   }
 
   advance(request: AdvanceRequest) {
-    return advance(this.#desk, request)
+    return advance(this.#context, request)
   }
 
   async time(): Promise<number> {

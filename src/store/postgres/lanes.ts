@@ -22,7 +22,7 @@ import type { NewJob } from '../../job/record.ts'
 import type { Row } from './connection/call.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
-import { isCollision, patiently } from './connection/failures.ts'
+import { isCollision, withRetry } from './connection/failures.ts'
 
 /** Lanes of batches that are remembered; more than any transaction uses. */
 const batchLanesMax = 10_000
@@ -150,7 +150,7 @@ export class Lanes {
     ]
     const text = 'select * from holdfast.open_lanes($1, $2, $3, $4, $5, true)'
     try {
-      const rows = await patiently(() => this.#db.once(text, values), { isHasty: true })
+      const rows = await withRetry(() => this.#db.once(text, values), { failFast: true })
       for (const row of rows) {
         this.#learn(row)
         this.#remember([...row.slice(0, 6), batch])

@@ -5,7 +5,7 @@ import type { Row } from './connection/call.ts'
 import type { Lanes } from './lanes.ts'
 
 /** A job that is held or was, its row locked. */
-export interface HeldJob {
+export interface LeasedJob {
   readonly turn: number
   readonly id: string
   readonly lane: number
@@ -13,7 +13,7 @@ export interface HeldJob {
   readonly priority: number
   readonly attempt: number
   readonly maxAttempts: number
-  readonly freed: number
+  readonly freeReleases: number
   readonly cancel: string | null
   readonly past: string | null
   readonly worker: string
@@ -22,13 +22,13 @@ export interface HeldJob {
   readonly payload: string | null
   readonly woken: boolean
   readonly batch: number
-  readonly gate: string | null
+  readonly keyRef: string | null
   /** Its queue or its batch has a limit. */
   readonly isLimited: boolean
 }
 
-export function toHeld(row: Row): HeldJob {
-  const [turn, id, , lane, , name, priority, attempt, maxAttempts, freed, cancel, past, worker, startedAt] = row
+export function toHeld(row: Row): LeasedJob {
+  const [turn, id, , lane, , name, priority, attempt, maxAttempts, freeReleases, cancel, past, worker, startedAt] = row
   return {
     turn: Number(turn),
     id: id as string,
@@ -37,7 +37,7 @@ export function toHeld(row: Row): HeldJob {
     priority: Number(priority),
     attempt: Number(attempt),
     maxAttempts: Number(maxAttempts),
-    freed: Number(freed),
+    freeReleases: Number(freeReleases),
     cancel: cancel ?? null,
     past: past ?? null,
     worker: worker as string,
@@ -46,13 +46,13 @@ export function toHeld(row: Row): HeldJob {
     payload: row[15] ?? null,
     woken: row[16] === 't',
     batch: Number(row[17]),
-    gate: row[18] ?? null,
+    keyRef: row[18] ?? null,
     isLimited: row[19] === 't',
   }
 }
 
 /** What may be enqueued when these jobs end: death notices, and follow-ups that came with a request to cancel. */
-export function requireLanes(lanes: Lanes, held: readonly HeldJob[]): void {
+export function requireLanes(lanes: Lanes, held: readonly LeasedJob[]): void {
   lanes.require(
     held.flatMap((job) => [
       ...(job.onDead === null ? [] : [{ queue: job.onDead, priority: null }]),

@@ -22,7 +22,7 @@ export interface Message {
   readonly cancel?: readonly string[]
 }
 
-export class News {
+export class Notifications {
   readonly #ready = new Map<string, number>()
   readonly #cancels = new Set<string>()
 
@@ -38,7 +38,7 @@ export class News {
     for (const id of ids) this.#cancels.add(id)
   }
 
-  add(other: News): void {
+  add(other: Notifications): void {
     this.addReady(other.#ready)
     this.addCancels(other.#cancels)
   }

@@ -1,7 +1,7 @@
 import type { ProgressAnswer, ProgressRequest } from '../store.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
-import { patiently } from './connection/failures.ts'
+import { withRetry } from './connection/failures.ts'
 import { holdColumns } from './fence.ts'
 
 const keep = 'select holdfast.progress($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)'
@@ -11,7 +11,7 @@ export async function progress(db: Database, requests: readonly ProgressRequest[
   const told = order.map((i) => requests[i] as ProgressRequest)
   const values = list(told.map(({ progress }) => progress))
   const messages = optionalTexts(told.map(({ message }) => message))
-  const rows = await patiently(() => db.hot(keep, [...columns, values, messages, db.now]))
+  const rows = await withRetry(() => db.hot(keep, [...columns, values, messages, db.now]))
   const answers: ProgressAnswer[] = requests.map(() => 'lost')
   for (const [turn] of rows) answers[order[Number(turn) - 1] as number] = 'ok'
   return answers

@@ -5,7 +5,7 @@ import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
-import { decodeError, decodePast, decodeRemarks } from '../../job/stored.ts'
+import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
@@ -21,7 +21,7 @@ const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.tim
   case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready'
        else 'running' end,
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
-  p.value, p.message, p.at, j.gate, null::text,
+  p.value, p.message, p.at, j.limit_key, null::text,
   (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted)`
 
 /** Who holds the job: of the leases that list its place the youngest. */
@@ -44,7 +44,7 @@ const unheld = `left join lateral (select null::uuid as token, null::text as wor
 const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.timeout_ms, e.created_at, e.run_at,
   e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
   e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
-  null::float8, null::text, null::bigint, e.gate, e.remarks,
+  null::float8, null::text, null::bigint, e.limit_key, e.annotations,
   (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted)`
 
 const fromLive = `from holdfast.job j
@@ -85,10 +85,10 @@ export async function liveOrEnded<T>(
 function toRecord(row: Row): JobRecord {
   const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
-  const [attempt, worker, startedAt, ending, expiresAt, value, message, at, gate, remarks, batch] = row.slice(19)
+  const [attempt, worker, startedAt, ending, expiresAt, value, message, at, keyRef, annotations, batch] = row.slice(19)
   const isRunning = state === 'running'
   const told = decodeError(error ?? null)
-  const said = decodeRemarks(remarks ?? null)
+  const said = decodeAnnotations(annotations ?? null)
   return {
     id: id as string,
     queue: queue as string,
@@ -110,8 +110,8 @@ function toRecord(row: Row): JobRecord {
     finishedAt: numberOrNull(finishedAt),
     result: result ?? null,
     error: told,
-    remarks: said,
-    limitKey: keyOf(gate),
+    annotations: said,
+    limitKey: keyOf(keyRef),
     batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
   }
@@ -226,8 +226,8 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
     return db.query(
       `select ${endedColumns}, e.seq ${fromEnded}
         where e.batch = $1 and e.seq > $2 and ($3::text is null or e.state = $3)
-          and ($4::text is null or e.remarks::jsonb ->> 'outcome' = $4)
-          and ($5::text is null or e.remarks::jsonb ->> 'warning' = $5)
+          and ($4::text is null or e.annotations::jsonb ->> 'outcome' = $4)
+          and ($5::text is null or e.annotations::jsonb ->> 'warning' = $5)
         order by e.seq limit $6`,
       [no, a, state, outcome, warning, max],
     )

@@ -1,7 +1,7 @@
-import type { HoldName, RenewAnswer, RenewRequest } from '../store.ts'
+import type { LeaseRef, RenewAnswer, RenewRequest } from '../store.ts'
 import { list } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
-import { patiently } from './connection/failures.ts'
+import { withRetry } from './connection/failures.ts'
 import { holdColumns } from './fence.ts'
 
 const select = 'select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)'
@@ -10,7 +10,7 @@ export async function renew(db: Database, requests: readonly RenewRequest[]): Pr
   const { columns, order } = holdColumns(requests)
   const leases = list(order.map((i) => (requests[i] as RenewRequest).leaseMs))
   const values = [...columns, leases, db.now]
-  const rows = await patiently(() => db.hot(select, values))
+  const rows = await withRetry(() => db.hot(select, values))
   const answers: RenewAnswer[] = requests.map(() => 'lost')
   for (const [turn, expiresAt, cancelRequested] of rows) {
     answers[order[Number(turn) - 1] as number] = {
@@ -23,9 +23,9 @@ export async function renew(db: Database, requests: readonly RenewRequest[]): Pr
 
 const selectCancelled = 'select holdfast.cancel_requested($1, $2, $3, $4, $5, $6, $7)'
 
-export async function cancelRequested(db: Database, holds: readonly HoldName[]): Promise<boolean[]> {
+export async function cancelRequested(db: Database, holds: readonly LeaseRef[]): Promise<boolean[]> {
   const { columns, order } = holdColumns(holds)
-  const rows = await patiently(() => db.hot(selectCancelled, columns))
+  const rows = await withRetry(() => db.hot(selectCancelled, columns))
   const requested = new Set(rows.map(([turn]) => order[Number(turn) - 1] as number))
   return holds.map((_, i) => requested.has(i))
 }

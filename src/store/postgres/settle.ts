@@ -5,40 +5,40 @@
 import { createHash } from 'node:crypto'
 import { isHoldfastError, refuse } from '../../errors.ts'
 import type { NewJob } from '../../job/record.ts'
-import { encodeRemarks } from '../../job/stored.ts'
+import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { afterOthers, alone, type Care, together } from './alone.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
-import type { Desk, Knocks } from './enqueue.ts'
+import type { FollowUps, StoreContext } from './enqueue.ts'
 import { type Holds, holdColumns } from './fence.ts'
 import { requireLanes, toHeld } from './leased-job.ts'
-import { Clerk, remarksOf, resultOf } from './settlement-writer.ts'
+import { annotationsOf, resultOf, SettlementWriter } from './settlement-writer.ts'
 
 export interface SettleOptions {
   /** Of the caller, who may ask again. */
   readonly token: string | undefined
   /** Some of these jobs hand over to others. */
-  readonly haveGates: boolean
+  readonly haveLimitKeys: boolean
 }
 
 export async function settle(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly SettleRequest[],
-  { token, haveGates }: SettleOptions,
+  { token, haveLimitKeys }: SettleOptions,
 ): Promise<SettleAnswer[]> {
-  if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(desk, requests, token)
+  if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(context, requests, token)
   const holds = holdColumns(requests)
-  if (holds.haveTwins) return settleInTurn(desk, requests, token)
-  if (requests.every(isPlainlyDone)) return settleDone(desk, requests, { token, haveGates }, holds)
+  if (holds.haveTwins) return settleInTurn(context, requests, token)
+  if (requests.every(isPlainlyDone)) return settleDone(context, requests, { token, haveLimitKeys }, holds)
   // Without effects, and each hold once: nothing tells in which order jobs were settled.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
   const answers = new Map<SettleRequest, SettleAnswer>()
   const answered = [
-    await settleInTurn(desk, rest, token),
-    done.length > 0 ? await settleDone(desk, done, { token, haveGates }, holdColumns(done)) : [],
+    await settleInTurn(context, rest, token),
+    done.length > 0 ? await settleDone(context, done, { token, haveLimitKeys }, holdColumns(done)) : [],
   ]
   for (const [i, part] of [rest, done].entries()) {
     part.forEach((request, j) => {
@@ -72,27 +72,31 @@ const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
  */
 const halvesFrom = 500
 
-/** Where all are lost, they may have landed the other way: whoever asks again does so when it is forgotten that they had gates. */
+/** Where all are lost, they may have landed the other way: whoever asks again does so when it is forgotten that they had keyRefs. */
 async function settleDone(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly SettleRequest[],
-  { token, haveGates }: SettleOptions,
+  { token, haveLimitKeys }: SettleOptions,
   holds: Holds,
 ): Promise<SettleAnswer[]> {
-  const atOnce = () => settleAtOnce(desk, requests, holds, flushOf(token, 'done'))
+  const atOnce = () => settleAtOnce(context, requests, holds, flushOf(token, 'done'))
   if (requests.length < halvesFrom) return atOnce()
-  const inHalves = () => settleInHalves(desk, requests, token)
-  const [way, other] = haveGates ? [inHalves, atOnce] : [atOnce, inHalves]
+  const inHalves = () => settleInHalves(context, requests, token)
+  const [way, other] = haveLimitKeys ? [inHalves, atOnce] : [atOnce, inHalves]
   const answers = await way()
   const mayHaveLanded = token !== undefined && answers.every((answer) => answer === 'lost')
   return mayHaveLanded ? other() : answers
 }
 
 /** Where one half fails, all are told that they may have landed. */
-async function settleInHalves(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+async function settleInHalves(
+  context: StoreContext,
+  requests: readonly SettleRequest[],
+  token?: string,
+): Promise<SettleAnswer[]> {
   const middle = requests.length >> 1
   const half = (part: readonly SettleRequest[], name: Part) =>
-    settleAtOnce(desk, part, holdColumns(part), flushOf(token, name))
+    settleAtOnce(context, part, holdColumns(part), flushOf(token, name))
   const halves = await Promise.allSettled([
     half(requests.slice(0, middle), 'first half'),
     half(requests.slice(middle), 'second half'),
@@ -105,29 +109,29 @@ async function settleInHalves(desk: Desk, requests: readonly SettleRequest[], to
 }
 
 async function settleAtOnce(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly SettleRequest[],
   { columns, order }: Holds,
   flush: string | undefined,
 ): Promise<SettleAnswer[]> {
   const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
-  const remarks = order.map((i) => encodeRemarks(remarksOf((requests[i] as SettleRequest).settlement)))
+  const annotations = order.map((i) => encodeAnnotations(annotationsOf((requests[i] as SettleRequest).settlement)))
   const call = {
     text: 'select holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)',
-    values: [...columns, optionalTexts(results), optionalTexts(remarks), desk.db.now],
+    values: [...columns, optionalTexts(results), optionalTexts(annotations), context.db.now],
   }
   const read = (json: string | null | undefined) => (json == null ? nothingTold : JSON.parse(json)) as DoneAnswer
-  const told = await desk.db.land(call, ([row]) => read(row?.[0]), read, { flush })
+  const told = await context.db.land(call, ([row]) => read(row?.[0]), read, { flush })
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
   for (const turn of told.lost ?? []) answers[order[turn - 1] as number] = 'lost'
-  if (told.limited) desk.announce(new Map(told.limited.map((queue) => [queue, requests.length])))
-  if (told.ready) desk.announce(new Map(Object.entries(told.ready)))
-  await desk.attend({ lists: told.lists ?? [], batches: told.batches ?? [] })
+  if (told.limited) context.announce(new Map(told.limited.map((queue) => [queue, requests.length])))
+  if (told.ready) context.announce(new Map(Object.entries(told.ready)))
+  await context.followUp({ lists: told.lists ?? [], batches: told.batches ?? [] })
   return answers
 }
 
 /** What `holdfast.settle_done` tells; see there. */
-interface DoneAnswer extends Knocks {
+interface DoneAnswer extends FollowUps {
   readonly lost?: readonly number[] | null
   readonly limited?: readonly string[] | null
   readonly ready?: Readonly<Record<string, number>> | null
@@ -140,25 +144,33 @@ const nothingTold: DoneAnswer = {}
  * the way to the server is lost in between and the caller asks again, those that landed alone are lost to the flush as a
  * whole: what was answered to them is looked up.
  */
-async function settleInTurn(desk: Desk, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+async function settleInTurn(
+  context: StoreContext,
+  requests: readonly SettleRequest[],
+  token?: string,
+): Promise<SettleAnswer[]> {
   try {
-    const answers = await landInTurn(desk, requests, flushOf(token, 'in turn'), together)
+    const answers = await landInTurn(context, requests, flushOf(token, 'in turn'), together)
     if (token === undefined || !answers.includes('lost')) return answers
-    return await withLandedAlone(desk, answers, aloneFlushes(requests, token))
+    return await withLandedAlone(context, answers, aloneFlushes(requests, token))
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
   }
   const flushes = aloneFlushes(requests, token)
   const answers: SettleAnswer[] = []
   for (const [i, request] of requests.entries())
-    answers.push(await afterOthers(answers, settleAlone(desk, request, flushes[i])))
+    answers.push(await afterOthers(answers, settleAlone(context, request, flushes[i])))
   return answers
 }
 
 /** A full disk fails no job and no neighbour: only this request is told that nothing was carried out. */
-async function settleAlone(desk: Desk, request: SettleRequest, flush: string | undefined): Promise<SettleAnswer> {
+async function settleAlone(
+  context: StoreContext,
+  request: SettleRequest,
+  flush: string | undefined,
+): Promise<SettleAnswer> {
   try {
-    const [answer] = await alone((care) => landInTurn(desk, [request], flush, care))
+    const [answer] = await alone((care) => landInTurn(context, [request], flush, care))
     return answer as SettleAnswer
   } catch (error) {
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
@@ -178,7 +190,7 @@ function aloneFlushes(requests: readonly SettleRequest[], token: string | undefi
 }
 
 async function withLandedAlone(
-  { db }: Desk,
+  { db }: StoreContext,
   answers: readonly SettleAnswer[],
   flushes: readonly (string | undefined)[],
 ): Promise<SettleAnswer[]> {
@@ -192,38 +204,38 @@ async function withLandedAlone(
 }
 
 async function landInTurn(
-  desk: Desk,
+  context: StoreContext,
   requests: readonly SettleRequest[],
   flush: string | undefined,
   care: Care,
 ): Promise<SettleAnswer[]> {
   let ready = new Map<string, number>()
-  let knocks: Knocks = {}
+  let followUps: FollowUps = {}
   const { columns, order } = holdColumns(requests)
-  const answers = await desk.lanes.withLanes(async () => {
-    await desk.lanes.open(requests.flatMap(({ settlement }) => followUps(settlement)))
-    return desk.db.transact(async (tx) => {
-      const rows = await tx.query('select * from holdfast.held($1, $2, $3, $4, $5, $6, $7)', columns)
+  const answers = await context.lanes.withLanes(async () => {
+    await context.lanes.open(requests.flatMap(({ settlement }) => followUpsOf(settlement)))
+    return context.db.transact(async (tx) => {
+      const rows = await tx.query('select * from holdfast.leased($1, $2, $3, $4, $5, $6, $7)', columns)
       const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
-      requireLanes(desk.lanes, [...held.values()])
+      requireLanes(context.lanes, [...held.values()])
       await tx.readClock()
-      const clerk = new Clerk(tx, desk.lanes, care)
+      const writer = new SettlementWriter(tx, context.lanes, care)
       const answered: SettleAnswer[] = []
       for (const [i, request] of requests.entries()) {
         const job = held.get(i)
-        answered.push(job && job.id === request.id && clerk.takes(job) ? await clerk.settle(job, request) : 'lost')
+        answered.push(job && job.id === request.id && writer.takes(job) ? await writer.settle(job, request) : 'lost')
       }
-      await clerk.write()
-      ready = clerk.becameReady
-      knocks = clerk.knocks
+      await writer.write()
+      ready = writer.becameReady
+      followUps = writer.followUps
       return answered
     }, flush)
   })
-  desk.announce(ready)
-  await desk.attend(knocks)
+  context.announce(ready)
+  await context.followUp(followUps)
   return answers
 }
 
-function followUps(settlement: Settlement): readonly NewJob[] {
+function followUpsOf(settlement: Settlement): readonly NewJob[] {
   return ('effects' in settlement && settlement.effects?.enqueue) || []
 }

@@ -1,40 +1,40 @@
-// The clerk of one transaction: what each job becomes is decided by the same pure functions as on every store; what cannot fail
+// The writer of one transaction: what each job becomes is decided by the same pure functions as on every store; what cannot fail
 // is gathered and written as sets, and what may is tried behind a savepoint of its own.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, effectError, isUntold, type UntoldDeath, untoldError } from '../../job/death.ts'
-import type { Attempt, Costs, EffectSet, JobState, NewJob, Remarks, SqlEffect } from '../../job/record.ts'
-import { decodeCancel, encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
+import type { Annotations, Attempt, Costs, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
+import { decodeCancel, encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
-import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
+import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import { type Care, together } from './alone.ts'
-import type { Transaction } from './connection/database.ts'
+import type { PgTransaction } from './connection/database.ts'
 import { isDiskFull } from './connection/failures.ts'
-import { addCarefully, addPlain, areKeysKnown, bury, isPlain, type Knocks } from './enqueue.ts'
+import { addCarefully, addPlain, areKeysKnown, bury, type FollowUps, isPlain } from './enqueue.ts'
 import type { Lanes } from './lanes.ts'
-import type { HeldJob } from './leased-job.ts'
+import type { LeasedJob } from './leased-job.ts'
 import { changesSession } from './statement.ts'
 
 type Landed = Extract<SettleAnswer, { enqueued: unknown }>
 
 interface Landing {
-  readonly job: HeldJob
+  readonly job: LeasedJob
   readonly verdict: Verdict
   readonly result: string | null
   readonly effects: readonly EffectSet[]
-  readonly remarks?: Remarks | null
+  readonly annotations?: Annotations | null
 }
 
 /** Settles jobs of one transaction: gathers what cannot fail and writes it as sets. */
-export class Clerk {
+export class SettlementWriter {
   readonly becameReady = new Map<string, number>()
-  readonly #tx: Transaction
+  readonly #tx: PgTransaction
   readonly #lanes: Lanes
   readonly #care: Care
   readonly #taken = new Set<string>()
-  readonly #gates = new Set<string>()
+  readonly #keyRefs = new Set<string>()
   readonly #lists: number[] = []
   readonly #batches = new Set<number>()
   /** By job: what is undone to a savepoint is written again, and counts as it is written last. */
@@ -43,50 +43,50 @@ export class Clerk {
   readonly #undeliverable = new Map<string, UndeliverableJob>()
   #gathered: Landing[] = []
 
-  constructor(tx: Transaction, lanes: Lanes, care: Care = together) {
+  constructor(tx: PgTransaction, lanes: Lanes, care: Care = together) {
     this.#tx = tx
     this.#lanes = lanes
     this.#care = care
   }
 
   /** What is to be attended to once this has committed. */
-  get knocks(): Knocks {
+  get followUps(): FollowUps {
     const [untold, undeliverable] = [[...this.#untold.values()], [...this.#undeliverable.values()]]
-    return { gates: [...this.#gates], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
+    return { keyRefs: [...this.#keyRefs], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
   }
 
-  /** A job of this gate and batch has come, gone or moved. */
-  touch({ gate, batch }: Pick<HeldJob, 'gate' | 'batch'>): void {
-    if (gate !== null) this.#gates.add(gate)
+  /** A job of this keyRef and batch has come, gone or moved. */
+  touch({ keyRef, batch }: Pick<LeasedJob, 'keyRef' | 'batch'>): void {
+    if (keyRef !== null) this.#keyRefs.add(keyRef)
     if (batch > 0) this.#batches.add(batch)
   }
 
   /** False for a job that was settled by an earlier request of this transaction. */
-  takes({ id }: HeldJob): boolean {
+  takes({ id }: LeasedJob): boolean {
     if (this.#taken.has(id)) return false
     this.#taken.add(id)
     return true
   }
 
   /** Answers at once, or once everything gathered was written. */
-  async settle(job: HeldJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
+  async settle(job: LeasedJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
     const verdict = settled(core(job), settlement, this.#tx.now)
     const result = resultOf(settlement)
-    const remarks = remarksOf(settlement)
+    const annotations = annotationsOf(settlement)
     const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(job, verdict)]
     if (effects.every((set) => this.#cannotFail(set)))
-      return await this.#gather({ job, verdict, result, effects, remarks })
+      return await this.#gather({ job, verdict, result, effects, annotations })
     await this.write()
-    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, remarks }))
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result, effects, annotations }))
     if (!isRefused(answer)) return answer
     const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-    const costs = remarks?.costs ?? null
+    const costs = annotations?.costs ?? null
     const { state } = await this.#landAnyway(job, settled(core(job), failure, this.#tx.now), costs)
     return { failed: answer, state }
   }
 
   /** A lease ran out: the sweep settles in the place of a worker that is gone. */
-  async rescue(job: HeldJob): Promise<LapsedHold> {
+  async rescue(job: LeasedJob): Promise<ExpiredLease> {
     const verdict = expired(core(job), job.worker)
     const effects = requestedEffects(job, verdict)
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
@@ -115,17 +115,17 @@ export class Clerk {
 
   /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
   async #landAnyway(
-    job: HeldJob,
+    job: LeasedJob,
     verdict: Verdict,
     costs: Costs | null,
   ): Promise<{ readonly state: JobState; readonly failed?: Refused }> {
     await this.write()
     const effects = requestedEffects(job, verdict)
-    const remarks = costs && onlyCosts(costs)
-    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects, remarks }))
+    const annotations = costs && onlyCosts(costs)
+    const answer = await this.#tx.attempt(() => this.#land({ job, verdict, result: null, effects, annotations }))
     if (!isRefused(answer)) return { state: answer.state }
     const without = { ...verdict, error: effectError(answer) }
-    const { state } = await this.#land({ job, verdict: without, result: null, effects: [], remarks })
+    const { state } = await this.#land({ job, verdict: without, result: null, effects: [], annotations })
     return { state, failed: answer }
   }
 
@@ -146,9 +146,9 @@ export class Clerk {
   async #apply(effects: EffectSet): Promise<readonly Enqueued[]> {
     await this.#writeKv([effects])
     for (const sql of effects.sql) await this.#run(sql)
-    const { enqueued, gates } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
+    const { enqueued, keyRefs } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
     this.#wakeFor(effects.enqueue)
-    for (const gate of gates) this.#gates.add(gate)
+    for (const keyRef of keyRefs) this.#keyRefs.add(keyRef)
     return enqueued
   }
 
@@ -186,7 +186,7 @@ export class Clerk {
     for (const { job } of landings) if (job.isLimited) this.wake(job.queue, 1)
   }
 
-  #waitingJson({ job, verdict, remarks }: Landing): Record<string, unknown> {
+  #waitingJson({ job, verdict, annotations }: Landing): Record<string, unknown> {
     if (!waits(verdict)) throw new Error('Only a job that waits is put back.')
     const isReady = verdict.to === 'ready'
     if (isReady) this.wake(job.queue, 1)
@@ -197,9 +197,9 @@ export class Clerk {
       ready: isReady,
       runAt: isReady ? this.#tx.now : verdict.runAt,
       attempts: verdict.attempts,
-      freed: verdict.freed,
-      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now, remarks?.costs)),
-      ...(remarks?.costs && { batch: job.batch, costs: remarks.costs }),
+      free_releases: verdict.freeReleases,
+      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now, annotations?.costs)),
+      ...(annotations?.costs && { batch: job.batch, costs: annotations.costs }),
     }
   }
 
@@ -275,11 +275,11 @@ function enqueues({ job, verdict, effects }: Landing): boolean {
   return (verdict.to === 'dead' && job.onDead !== null) || effects.some((set) => set.enqueue.length > 0)
 }
 
-function waits(verdict: Verdict): verdict is Extract<Verdict, { freed: number }> {
+function waits(verdict: Verdict): verdict is Extract<Verdict, { freeReleases: number }> {
   return verdict.to === 'ready' || verdict.to === 'scheduled'
 }
 
-function endedJson({ job, verdict, result, remarks }: Landing): Record<string, unknown> {
+function endedJson({ job, verdict, result, annotations }: Landing): Record<string, unknown> {
   return {
     id: job.id,
     was: 'running',
@@ -291,16 +291,16 @@ function endedJson({ job, verdict, result, remarks }: Landing): Record<string, u
     ending: verdict.ending,
     result,
     error: encodeError(verdict.error),
-    ...(remarks && { batch: job.batch, remarks: encodeRemarks(remarks) }),
+    ...(annotations && { batch: job.batch, annotations: encodeAnnotations(annotations) }),
   }
 }
 
-function core(job: HeldJob) {
-  const { attempt: attempts, maxAttempts, freed, woken } = job
-  return { attempts, maxAttempts, freed, cancelRequested: job.cancel !== null, woken }
+function core(job: LeasedJob) {
+  const { attempt: attempts, maxAttempts, freeReleases, woken } = job
+  return { attempts, maxAttempts, freeReleases, cancelRequested: job.cancel !== null, woken }
 }
 
-function attemptOf(job: HeldJob, { ending, error }: Verdict, now: number, costs?: Costs | null): Attempt {
+function attemptOf(job: LeasedJob, { ending, error }: Verdict, now: number, costs?: Costs | null): Attempt {
   const { attempt, worker, startedAt } = job
   return { attempt, worker, startedAt, endedAt: now, ending, ...(error && { error }), ...(costs && { costs }) }
 }
@@ -312,7 +312,7 @@ function stagedEffects(settlement: Settlement, verdict: Verdict): EffectSet[] {
 }
 
 /** What was handed over with a cancel request lands when the job becomes cancelled. */
-function requestedEffects(job: HeldJob, verdict: Verdict): EffectSet[] {
+function requestedEffects(job: LeasedJob, verdict: Verdict): EffectSet[] {
   return verdict.to === 'cancelled' ? decodeCancel(job.cancel) : []
 }
 
@@ -320,13 +320,13 @@ export function resultOf(settlement: Settlement): string | null {
   return settlement.as === 'done' ? settlement.result : null
 }
 
-export function remarksOf(settlement: Settlement): Remarks | null {
-  if (settlement.as === 'done') return settlement.remarks ?? null
+export function annotationsOf(settlement: Settlement): Annotations | null {
+  if (settlement.as === 'done') return settlement.annotations ?? null
   const costs = costsOf(settlement)
   return costs && onlyCosts(costs)
 }
 
-function onlyCosts(costs: Costs): Remarks {
+function onlyCosts(costs: Costs): Annotations {
   return { outcome: null, warning: null, costs }
 }
 

@@ -11,19 +11,19 @@
 import type { UntoldDeath } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
-import type { LapsedHold, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
+import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
 import { alone, type Care, together } from './alone.ts'
 import { sweepBatches } from './batch/batch-control.ts'
-import type { Database, Transaction } from './connection/database.ts'
-import { CommitRefused, isCollision, patiently } from './connection/failures.ts'
-import type { Desk } from './enqueue.ts'
+import type { Database, PgTransaction } from './connection/database.ts'
+import { CommitRefused, isCollision, withRetry } from './connection/failures.ts'
+import type { StoreContext } from './enqueue.ts'
 import type { Lanes } from './lanes.ts'
 import { requireLanes, toHeld } from './leased-job.ts'
-import { attendKnocked, type KnockList } from './limits/admit.ts'
+import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { pruneProgress } from './progress.ts'
 import { heal } from './schema/heal.ts'
 import { keepPartitions } from './schema/partitions.ts'
-import { Clerk } from './settlement-writer.ts'
+import { SettlementWriter } from './settlement-writer.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
@@ -38,7 +38,7 @@ const farOff = Number.MAX_SAFE_INTEGER
 const knocksMin = 200
 
 export class Sweeps {
-  readonly #desk: Desk
+  readonly #context: StoreContext
   #upkeepAt = 0
   /** The time of the last sweep that left nothing, and when the next one begins at the beginning. */
   #sweptUntil = 0
@@ -50,8 +50,8 @@ export class Sweeps {
   /** Up to which number this round has looked at batches; null: it is over. */
   #batchesFrom: number | null = null
 
-  constructor(desk: Desk) {
-    this.#desk = desk
+  constructor(context: StoreContext) {
+    this.#context = context
   }
 
   /** A queue's retention has changed: its partitions are made soon. */
@@ -65,11 +65,11 @@ export class Sweeps {
     const { report, ready, batches: ended, untold, undeliverable } = swept
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
-    this.#desk.announce(ready)
-    await this.#desk.attend({ batches: ended, untold, undeliverable })
+    this.#context.announce(ready)
+    await this.#context.followUp({ batches: ended, untold, undeliverable })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
-    const batches = await sweepBatches(this.#desk, { max, pruneMax, from: this.#fromBatch() })
+    const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
     const dropped = await this.#keepUp()
     return {
@@ -104,7 +104,7 @@ export class Sweeps {
   async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
     try {
       return await this.#inOne(async (tx) => {
-        const rescued = await rescueExpired(tx, this.#desk.lanes, { max, from }, together)
+        const rescued = await rescueExpired(tx, this.#context.lanes, { max, from }, together)
         const [row] = await tx.query(selectOverdue, [tx.now])
         return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
       })
@@ -118,7 +118,7 @@ export class Sweeps {
     const rescues: Rescued[] = []
     while (rescues.length < max) {
       const rescued = await alone((care) =>
-        this.#inOne((tx) => rescueExpired(tx, this.#desk.lanes, { max: 1, from }, care)),
+        this.#inOne((tx) => rescueExpired(tx, this.#context.lanes, { max: 1, from }, care)),
       )
       if (rescued.lapsed.length === 0) break
       rescues.push(rescued)
@@ -141,7 +141,7 @@ export class Sweeps {
           await tx.readClock()
           return await cancelOverdue(tx, max)
         },
-        { isHasty: true },
+        { failFast: true },
       )
     } catch (error) {
       if (!isCollision(error)) throw error
@@ -149,8 +149,8 @@ export class Sweeps {
     }
   }
 
-  #inOne<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.#desk.lanes.withLanes(() => this.#db.transactLightly(work))
+  #inOne<T>(work: (tx: PgTransaction) => Promise<T>): Promise<T> {
+    return this.#context.lanes.withLanes(() => this.#db.transactLightly(work))
   }
 
   /** One whose last item was settled by somebody who died before he had looked is found so: all in turn, some in each sweep. */
@@ -165,14 +165,14 @@ export class Sweeps {
   async #admit(max: number): Promise<{ readonly admitted: number; readonly heardAll: boolean }> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allKnocksAt
     const from = isFull ? '0' : this.#knocksFrom
-    const [row] = await this.#db.query('select * from holdfast.knocked($1::text::xid8, $2)', [from, max])
-    const gates = JSON.parse(row?.[0] ?? '[]') as string[]
-    const lists = JSON.parse(row?.[1] ?? '[]') as KnockList[]
-    const admitted = await patiently(() => attendKnocked(this.#db, gates, lists))
+    const [row] = await this.#db.query('select * from holdfast.pending_limit_events($1::text::xid8, $2)', [from, max])
+    const keyRefs = JSON.parse(row?.[0] ?? '[]') as string[]
+    const lists = JSON.parse(row?.[1] ?? '[]') as LimitEventList[]
+    const admitted = await withRetry(() => admitPending(this.#db, keyRefs, lists))
     if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
     const heardAll = row?.[3] === 't'
     if (heardAll) this.#knocksFrom = row?.[2] as string
-    this.#desk.announce(admitted)
+    this.#context.announce(admitted)
     return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), heardAll }
   }
 
@@ -182,7 +182,7 @@ export class Sweeps {
   }
 
   get #db(): Database {
-    return this.#desk.db
+    return this.#context.db
   }
 
   /**
@@ -217,7 +217,7 @@ interface Range {
 }
 
 interface Rescued {
-  readonly lapsed: readonly LapsedHold[]
+  readonly lapsed: readonly ExpiredLease[]
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
@@ -225,17 +225,17 @@ interface Rescued {
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-async function rescueExpired(tx: Transaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
+async function rescueExpired(tx: PgTransaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
   const now = await tx.readClock()
-  const found = await tx.query('select * from holdfast.expired($1, $2, $3, $4)', [max, now, from(now), tx.clock])
+  const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4)', [max, now, from(now), tx.clock])
   const held = found.map(toHeld)
   requireLanes(lanes, held)
-  const clerk = new Clerk(tx, lanes, care)
-  const lapsed: LapsedHold[] = []
-  for (const job of held) if (clerk.takes(job)) lapsed.push(await clerk.rescue(job))
-  await clerk.write()
-  const { batches = [], untold = [], undeliverable = [] } = clerk.knocks
-  return { lapsed, ready: clerk.becameReady, batches, untold, undeliverable }
+  const writer = new SettlementWriter(tx, lanes, care)
+  const lapsed: ExpiredLease[] = []
+  for (const job of held) if (writer.takes(job)) lapsed.push(await writer.rescue(job))
+  await writer.write()
+  const { batches = [], untold = [], undeliverable = [] } = writer.followUps
+  return { lapsed, ready: writer.becameReady, batches, untold, undeliverable }
 }
 
 interface SweptRest {
@@ -249,7 +249,7 @@ interface SweptRest {
   readonly now: number
 }
 
-async function sweepRest(tx: Transaction, { max, from: fromOf }: Range): Promise<SweptRest> {
+async function sweepRest(tx: PgTransaction, { max, from: fromOf }: Range): Promise<SweptRest> {
   const now = tx.knowsTime ? tx.now : await tx.readClock()
   const from = fromOf(now)
   const ready = new Map<string, number>()
@@ -272,7 +272,7 @@ interface Stretch {
   readonly from: number
 }
 
-async function promoteDue(tx: Transaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
+async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   let promoted = 0
   for (const [name, jobs, ready] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
     if (Number(ready) > 0) add(woken, name as string, Number(ready))
@@ -281,8 +281,8 @@ async function promoteDue(tx: Transaction, woken: Map<string, number>, { max, fr
   return promoted
 }
 
-/** Starts that count no more leave room for others: of a key, who knocks for them is heard below; of a queue, at once. */
-async function endWindows(tx: Transaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
+/** Starts that count no more leave room for others: of a key, who followUps for them is heard below; of a queue, at once. */
+async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)
   return Number(row?.[0])
@@ -298,7 +298,7 @@ function sumOf(parts: readonly ReadonlyMap<string, number>[]): Map<string, numbe
   return sum
 }
 
-async function cancelOverdue(tx: Transaction, max: number): Promise<number> {
+async function cancelOverdue(tx: PgTransaction, max: number): Promise<number> {
   const rows = await tx.query('select * from holdfast.missed($1, $2)', [max, tx.now])
   if (rows.length === 0) return 0
   const ended = rows.map(([id, startBefore, attempts, was]) => {

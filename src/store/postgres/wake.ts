@@ -24,7 +24,7 @@ import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
 import { isBroken } from './connection/failures.ts'
-import { News, probeOf, readMessage, textOf } from './notifications.ts'
+import { Notifications, probeOf, readMessage, textOf } from './notifications.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
@@ -60,10 +60,10 @@ export class Wakes {
   /** The connection that hears notifications at this time, and what ends it. */
   #listener: { readonly client: ClientBase; end(): void } | null = null
   #isLent = false
-  #gathered = new News()
+  #gathered = new Notifications()
   /** How often there was something to gather. */
   #occasions = 0
-  /** News do not go out with a commit before this. */
+  /** Notifications do not go out with a commit before this. */
   #silentUntil = 0
   #sending: Promise<void> | null = null
   #isLookWanted = false
@@ -188,7 +188,7 @@ export class Wakes {
     await immediate() // whoever was woken here is on its way first
     for (let failures = 0; !this.#gathered.isEmpty; ) {
       const [news, occasions] = [this.#gathered, this.#occasions]
-      this.#gathered = new News()
+      this.#gathered = new Notifications()
       this.#occasions = 0
       this.#beSilent()
       try {

@@ -1,9 +1,9 @@
 import type { AdvanceAnswer, AdvanceRequest } from '../store.ts'
 import { enqueueAnyway } from './enqueue.ts'
 import { applyKv } from './kv.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export function advance(tx: Transaction, { key, version, value, jobs }: AdvanceRequest): AdvanceAnswer {
+export function advance(tx: SqliteTransaction, { key, version, value, jobs }: AdvanceRequest): AdvanceAnswer {
   return tx.attempt(() => {
     const moved = applyKv(tx, { as: 'compareAndSet', key, version, value, ttlMs: null })
     if (!moved.applied) return 'stale'

@@ -1,7 +1,7 @@
 // What people do to single jobs that wait or have ended: wake, reschedule, reprioritise, delete; and to many: purge.
 
 import type { EndState } from '../../job/record.ts'
-import { decodeRemarks, encodeWake } from '../../job/stored.ts'
+import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
 import { cannotAlter, notFound } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
 import {
@@ -18,9 +18,9 @@ import {
   unlist,
 } from './job.ts'
 import type { QueueRow } from './queue.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export function alter(tx: Transaction, request: AlterRequest): AlterAnswer {
+export function alter(tx: SqliteTransaction, request: AlterRequest): AlterAnswer {
   const job = findById(tx, request.id)
   if (!job) return notFound(request.id)
   if (request.as === 'delete') return deleteAll(tx, job)
@@ -39,7 +39,7 @@ export function alter(tx: Transaction, request: AlterRequest): AlterAnswer {
   }
 }
 
-function wake(tx: Transaction, job: FoundRow, data: string | null): AlterAnswer {
+function wake(tx: SqliteTransaction, job: FoundRow, data: string | null): AlterAnswer {
   if (!isWaiting(job) && job.state !== 'running') return cannotAlter(job.id, job.state, 'wake')
   const isRunning = job.state === 'running'
   const row = tx.db.get<{ headers: string | null }>('select headers from holdfast_job where seq = ?', job.seq)
@@ -58,9 +58,9 @@ interface EndedRow extends Pick<IdleRow, 'seq' | 'id' | 'queue' | 'batch' | 'ded
 }
 
 const selectEnded = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key, s.state
-  from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf`
+  from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_retention_class s on s.no = e.retention_class`
 
-function deleteAll(tx: Transaction, job: FoundRow): AlterAnswer {
+function deleteAll(tx: SqliteTransaction, job: FoundRow): AlterAnswer {
   if (job.state === 'running') return cannotAlter(job.id, job.state, 'delete')
   if (isWaiting(job)) deleteWaiting(tx, tx.queueByNo(job.queue), job)
   for (const row of tx.db.all<EndedRow>(`${selectEnded} where j.id = ?`, job.id)) deleteEnded(tx, row)
@@ -68,36 +68,36 @@ function deleteAll(tx: Transaction, job: FoundRow): AlterAnswer {
   return { state: job.state }
 }
 
-function deleteWaiting(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+function deleteWaiting(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   unlist(tx, queue, job)
   forgetOverdue(tx, job)
   if (job.dedup_key !== null) freeDedup(tx, job)
   removeJob(tx, job)
 }
 
-export function deleteEnded(tx: Transaction, row: EndedRow): void {
-  if (row.batch > 0) uncountRemarks(tx, row)
+export function deleteEnded(tx: SqliteTransaction, row: EndedRow): void {
+  if (row.batch > 0) uncountAnnotations(tx, row)
   tx.db.run('delete from holdfast_ended where seq = ?', row.seq)
   tx.count(tx.queueByNo(row.queue), row.state, -1, row.batch)
   if (row.dedup_key !== null) freeDedup(tx, row) // of a time window, which outlives its job
   removeJob(tx, row)
 }
 
-function uncountRemarks(tx: Transaction, { seq, batch }: EndedRow): void {
-  const select = 'select remarks from holdfast_ended where seq = ?'
-  const remarks = decodeRemarks(tx.db.get<{ remarks: string | null }>(select, seq)?.remarks ?? null)
-  if (remarks) tx.batches.remark(batch, remarks, -1)
+function uncountAnnotations(tx: SqliteTransaction, { seq, batch }: EndedRow): void {
+  const select = 'select annotations from holdfast_ended where seq = ?'
+  const annotations = decodeAnnotations(tx.db.get<{ annotations: string | null }>(select, seq)?.annotations ?? null)
+  if (annotations) tx.batches.annotation(batch, annotations, -1)
 }
 
-/** Jobs of a queue in one of its lists, and finished jobs on a shelf, the oldest first. What was deleted is not met again. */
+/** Jobs of a queue in one of its lists, and finished jobs on a retention_class, the oldest first. What was deleted is not met again. */
 export const selectListed = (list: string) =>
   `select ${idleColumns} from holdfast_${list} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`
 export const selectShelved = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key
-  from holdfast_ended e cross join holdfast_job j on j.seq = e.seq where e.shelf = ? order by e.finished_at limit +?`
+  from holdfast_ended e cross join holdfast_job j on j.seq = e.seq where e.retention_class = ? order by e.finished_at limit +?`
 
 /** One bounded step; says how many it deleted. */
 export function purgeChunk(
-  tx: Transaction,
+  tx: SqliteTransaction,
   { queue: name, states, max }: PurgeRequest & { readonly max: number },
 ): number {
   const queue = tx.findQueue(name)
@@ -118,8 +118,8 @@ export function purgeChunk(
   return deleted
 }
 
-/** Shelf by shelf: one statement for all of them would walk over the finished jobs of other queues. */
-function purgeEnded(tx: Transaction, queue: QueueRow, state: EndState, max: number): number {
+/** RetentionClass by retention_class: one statement for all of them would walk over the finished jobs of other queues. */
+function purgeEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max: number): number {
   let deleted = 0
   for (const { no } of tx.shelves(queue, state)) {
     if (deleted >= max) break

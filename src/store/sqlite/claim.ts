@@ -13,9 +13,9 @@ import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
 import { noteStarts, startsOf } from './limits/starts.ts'
 import { limitOf, type QueueRow } from './queue.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export function claim(tx: Transaction, request: ClaimRequest): ClaimedJob[] {
+export function claim(tx: SqliteTransaction, request: ClaimRequest): ClaimedJob[] {
   tx.batches.flush() // so that lanes are as open as this transaction has made them
   const queues = claimable(tx, request.queues)
   if (queues.length === 0) return []
@@ -26,17 +26,17 @@ export function claim(tx: Transaction, request: ClaimRequest): ClaimedJob[] {
   return taking.jobs
 }
 
-function claimable(tx: Transaction, names: readonly string[] | null): QueueRow[] {
+function claimable(tx: SqliteTransaction, names: readonly string[] | null): QueueRow[] {
   const queues = names === null ? tx.queues() : [...new Set(names)].map((name) => tx.findQueue(name))
   return queues.filter((queue): queue is QueueRow => queue !== undefined && queue.paused_at === null && queue.ready > 0)
 }
 
-function hasOpenLanes(tx: Transaction, { no }: QueueRow): boolean {
+function hasOpenLanes(tx: SqliteTransaction, { no }: QueueRow): boolean {
   return tx.db.get('select 1 from holdfast_lane where queue = ? and open = 1 limit 1', no) !== undefined
 }
 
 /** Through priorities, then queues in the order named. */
-function takeByPriority(tx: Transaction, queues: readonly QueueRow[], taking: Taking): void {
+function takeByPriority(tx: SqliteTransaction, queues: readonly QueueRow[], taking: Taking): void {
   const ranges = queues.flatMap((queue) => prioritiesOf(tx, queue).map((priority) => ({ queue, priority })))
   ranges.sort((a, b) => a.priority - b.priority) // stable: within a priority the order named
   for (const { queue, priority } of ranges) {
@@ -46,7 +46,7 @@ function takeByPriority(tx: Transaction, queues: readonly QueueRow[], taking: Ta
 }
 
 /** Those that a queue has jobs of: a few seeks, however many jobs and batches there are. */
-function prioritiesOf(tx: Transaction, { no }: QueueRow): number[] {
+function prioritiesOf(tx: SqliteTransaction, { no }: QueueRow): number[] {
   const rows = tx.db.allTuples<[priority: number]>(
     `with recursive
        plain (priority) as (
@@ -66,7 +66,7 @@ function prioritiesOf(tx: Transaction, { no }: QueueRow): number[] {
   return rows.map(([priority]) => priority)
 }
 
-function takeFromLanes(tx: Transaction, queue: QueueRow, priority: number, taking: Taking): void {
+function takeFromLanes(tx: SqliteTransaction, queue: QueueRow, priority: number, taking: Taking): void {
   const plain = { batch: 0, from: priority, to: priority }
   const isPlainFirst = randomInt(2) === 0
   if (isPlainFirst) taking.take(queue, plain)
@@ -78,7 +78,13 @@ function takeFromLanes(tx: Transaction, queue: QueueRow, priority: number, takin
 const lanesAtOnce = 100
 
 /** The lanes whose turn it is. Answers whether there may be more of them that have not been looked at in this round. */
-function takeFromBatches(tx: Transaction, queue: QueueRow, priority: number, round: number, taking: Taking): boolean {
+function takeFromBatches(
+  tx: SqliteTransaction,
+  queue: QueueRow,
+  priority: number,
+  round: number,
+  taking: Taking,
+): boolean {
   const lanes = tx.db.allTuples<[batch: number]>(
     'select batch from holdfast_lane where queue = ? and priority = ? and open = 1 and turn < ? order by turn limit +?',
     queue.no,
@@ -95,7 +101,7 @@ function takeFromBatches(tx: Transaction, queue: QueueRow, priority: number, rou
 }
 
 /** Others come first from now on; a lane where nothing is ready is gone. */
-function leaveLane(tx: Transaction, queue: QueueRow, batch: number, priority: number): void {
+function leaveLane(tx: SqliteTransaction, queue: QueueRow, batch: number, priority: number): void {
   const lane = 'where batch = ?1 and queue = ?2 and priority = ?3'
   const remove = `delete from holdfast_lane ${lane} and not exists (select 1 from holdfast_ready ${lane})`
   if (tx.db.run(remove, batch, queue.no, priority) > 0) tx.batches.forgetLane(batch, queue.no, priority)
@@ -163,13 +169,13 @@ type ReadyTuple = readonly [
 /** What one claim has taken so far. */
 class Taking {
   readonly jobs: ClaimedJob[] = []
-  readonly #tx: Transaction
+  readonly #tx: SqliteTransaction
   readonly #request: ClaimRequest
   readonly #list: List
   #bytes = 0
   #claim: { readonly no: number; readonly token: string } | null = null
 
-  constructor(tx: Transaction, request: ClaimRequest) {
+  constructor(tx: SqliteTransaction, request: ClaimRequest) {
     this.#tx = tx
     this.#request = request
     const overdue = 'select 1 from holdfast_overdue where start_before <= ? limit 1'
@@ -271,7 +277,7 @@ class Taking {
 }
 
 /** How many more of a queue may start now. */
-export function roomOf(tx: Transaction, queue: QueueRow): number {
+export function roomOf(tx: SqliteTransaction, queue: QueueRow): number {
   const limit = limitOf(queue)
   if (limit === null) return Number.POSITIVE_INFINITY
   const started = limit.rate === null ? 0 : startsOf(tx, queue, '')

@@ -1,7 +1,7 @@
 // What people do to jobs and queues from outside: pause, cancel, requeue.
 
 import type { EffectSet } from '../../job/record.ts'
-import { decodeCancel, decodeError, decodeRemarks, encodePast } from '../../job/stored.ts'
+import { decodeAnnotations, decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
 import {
   cannotCancel,
   cannotRequeue,
@@ -27,7 +27,7 @@ import {
 } from './job.ts'
 import type { QueueRow } from './queue.ts'
 import { applyEffects } from './settle.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 export interface Pause {
   readonly name: string
@@ -36,7 +36,7 @@ export interface Pause {
 }
 
 /** Who paused first has. */
-export function pause(tx: Transaction, { name, paused, by }: Pause): true {
+export function pause(tx: SqliteTransaction, { name, paused, by }: Pause): true {
   const queue = tx.queue(name)
   if (paused === (queue.paused_at !== null)) return true
   queue.paused_at = paused ? tx.now : null
@@ -47,7 +47,7 @@ export function pause(tx: Transaction, { name, paused, by }: Pause): true {
   return true
 }
 
-export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelAnswer {
+export function cancel(tx: SqliteTransaction, { id, effects }: CancelRequest): CancelAnswer {
   const job = findById(tx, id)
   if (!job) return notFound(id)
   if (job.state === 'running') {
@@ -62,7 +62,7 @@ export function cancel(tx: Transaction, { id, effects }: CancelRequest): CancelA
 }
 
 /** Whoever holds it is to give it up. */
-export function requestCancel(tx: Transaction, job: IdleRow, effects: EffectSet | null): void {
+export function requestCancel(tx: SqliteTransaction, job: IdleRow, effects: EffectSet | null): void {
   const requested = decodeCancel(job.cancel)
   const all = effects ? [...requested, effects] : requested
   tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
@@ -70,13 +70,13 @@ export function requestCancel(tx: Transaction, job: IdleRow, effects: EffectSet 
   tx.requestCancel(job.id)
 }
 
-export function cancelWaiting(tx: Transaction, job: IdleRow): void {
+export function cancelWaiting(tx: SqliteTransaction, job: IdleRow): void {
   const queue = tx.queueByNo(job.queue)
   unlist(tx, queue, job)
   end(tx, queue, job, { state: 'cancelled', attempts: job.attempts, result: null, error: null, run: null })
 }
 
-export function requeue(tx: Transaction, id: string): RequeueAnswer {
+export function requeue(tx: SqliteTransaction, id: string): RequeueAnswer {
   const job = findById(tx, id)
   if (!job) return notFound(id)
   if (job.state !== 'dead') return cannotRequeue(id, job.state)
@@ -92,16 +92,16 @@ export function requeue(tx: Transaction, id: string): RequeueAnswer {
 }
 
 /** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
-export function blockedBy(tx: Transaction, job: IdleRow): string | undefined {
+export function blockedBy(tx: SqliteTransaction, job: IdleRow): string | undefined {
   return namesakeOf(tx, job) ?? keyHolder(tx, job)
 }
 
 /** A younger job that has its id. */
-function namesakeOf(tx: Transaction, { id, seq }: IdleRow): string | undefined {
+function namesakeOf(tx: SqliteTransaction, { id, seq }: IdleRow): string | undefined {
   return findById(tx, id)?.seq === seq ? undefined : id
 }
 
-function keyHolder(tx: Transaction, job: IdleRow): string | undefined {
+function keyHolder(tx: SqliteTransaction, job: IdleRow): string | undefined {
   if (job.dedup_scope !== 'live') return undefined
   const slot = tx.db.get<{ seq: number; id: string; until: number | null }>(
     'select seq, id, until from holdfast_dedup where queue = ? and key = ?',
@@ -118,11 +118,11 @@ interface EndedRow {
   readonly finished_at: number
   readonly ending: 'failed'
   readonly error: string | null
-  readonly remarks: string | null
+  readonly annotations: string | null
 }
 
 /** A dead job waits again. If its batch was finished, it has a new round; if that is gone, the job is of none. */
-export function revive(tx: Transaction, job: IdleRow): void {
+export function revive(tx: SqliteTransaction, job: IdleRow): void {
   const queue = tx.queueByNo(job.queue)
   const batch = tx.batches.get(job.batch)
   if (batch) tx.batches.rearm(batch)
@@ -133,7 +133,7 @@ export function revive(tx: Transaction, job: IdleRow): void {
   const ord = place(tx, false)
   tx.db.run(
     `update holdfast_job
-        set attempts = 0, freed = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, held = 0,
+        set attempts = 0, free_releases = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, held = 0,
             run_at = ?, batch = ?, limit_key = ?
       where seq = ?`,
     ended.attempt === null ? job.past : encodePast(job.past, lastAttempt(ended)),
@@ -149,7 +149,7 @@ export function revive(tx: Transaction, job: IdleRow): void {
 
 export function lastAttempt(ended: EndedRow) {
   const error = decodeError(ended.error)
-  const costs = decodeRemarks(ended.remarks)?.costs
+  const costs = decodeAnnotations(ended.annotations)?.costs
   return {
     attempt: ended.attempt as number,
     worker: ended.worker,
@@ -181,7 +181,7 @@ export interface RequeueChunkAnswer {
 }
 
 /** One bounded step of `requeueAll`; mass changes go in chunks so that nobody waits behind them. */
-export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: RequeueChunk): RequeueChunkAnswer {
+export function requeueChunk(tx: SqliteTransaction, { filter, dryRun, max, after }: RequeueChunk): RequeueChunkAnswer {
   const requeued: { id: string; slot: string | null }[] = []
   const skipped: { id: string; slot: string | null; heldBy: string }[] = []
   const dead = nextDead(tx, filter, max, after)
@@ -206,7 +206,7 @@ export function requeueChunk(tx: Transaction, { filter, dryRun, max, after }: Re
 }
 
 /** Its items stay as they are. */
-function cancelledBatchOf(tx: Transaction, { batch }: IdleRow): string | undefined {
+function cancelledBatchOf(tx: SqliteTransaction, { batch }: IdleRow): string | undefined {
   const row = tx.batches.get(batch)
   return row?.is_cancelled ? row.id : undefined
 }
@@ -221,43 +221,49 @@ interface DeadRow extends IdleRow {
  */
 const selectDead = (before: string) => `select ${idleColumns}, e.finished_at
     from holdfast_ended e cross join holdfast_job j on j.seq = e.seq
-   where e.shelf = ? and ${before}
+   where e.retention_class = ? and ${before}
      and instr(iif(json_valid(e.error), e.error ->> 'message', coalesce(e.error, '')), ?) > 0
    order by e.finished_at desc, e.seq desc limit +?`
 
 export const selectDeadTied = selectDead('e.finished_at = ? and e.seq < ?')
 export const selectDeadEarlier = selectDead('e.finished_at >= ? and e.finished_at < ?')
 
-function nextDead(tx: Transaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
+function nextDead(tx: SqliteTransaction, filter: RequeueFilter, max: number, after: RequeueMark | null): DeadRow[] {
   const found: DeadRow[] = []
   for (const queue of filteredQueues(tx, filter)) {
     if (queue.dead === 0 || found.length >= max || (after && queue.name < after.queue)) continue
     const from = after?.queue === queue.name ? after : newest
     const dead = tx
       .shelves(queue, 'dead')
-      .flatMap(({ no }) => deadOnShelf(tx, no, { filter, from, max }))
+      .flatMap(({ no }) => deadOnRetentionClass(tx, no, { filter, from, max }))
       .sort(newestFirst)
     found.push(...dead.slice(0, max - found.length))
   }
   return found
 }
 
-interface ShelfRange {
+interface RetentionClassRange {
   readonly filter: RequeueFilter
   readonly from: EndedPlace
   readonly max: number
 }
 
-function deadOnShelf(tx: Transaction, shelf: number, { filter, from, max }: ShelfRange): DeadRow[] {
+function deadOnRetentionClass(
+  tx: SqliteTransaction,
+  retention_class: number,
+  { filter, from, max }: RetentionClassRange,
+): DeadRow[] {
   const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const isWithin = from.finishedAt >= diedSince && from.finishedAt < diedBefore
-  const tied = isWithin ? tx.db.all<DeadRow>(selectDeadTied, shelf, from.finishedAt, from.seq, error, max) : []
+  const tied = isWithin
+    ? tx.db.all<DeadRow>(selectDeadTied, retention_class, from.finishedAt, from.seq, error, max)
+    : []
   const before = Math.min(from.finishedAt, diedBefore)
-  const earlier = tx.db.all<DeadRow>(selectDeadEarlier, shelf, diedSince, before, error, max - tied.length)
+  const earlier = tx.db.all<DeadRow>(selectDeadEarlier, retention_class, diedSince, before, error, max - tied.length)
   return [...tied, ...earlier]
 }
 
-function filteredQueues(tx: Transaction, { queue }: RequeueFilter): QueueRow[] {
+function filteredQueues(tx: SqliteTransaction, { queue }: RequeueFilter): QueueRow[] {
   if (queue === undefined) return tx.queues()
   const row = tx.findQueue(queue)
   return row ? [row] : []

@@ -16,9 +16,9 @@ import {
 import { onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import type { QueueRow } from './queue.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export function define(tx: Transaction, settings: QueueSettings): DefinedQueue | Refused {
+export function define(tx: SqliteTransaction, settings: QueueSettings): DefinedQueue | Refused {
   const cycle = cycleOf(tx, settings)
   if (cycle !== null) return onDeadCycle(cycle)
   const queue = tx.queue(settings.name)
@@ -38,7 +38,7 @@ export function define(tx: Transaction, settings: QueueSettings): DefinedQueue |
 }
 
 /** From this queue along those that are told of deaths back to it, were it defined so; null: the way ends. */
-function cycleOf(tx: Transaction, { name, onDead }: QueueSettings): string[] | null {
+function cycleOf(tx: SqliteTransaction, { name, onDead }: QueueSettings): string[] | null {
   const path = [name]
   for (let told = onDead; told !== null; told = tx.findQueue(told)?.on_dead ?? null) {
     path.push(told)
@@ -53,7 +53,7 @@ export interface Override {
   readonly override: LimitOverride | null
 }
 
-export function overrideLimit(tx: Transaction, { name, override }: Override): true {
+export function overrideLimit(tx: SqliteTransaction, { name, override }: Override): true {
   const queue = tx.queue(name)
   const definition = readStored(tx, queue).definition ?? { ...undefinedQueue, ...retentionOf(queue) }
   write(tx, queue, definition, override)
@@ -71,7 +71,7 @@ function retentionOf({ retain_done_ms, retain_dead_ms }: QueueRow) {
 }
 
 /** Where it was damaged, the defaults count. */
-export function readDefinitions(tx: Transaction, names: readonly string[] | null): DefinitionRecord[] {
+export function readDefinitions(tx: SqliteTransaction, names: readonly string[] | null): DefinitionRecord[] {
   const queues = names === null ? tx.queues() : names.map((name) => tx.findQueue(name))
   return queues.flatMap((queue) => {
     if (queue === undefined) return []
@@ -80,7 +80,7 @@ export function readDefinitions(tx: Transaction, names: readonly string[] | null
   })
 }
 
-export function readOverrides(tx: Transaction): Map<number, LimitOverride | null> {
+export function readOverrides(tx: SqliteTransaction): Map<number, LimitOverride | null> {
   const select = 'select queue, override from holdfast_definition where override is not null'
   const rows = tx.db.all<{ queue: number; override: string }>(select)
   return new Map(rows.map(({ queue, override }) => [queue, decodeOverride(override)]))
@@ -91,13 +91,18 @@ interface Stored {
   readonly override: LimitOverride | null
 }
 
-function readStored(tx: Transaction, { no }: QueueRow): Stored {
+function readStored(tx: SqliteTransaction, { no }: QueueRow): Stored {
   const select = 'select definition, override from holdfast_definition where queue = ?'
   const row = tx.db.get<{ definition: string | null; override: string | null }>(select, no)
   return { definition: decodeDefinition(row?.definition ?? null), override: decodeOverride(row?.override ?? null) }
 }
 
-function write(tx: Transaction, queue: QueueRow, definition: StoredDefinition, override: LimitOverride | null): void {
+function write(
+  tx: SqliteTransaction,
+  queue: QueueRow,
+  definition: StoredDefinition,
+  override: LimitOverride | null,
+): void {
   const asked = columnsOf(definition, override)
   const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
   const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')

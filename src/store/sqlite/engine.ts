@@ -16,7 +16,7 @@
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { UntoldDeath } from '../../job/death.ts'
 import type { Clock } from '../../runtime/clock.ts'
-import type { FinishedBatch, HoldName, SweepRequest, UndeliverableJob } from '../store.ts'
+import type { FinishedBatch, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
@@ -29,14 +29,14 @@ import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
-import { readStanding } from './limits/blockers.ts'
+import { readBlockers } from './limits/blockers.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
-import { Transaction } from './transaction.ts'
+import { SqliteTransaction } from './transaction.ts'
 import { readChanges, watch } from './watch.ts'
 
 const quick = { claim, renew, progress, sweep, watch }
@@ -64,7 +64,7 @@ const read = {
     readJob,
     readOutcome,
     readJobs,
-    readStanding,
+    readBlockers,
     readStats,
     readDefinitions,
     readCancelRequested,
@@ -95,7 +95,7 @@ export interface Reply {
 }
 
 /** What others are to be told of a commit. */
-export interface News {
+export interface CommitNotices {
   /** Queues in which jobs became ready. */
   readonly ready: readonly (readonly [queue: string, count: number])[]
   /** Running jobs that are asked to be cancelled; null: some. */
@@ -105,17 +105,17 @@ export interface News {
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-export const noNews: News = { ready: [], cancels: [], finished: [], untold: [], undeliverable: [] }
+export const nothingToTell: CommitNotices = { ready: [], cancels: [], finished: [], untold: [], undeliverable: [] }
 
-/** Answers to a group that has committed, and its news. */
-export type Deliver = (replies: readonly Reply[], news: News) => void
+/** Answers to a group that has committed, and its notices. */
+export type Deliver = (replies: readonly Reply[], notices: CommitNotices) => void
 
 interface Committed {
   readonly replies: readonly Reply[]
-  readonly news: News
+  readonly notices: CommitNotices
 }
 
-type Apply = (tx: Transaction, item: unknown) => unknown
+type Apply = (tx: SqliteTransaction, item: unknown) => unknown
 
 /**
  * How many pages the log may hold, by estimate, before it is moved into the file and begun anew: 8 MiB. A log that is
@@ -144,7 +144,10 @@ export class Engine {
     this.#commit(true, writes.slice(prompt), deliver)
     for (const call of calls) {
       if (!(call.verb in read)) continue
-      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], noNews)
+      deliver(
+        [{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }],
+        nothingToTell,
+      )
     }
     this.#checkpointIfDue()
   }
@@ -163,7 +166,7 @@ export class Engine {
       else for (const call of calls) this.#oneByOne(isDurable, call, deliver)
       return
     }
-    deliver(committed.replies, committed.news) // what has landed is never tried again
+    deliver(committed.replies, committed.notices) // what has landed is never tried again
   }
 
   #together(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
@@ -171,7 +174,7 @@ export class Engine {
       const tx = this.#begin(sqlFault)
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
-        if (verb === 'settle' && items.length > 1) readAhead(tx, items as HoldName[])
+        if (verb === 'settle' && items.length > 1) readAhead(tx, items as LeaseRef[])
         const answers = items.map((item) => settledUp(tx, verb, apply(tx, item)))
         tx.settleUp()
         return { no, verb, answers }
@@ -179,7 +182,7 @@ export class Engine {
       tx.finish()
       this.#pagesInLog += pagesACommit
       for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
-      return { replies, news: newsOf(tx) }
+      return { replies, notices: newsOf(tx) }
     })
   }
 
@@ -192,11 +195,11 @@ export class Engine {
     const answers = items.map((item) => {
       try {
         const alone = this.#alone(isDurable, { no, verb, items: [item] })
-        ready.push(...alone.news.ready)
-        cancels.push(...(alone.news.cancels ?? []))
-        finished.push(...alone.news.finished)
-        untold.push(...alone.news.untold)
-        undeliverable.push(...alone.news.undeliverable)
+        ready.push(...alone.notices.ready)
+        cancels.push(...(alone.notices.cancels ?? []))
+        finished.push(...alone.notices.finished)
+        untold.push(...alone.notices.untold)
+        undeliverable.push(...alone.notices.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
@@ -229,7 +232,7 @@ export class Engine {
     const answers = ({ items }: Call) => items.map(() => this.#unknown(error))
     deliver(
       calls.map((call) => ({ no: call.no, verb: call.verb, answers: answers(call) })),
-      noNews,
+      nothingToTell,
     )
   }
 
@@ -243,8 +246,8 @@ export class Engine {
   }
 
   /** Whole milliseconds, whatever the clock says. */
-  #begin(sqlFault: SqlFault | null = null): Transaction {
-    return new Transaction(this.db, Math.floor(this.#clock.now()), sqlFault)
+  #begin(sqlFault: SqlFault | null = null): SqliteTransaction {
+    return new SqliteTransaction(this.db, Math.floor(this.#clock.now()), sqlFault)
   }
 
   #unknown(error: unknown): Refused {
@@ -272,12 +275,12 @@ export class Engine {
 }
 
 /** What follows from a request is done before the next. Settlements come by the thousand, and are settled up together. */
-function settledUp<T>(tx: Transaction, verb: VerbName, answer: T): T {
+function settledUp<T>(tx: SqliteTransaction, verb: VerbName, answer: T): T {
   if (verb !== 'settle') tx.settleUp()
   return answer
 }
 
-function newsOf({ becameReady, cancelsRequested, finished, untold, undeliverable }: Transaction): News {
+function newsOf({ becameReady, cancelsRequested, finished, untold, undeliverable }: SqliteTransaction): CommitNotices {
   return { ready: [...becameReady], cancels: cancelsRequested, finished, untold, undeliverable }
 }
 

@@ -7,9 +7,9 @@ import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undelivera
 import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest } from '../store.ts'
 import { end, findById, findBySeq, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
 import { keyRuleOf, type QueueRow } from './queue.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export function enqueue(tx: Transaction, request: EnqueueRequest): EnqueueAnswer {
+export function enqueue(tx: SqliteTransaction, request: EnqueueRequest): EnqueueAnswer {
   const keyed = keyedQueues(tx, request.jobs)
   const jobs = keyed.size === 0 ? request.jobs : request.jobs.map((job) => withKey(tx, job, keyed))
   readKeysAhead(tx, jobs)
@@ -18,7 +18,7 @@ export function enqueue(tx: Transaction, request: EnqueueRequest): EnqueueAnswer
 }
 
 /** Queues whose definition says how to find the limit key of jobs that do not state it. One that is not there yet has none. */
-function keyedQueues(tx: Transaction, jobs: readonly NewJob[]): ReadonlySet<string> {
+function keyedQueues(tx: SqliteTransaction, jobs: readonly NewJob[]): ReadonlySet<string> {
   const names = new Set<string>()
   for (const { queue, limitKey } of jobs) if (limitKey === undefined) names.add(queue)
   for (const name of names) {
@@ -29,14 +29,14 @@ function keyedQueues(tx: Transaction, jobs: readonly NewJob[]): ReadonlySet<stri
 }
 
 /** With the limit key that its queue's path finds. A job whose key cannot be known stays as it is, and is refused later. */
-function withKey(tx: Transaction, job: NewJob, keyed: ReadonlySet<string>): NewJob {
+function withKey(tx: SqliteTransaction, job: NewJob, keyed: ReadonlySet<string>): NewJob {
   if (job.limitKey !== undefined || !keyed.has(job.queue)) return job
   const limitKey = resolveKey(keyRuleOf(tx.queue(job.queue)), job)
   return limitKey === undefined ? job : { ...job, limitKey }
 }
 
 /** Those of the first job's queue: a request rarely has jobs of two. */
-function readKeysAhead(tx: Transaction, jobs: readonly NewJob[]): void {
+function readKeysAhead(tx: SqliteTransaction, jobs: readonly NewJob[]): void {
   const [first] = jobs
   if (first?.limitKey == null || jobs.length === 1) return
   const known = tx.findQueue(first.queue)
@@ -54,7 +54,7 @@ function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>): boolean {
 }
 
 /** Throws a Refusal; whoever may meet one calls this inside `tx.attempt`. */
-export function enqueueJob(tx: Transaction, job: NewJob, batch = 0): Enqueued {
+export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enqueued {
   const queue = tx.queue(job.queue)
   const limitKey = resolveKey(keyRuleOf(queue), job)
   if (limitKey === undefined) throw new Refusal(limitKeyRequired(queue.name, queue.key_path))
@@ -68,7 +68,7 @@ export function enqueueJob(tx: Transaction, job: NewJob, batch = 0): Enqueued {
 }
 
 /** For what must land: a job whose limit key cannot be known lies dead in its queue, and is told of. */
-export function enqueueAnyway(tx: Transaction, job: NewJob, enqueuedFor: EnqueuedFor): Enqueued {
+export function enqueueAnyway(tx: SqliteTransaction, job: NewJob, enqueuedFor: EnqueuedFor): Enqueued {
   const queue = tx.queue(job.queue)
   if (resolveKey(keyRuleOf(queue), job) !== undefined) return enqueueJob(tx, job)
   bury(tx, queue, job, enqueuedFor)
@@ -76,7 +76,7 @@ export function enqueueAnyway(tx: Transaction, job: NewJob, enqueuedFor: Enqueue
 }
 
 /** The empty limit key says that there should be one; see `keyToRevive`. */
-function bury(tx: Transaction, queue: QueueRow, job: NewJob, enqueuedFor: EnqueuedFor): void {
+function bury(tx: SqliteTransaction, queue: QueueRow, job: NewJob, enqueuedFor: EnqueuedFor): void {
   const { id, dedup } = job
   const why = limitKeyRequired(queue.name, queue.key_path)
   const [seq, error] = [tx.nextNumber(), undeliverable(why)]
@@ -88,14 +88,14 @@ function bury(tx: Transaction, queue: QueueRow, job: NewJob, enqueuedFor: Enqueu
     batch: 0,
     max_attempts: job.maxAttempts ?? queue.attempts,
   }
-  const plain = { limit_key: '', start_before: null, freed: 0, cancel: null, past: null }
+  const plain = { limit_key: '', start_before: null, free_releases: 0, cancel: null, past: null }
   const buried = { seq, id, queue: queue.no, ...keys, ...numbers, ...plain }
   end(tx, queue, buried, { state: 'dead', attempts: 0, result: null, error, run: null })
   tx.undeliverable.push({ id, queue: queue.name, enqueuedFor, error })
 }
 
 /** The limit key that a dead job comes back with; undefined: it still cannot be known. */
-export function keyToRevive(tx: Transaction, { seq, queue, limit_key }: Revived): string | null | undefined {
+export function keyToRevive(tx: SqliteTransaction, { seq, queue, limit_key }: Revived): string | null | undefined {
   if (limit_key !== '') return limit_key
   const stored = tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', seq)
   return resolveKey(keyRuleOf(tx.queueByNo(queue)), { payload: stored?.payload ?? 'null' })
@@ -108,7 +108,7 @@ interface Revived {
 }
 
 function findIdempotent(
-  tx: Transaction,
+  tx: SqliteTransaction,
   queue: QueueRow,
   { key, hash }: { key: string; hash: string },
 ): string | undefined {
@@ -132,7 +132,7 @@ interface Met extends Holder {
   readonly limitKey: string | null
 }
 
-function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): Holder | undefined {
+function findHolder(tx: SqliteTransaction, queue: QueueRow, { key }: Dedup): Holder | undefined {
   const slot = tx.db.get<Holder & { readonly until: number | null }>(
     'select seq, id, until from holdfast_dedup where queue = ? and key = ?',
     queue.no,
@@ -143,7 +143,7 @@ function findHolder(tx: Transaction, queue: QueueRow, { key }: Dedup): Holder | 
 
 /** Until its time is over; without one, as long as there is a live holder. */
 export function isTaken(
-  tx: Transaction,
+  tx: SqliteTransaction,
   { seq, until }: { readonly seq: number; readonly until: number | null },
 ): boolean {
   if (until !== null) return until > tx.now
@@ -151,7 +151,7 @@ export function isTaken(
   return holder !== undefined && (isWaiting(holder) || holder.state === 'running')
 }
 
-function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id, limitKey }: Met): Enqueued {
+function meetHolder(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { seq, id, limitKey }: Met): Enqueued {
   const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
   if (!holder || !isWaiting(holder)) return { id, status: 'duplicate' }
   moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority, limitKey })
@@ -159,17 +159,17 @@ function meetHolder(tx: Transaction, queue: QueueRow, job: NewJob, { seq, id, li
   return { id, status: 'duplicate', replaced: true }
 }
 
-function dueAt(tx: Transaction, job: NewJob): number {
+function dueAt(tx: SqliteTransaction, job: NewJob): number {
   return job.runAt ?? tx.now + job.delayMs
 }
 
-function isLive(tx: Transaction, id: string): boolean {
+function isLive(tx: SqliteTransaction, id: string): boolean {
   const newest = findById(tx, id)
   return newest !== undefined && !isEnded(newest.state)
 }
 
 const insertJob = `insert into holdfast_job
-     (seq, id, queue, priority, batch, limit_key, ord, held, run_at, attempts, max_attempts, freed, created_at, start_before,
+     (seq, id, queue, priority, batch, limit_key, ord, held, run_at, attempts, max_attempts, free_releases, created_at, start_before,
       timeout_ms, dedup_key, dedup_scope, idempotency_key, headers, payload)
    values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`
 
@@ -183,7 +183,7 @@ interface Place {
 }
 
 /** What the job does not state is what its queue says. */
-function toRow(tx: Transaction, queue: QueueRow, job: NewJob, place: Place) {
+function toRow(tx: SqliteTransaction, queue: QueueRow, job: NewJob, place: Place) {
   const { seq, batch, limitKey, isReady = false, isHeld = false, runAt = tx.now } = place
   const { dedup, idempotency } = job
   return [
@@ -213,7 +213,7 @@ interface Joined {
   readonly limitKey: string | null
 }
 
-function insert(tx: Transaction, queue: QueueRow, job: NewJob, { batch, limitKey }: Joined): void {
+function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, limitKey }: Joined): void {
   if (limitKey !== null) tx.keys.admitEarlier(queue, limitKey)
   const seq = tx.nextNumber()
   const runAt = dueAt(tx, job)
@@ -257,7 +257,7 @@ function scopeName({ scope }: Dedup): string {
 }
 
 export function takeDedup(
-  tx: Transaction,
+  tx: SqliteTransaction,
   queue: QueueRow,
   key: string,
   seq: number,

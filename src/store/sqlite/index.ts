@@ -29,7 +29,6 @@ import type {
   EnqueueRequest,
   ExamineRequest,
   Finding,
-  HoldName,
   ItemsAnswer,
   ItemsQuery,
   ItemsRequest,
@@ -37,6 +36,7 @@ import type {
   KvAnswer,
   KvScanQuery,
   KvWrite,
+  LeaseRef,
   OpenedBatch,
   ProgressAnswer,
   ProgressRequest,
@@ -59,7 +59,7 @@ import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { withBindables } from './sql-effect.ts'
-import { InOwnThread, InThread, type OnNews, type Port, type StartThread, startThread } from './thread/port.ts'
+import { InOwnThread, InThread, type OnCommitted, type Port, type StartThread, startThread } from './thread/port.ts'
 
 export interface SqliteOptions {
   /** A file, or `:memory:`. */
@@ -87,7 +87,7 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const subscribers = new Set<Subscriber>()
-    const onNews: OnNews = ({ ready, cancels, finished, untold, undeliverable }) => {
+    const onCommitted: OnCommitted = ({ ready, cancels, finished, untold, undeliverable }) => {
       for (const subscriber of subscribers) {
         for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
         if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
@@ -99,8 +99,8 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
     const file = { path, readOnly, busyMaxMs }
     const port = staysHere
-      ? new InThread(file, clock, onNews)
-      : await InOwnThread.open(start({ file, clock: clock.shared ?? null }), onNews)
+      ? new InThread(file, clock, onCommitted)
+      : await InOwnThread.open(start({ file, clock: clock.shared ?? null }), onCommitted)
     return new SqliteStore({ port, subscribers, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }
@@ -150,7 +150,7 @@ class SqliteStore implements Store {
   }
 
   /** Nobody but the store reaches a database in memory. */
-  enqueueAtOnce(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer {
+  enqueueSync(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer {
     const db = toCallerConnection(tx, this.#path as string)
     const text = settings && settingsText(settings)
     const definedAs = text === null ? 0 : (this.#definedAtOnce.get(text) ?? 0)
@@ -268,7 +268,7 @@ class SqliteStore implements Store {
   }
 
   standing(id: string) {
-    return this.#one('readStanding', id)
+    return this.#one('readBlockers', id)
   }
 
   job(id: string) {
@@ -279,7 +279,7 @@ class SqliteStore implements Store {
     return this.#all('readOutcome', ids)
   }
 
-  cancelRequested(holds: readonly HoldName[]): Promise<boolean[]> {
+  cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]> {
     return this.#all('readCancelRequested', holds)
   }
 

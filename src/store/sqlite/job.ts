@@ -1,11 +1,11 @@
 // A job's row and the small tables that say which state it is in. Everything that moves a job between them goes through
 // here, so that row, list and count change together.
 
-import type { Attempt, Ending, EndState, JobError, JobState, Remarks } from '../../job/record.ts'
-import { encodeError, encodePast, encodeRemarks } from '../../job/stored.ts'
+import type { Annotations, Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
+import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
 import type { KeyRow } from './limits/limit-keys.ts'
 import type { QueueRow } from './queue.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 /** What every transition needs of a job's row. */
 export interface JobRow {
@@ -21,7 +21,7 @@ export interface JobRow {
   readonly dedup_scope: string | null
   readonly idempotency_key: string | null
   readonly max_attempts: number
-  readonly freed: number
+  readonly free_releases: number
   readonly cancel: string | null
   readonly past: string | null
 }
@@ -35,7 +35,7 @@ export interface IdleRow extends JobRow {
 }
 
 export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.batch, j.limit_key, j.ord, j.held, j.run_at, j.attempts, j.max_attempts,
-  j.freed, j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
+  j.free_releases, j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
 
 export const selectAny = `select ${idleColumns},
          case when s.no is not null then s.state
@@ -45,7 +45,7 @@ export const selectAny = `select ${idleColumns},
               else 'scheduled' end as state
     from holdfast_job j
     left join holdfast_ended e on e.seq = j.seq
-    left join holdfast_shelf s on s.no = e.shelf
+    left join holdfast_retention_class s on s.no = e.retention_class
     left join holdfast_lease l on l.seq = j.seq`
 const selectById = `${selectAny} where j.id = ? order by j.seq desc limit 1`
 const selectBySeq = `${selectAny} where j.seq = ?`
@@ -53,11 +53,11 @@ const selectBySeq = `${selectAny} where j.seq = ?`
 export type FoundRow = IdleRow & { readonly state: JobState }
 
 /** The newest job of that id, live or ended, and where it stands. */
-export function findById(tx: Transaction, id: string): FoundRow | undefined {
+export function findById(tx: SqliteTransaction, id: string): FoundRow | undefined {
   return tx.db.get(selectById, id)
 }
 
-export function findBySeq(tx: Transaction, seq: number): FoundRow | undefined {
+export function findBySeq(tx: SqliteTransaction, seq: number): FoundRow | undefined {
   return tx.db.get(selectBySeq, seq)
 }
 
@@ -73,7 +73,7 @@ export function isEnded(state: JobState): state is EndState {
 /** Far below every number given out, so that released and rescued jobs come first, in the order they came back. */
 const front = -(2 ** 52)
 
-export function place(tx: Transaction, atFront: boolean): number {
+export function place(tx: SqliteTransaction, atFront: boolean): number {
   return atFront ? front + tx.nextNumber() : tx.nextNumber()
 }
 
@@ -81,7 +81,7 @@ type Listed = Pick<JobRow, 'seq' | 'priority' | 'batch' | 'limit_key'>
 
 /** Its row says so already. */
 export function listReady(
-  tx: Transaction,
+  tx: SqliteTransaction,
   queue: QueueRow,
   { seq, priority, batch, limit_key }: Listed,
   ord: number,
@@ -96,7 +96,7 @@ export function listReady(
 type Named = Listed & Pick<JobRow, 'id'>
 
 /** Its row says that it is ready in this place; if its key has no room, it is held. */
-export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: number): 'ready' | 'held' {
+export function listOrHold(tx: SqliteTransaction, queue: QueueRow, job: Named, ord: number): 'ready' | 'held' {
   const key = job.limit_key === null ? null : tx.keys.row(queue, job.limit_key)
   if (key !== null && !tx.keys.hasRoom(queue, key, job.batch)) {
     tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
@@ -108,14 +108,14 @@ export function listOrHold(tx: Transaction, queue: QueueRow, job: Named, ord: nu
 }
 
 /** Its row says that it is held in this place of the line. It may be let in at once, if time or a change has made room. */
-function hold(tx: Transaction, queue: QueueRow, key: KeyRow, job: Named, ord: number): 'ready' | 'held' {
+function hold(tx: SqliteTransaction, queue: QueueRow, key: KeyRow, job: Named, ord: number): 'ready' | 'held' {
   tx.keys.standInLine(queue, key, job, ord)
   tx.tell(queue, 'held', job.id)
   return tx.keys.admit(queue, key).includes(job.seq) ? 'ready' : 'held'
 }
 
 /** An item that is ready, and that its batch will not start for now, goes back to the place that it had in its line. */
-export function returnToLine(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+export function returnToLine(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   const key = tx.keys.row(queue, job.limit_key as string)
   unlist(tx, queue, job)
   tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
@@ -123,13 +123,13 @@ export function returnToLine(tx: Transaction, queue: QueueRow, job: IdleRow): vo
   tx.tell(queue, 'held', job.id)
 }
 
-export function listScheduled(tx: Transaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {
+export function listScheduled(tx: SqliteTransaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {
   tx.db.run('insert into holdfast_scheduled (queue, run_at, seq) values (?, ?, ?)', queue.no, runAt, seq)
   tx.count(queue, 'scheduled', 1, batch)
 }
 
 /** Takes a waiting job off its list. */
-export function unlist(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+export function unlist(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   const { run_at, seq, batch, priority, ord, limit_key } = job
   if (ord === null) {
     tx.db.run('delete from holdfast_scheduled where queue = ? and run_at = ? and seq = ?', queue.no, run_at, seq)
@@ -153,7 +153,7 @@ interface NewPlace {
 
 /** A waiting job waits elsewhere: at the end of where it comes to. */
 export function moveWaiting(
-  tx: Transaction,
+  tx: SqliteTransaction,
   queue: QueueRow,
   found: IdleRow,
   { runAt, priority, limitKey = found.limit_key }: NewPlace,
@@ -172,18 +172,18 @@ export function moveWaiting(
 }
 
 /** Nobody holds the job any more. */
-export function dropLease(tx: Transaction, queue: QueueRow, { seq, batch, limit_key }: JobRow): void {
+export function dropLease(tx: SqliteTransaction, queue: QueueRow, { seq, batch, limit_key }: JobRow): void {
   tx.db.run('delete from holdfast_lease where seq = ?', seq)
   tx.count(queue, 'running', -1, batch)
   if (limit_key !== null) tx.keys.leave(queue, limit_key, 'running')
 }
 
-export function forgetOverdue(tx: Transaction, job: Pick<JobRow, 'seq' | 'start_before'>): void {
+export function forgetOverdue(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'start_before'>): void {
   if (job.start_before === null) return
   tx.db.run('delete from holdfast_overdue where start_before = ? and seq = ?', job.start_before, job.seq)
 }
 
-export function freeDedup(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | 'dedup_key'>): void {
+export function freeDedup(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'queue' | 'dedup_key'>): void {
   tx.db.run('delete from holdfast_dedup where queue = ? and key = ? and seq = ?', job.queue, job.dedup_key, job.seq)
 }
 
@@ -210,20 +210,20 @@ export interface WaitAgain {
   readonly runAt: number | null
   readonly front: boolean
   readonly attempts: number
-  readonly freed: number
+  readonly freeReleases: number
   readonly ended: Attempt
 }
 
 /** After a retry, release, snooze or rescue: the job waits again. */
-export function waitAgain(tx: Transaction, queue: QueueRow, job: JobRow, next: WaitAgain): JobState {
+export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, next: WaitAgain): JobState {
   if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
   dropLease(tx, queue, job)
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
   tx.db.run(
-    'update holdfast_job set attempts = ?, freed = ?, run_at = ?, ord = ?, held = 0, past = ?, woken = 0 where seq = ?',
+    'update holdfast_job set attempts = ?, free_releases = ?, run_at = ?, ord = ?, held = 0, past = ?, woken = 0 where seq = ?',
     next.attempts,
-    next.freed,
+    next.freeReleases,
     runAt,
     ord,
     encodePast(job.past, next.ended),
@@ -247,16 +247,16 @@ export interface End {
     readonly startedAt: number
     readonly ending: Ending
   } | null
-  readonly remarks?: Remarks | null
+  readonly annotations?: Annotations | null
 }
 
 /** The job has ended and is already off its list: kept as long as its queue says, its dedup slot free from now on. */
-export function end(tx: Transaction, queue: QueueRow, job: JobRow, ended: End): void {
-  const { state, attempts, result, error, run, remarks = null } = ended
+export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: End): void {
+  const { state, attempts, result, error, run, annotations = null } = ended
   tx.tell(queue, state, job.id)
   forgetOverdue(tx, job)
   if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
-  if (job.batch > 0) countEnded(tx, job.batch, state, remarks)
+  if (job.batch > 0) countEnded(tx, job.batch, state, annotations)
   if (tx.batches.get(job.batch)?.is_deleted) {
     if (job.dedup_key !== null) freeDedup(tx, job)
     removeJob(tx, job)
@@ -270,10 +270,10 @@ export function end(tx: Transaction, queue: QueueRow, job: JobRow, ended: End): 
   }
   tx.db.run(
     `insert into holdfast_ended
-       (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error, remarks)
+       (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result, error, annotations)
      values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     job.seq,
-    tx.shelf(queue, state, retainMs),
+    tx.retention_class(queue, state, retainMs),
     attempts,
     run?.attempt ?? null,
     run?.worker ?? null,
@@ -282,17 +282,17 @@ export function end(tx: Transaction, queue: QueueRow, job: JobRow, ended: End): 
     tx.now,
     result,
     encodeError(error),
-    encodeRemarks(remarks),
+    encodeAnnotations(annotations),
   )
   tx.count(queue, state, 1)
 }
 
-function countEnded(tx: Transaction, batch: number, state: EndState, remarks: Remarks | null): void {
+function countEnded(tx: SqliteTransaction, batch: number, state: EndState, annotations: Annotations | null): void {
   tx.batches.count(batch, state, 1)
-  if (remarks) tx.batches.remark(batch, remarks, 1)
+  if (annotations) tx.batches.annotation(batch, annotations, 1)
 }
 
-export function removeJob(tx: Transaction, job: Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>): void {
+export function removeJob(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>): void {
   tx.db.run('delete from holdfast_job where seq = ?', job.seq)
   if (job.idempotency_key !== null) {
     tx.db.run(

@@ -1,6 +1,6 @@
 import { bounds } from '../../job/bounds.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 interface KvRow {
   readonly key: string
@@ -11,12 +11,12 @@ interface KvRow {
 
 const alive = '(expires_at is null or expires_at > ?)'
 
-export function kvGet(tx: Transaction, key: string): KvEntry | null {
+export function kvGet(tx: SqliteTransaction, key: string): KvEntry | null {
   const row = tx.db.get<KvRow>(`select * from holdfast_kv where key = ? and ${alive}`, key, tx.now)
   return row ? toEntry(row) : null
 }
 
-export function applyKv(tx: Transaction, write: KvWrite): Exclude<KvAnswer, { refused: unknown }> {
+export function applyKv(tx: SqliteTransaction, write: KvWrite): Exclude<KvAnswer, { refused: unknown }> {
   const version = kvGet(tx, write.key)?.version ?? null
   if (write.as === 'delete') {
     tx.db.run('delete from holdfast_kv where key = ?', write.key)
@@ -34,7 +34,7 @@ export function applyKv(tx: Transaction, write: KvWrite): Exclude<KvAnswer, { re
   return { applied: true, version: next }
 }
 
-export function kvScan(tx: Transaction, { prefix, limit, after }: KvScanQuery): KvPage {
+export function kvScan(tx: SqliteTransaction, { prefix, limit, after }: KvScanQuery): KvPage {
   const rows = tx.db.all<KvRow>(
     `select * from holdfast_kv
       where key > ? and key >= ? and key < ? and ${alive}

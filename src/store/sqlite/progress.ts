@@ -1,9 +1,9 @@
 import type { ProgressRequest } from '../store.ts'
 import { findHeld } from './renew.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 /** It lies with the lease, and is gone with it. */
-export function progress(tx: Transaction, request: ProgressRequest): 'ok' | 'lost' {
+export function progress(tx: SqliteTransaction, request: ProgressRequest): 'ok' | 'lost' {
   const held = findHeld(tx, request)
   if (!held) return 'lost'
   tx.db.run(

@@ -3,7 +3,7 @@
 
 import { toError } from '../../errors.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
-import { decodeError, decodePast, decodeRemarks } from '../../job/stored.ts'
+import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { unknownMark } from '../refusals.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
@@ -11,7 +11,7 @@ import { lastAttempt } from './control.ts'
 import { readOverrides } from './define.ts'
 import { type EndedPlace, findById, newestFirst } from './job.ts'
 import { keyLimitOf, limitOf, type QueueRow } from './queue.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 interface RecordRow {
   readonly id: string
@@ -49,15 +49,15 @@ interface RecordRow {
   readonly finished_at: number
   readonly result: string | null
   readonly error: string | null
-  readonly remarks: string | null
+  readonly annotations: string | null
 }
 
-export function readJob(tx: Transaction, id: string): JobRecord | null {
+export function readJob(tx: SqliteTransaction, id: string): JobRecord | null {
   const found = findById(tx, id)
   return (found && readRecord(tx, found.seq)) ?? null
 }
 
-export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | null {
+export function readOutcome(tx: SqliteTransaction, id: string): JobOutcome | 'live' | null {
   const found = findById(tx, id)
   if (!found) return null
   const ended = tx.db.get<Pick<RecordRow, 'ended_attempts' | 'result' | 'error'>>(
@@ -70,17 +70,17 @@ export function readOutcome(tx: Transaction, id: string): JobOutcome | 'live' | 
 }
 
 /** Undefined where a list names a job that is not there. */
-export function readRecord(tx: Transaction, seq: number): JobRecord | undefined {
+export function readRecord(tx: SqliteTransaction, seq: number): JobRecord | undefined {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
-            e.ending, e.finished_at, e.result, e.error, e.remarks, b.id as batch_id
+            e.ending, e.finished_at, e.result, e.error, e.annotations, b.id as batch_id
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
        left join holdfast_claim c on c.no = l.claim
        left join holdfast_ended e on e.seq = j.seq
-       left join holdfast_shelf s on s.no = e.shelf
+       left join holdfast_retention_class s on s.no = e.retention_class
        left join holdfast_batch b on b.no = j.batch and b.is_deleted = 0
       where j.seq = ?`,
     seq,
@@ -111,7 +111,7 @@ export function readRecord(tx: Transaction, seq: number): JobRecord | undefined 
     finishedAt: row.state ? row.finished_at : null,
     result: row.result,
     error: decodeError(row.error),
-    remarks: decodeRemarks(row.remarks),
+    annotations: decodeAnnotations(row.annotations),
     limitKey: row.limit_key || null,
     batch: row.batch_id,
     history: historyOf(row),
@@ -142,7 +142,7 @@ function startOf(state: JobState): Place {
   return [state === 'held' ? '' : least, least, least]
 }
 
-export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQuery): JobsPage {
+export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: JobsQuery): JobsPage {
   const mark = after === null ? null : decodeMark(after)
   const found: { readonly seq: number; readonly mark: Mark }[] = []
   for (const row of queue === null ? tx.queues() : [tx.findQueue(queue)]) {
@@ -164,7 +164,7 @@ export function readJobs(tx: Transaction, { queue, state, limit, after }: JobsQu
   }
 }
 
-function list(tx: Transaction, queue: QueueRow, state: JobState, from: Place, max: number) {
+function list(tx: SqliteTransaction, queue: QueueRow, state: JobState, from: Place, max: number) {
   const rows = (sql: string) =>
     tx.db.all<{ seq: number; x: number | string; y: number; z: number }>(sql, queue.no, ...from, max)
   switch (state) {
@@ -197,9 +197,9 @@ function list(tx: Transaction, queue: QueueRow, state: JobState, from: Place, ma
 }
 
 const selectEnded = `select seq, finished_at from holdfast_ended
-   where shelf = ? and (finished_at, seq) < (?, ?) order by finished_at desc, seq desc limit +?`
+   where retention_class = ? and (finished_at, seq) < (?, ?) order by finished_at desc, seq desc limit +?`
 
-function listEnded(tx: Transaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
+function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
   return tx
     .shelves(queue, state)
     .flatMap(({ no }) =>
@@ -227,7 +227,7 @@ function decodeMark(text: string): Mark {
   throw toError(unknownMark())
 }
 
-export function readStats(tx: Transaction): QueueStats[] {
+export function readStats(tx: SqliteTransaction): QueueStats[] {
   const overrides = readOverrides(tx)
   return tx.queues().map((queue) => {
     const { held, scheduled, ready, running, done, dead, cancelled } = queue
@@ -253,7 +253,7 @@ interface Lane {
 const lanesMax = 1_000
 
 /** The head of the front and of the back part of each lane is its oldest: a few seeks, whatever the backlog. */
-function oldestReadyAt(tx: Transaction, queue: QueueRow): number {
+function oldestReadyAt(tx: SqliteTransaction, queue: QueueRow): number {
   const select = 'select batch, priority from holdfast_lane where queue = ? order by batch limit +?'
   const lanes = [...plainLanes, ...tx.db.all<Lane>(select, queue.no, lanesMax)]
   let oldest = tx.now

@@ -1,7 +1,7 @@
-import type { HoldName, Lost, RenewAnswer, RenewRequest } from '../store.ts'
+import type { LeaseRef, Lost, RenewAnswer, RenewRequest } from '../store.ts'
 import { parseFence } from './claim.ts'
 import type { JobRow } from './job.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 /** A job and the hold on it, as far as a settlement has to know. */
 export interface HeldRow extends JobRow {
@@ -18,7 +18,7 @@ export type HeldTuple = readonly [
   queue: number,
   priority: number,
   max_attempts: number,
-  freed: number,
+  freeReleases: number,
   start_before: number | null,
   dedup_key: string | null,
   dedup_scope: string | null,
@@ -34,7 +34,7 @@ export type HeldTuple = readonly [
   limit_key: string | null,
 ]
 
-const heldColumns = `j.seq, j.id, j.queue, j.priority, j.max_attempts, j.freed, j.start_before, j.dedup_key,
+const heldColumns = `j.seq, j.id, j.queue, j.priority, j.max_attempts, j.free_releases, j.start_before, j.dedup_key,
     j.dedup_scope, j.idempotency_key, j.cancel, j.past, c.token, c.worker, c.started_at, l.attempt,
     j.woken, j.batch, j.limit_key`
 
@@ -52,7 +52,7 @@ const selectHeldBySeqs = `select ${heldColumns}
   cross join holdfast_job j on j.seq = l.seq`
 
 /** Reads all at once what the settlements of one call will ask for one by one: 1.9 against 2.5 µs each. */
-export function readAhead(tx: Transaction, names: readonly HoldName[]): void {
+export function readAhead(tx: SqliteTransaction, names: readonly LeaseRef[]): void {
   const seqs = names.map(({ fence }) => parseFence(fence).seq)
   const keys = new Map<number, string[]>()
   for (const tuple of tx.db.allTuples<HeldTuple>(selectHeldBySeqs, JSON.stringify(seqs))) {
@@ -70,14 +70,14 @@ function push<Key, Value>(lists: Map<Key, Value[]>, key: Key, value: Value): voi
 }
 
 /** The job, if this very hold on it still stands. Whether its time has run out does not matter until somebody rescues. */
-export function findHeld(tx: Transaction, { id, fence }: HoldName): HeldRow | undefined {
+export function findHeld(tx: SqliteTransaction, { id, fence }: LeaseRef): HeldRow | undefined {
   const { token, seq } = parseFence(fence)
   const tuple = tx.ahead.get(seq) ?? tx.db.getTuple<HeldTuple>(selectHeldBySeq, seq)
   tx.ahead.delete(seq) // what was read ahead is true once: this call may end the hold
   return tuple && tuple[12] === token && tuple[1] === id ? toHeld(tuple) : undefined
 }
 
-export function allHeld(tx: Transaction, sql: string, ...values: number[]): HeldRow[] {
+export function allHeld(tx: SqliteTransaction, sql: string, ...values: number[]): HeldRow[] {
   return tx.db.allTuples<HeldTuple>(sql, ...values).map(toHeld)
 }
 
@@ -88,7 +88,7 @@ function toHeld(t: HeldTuple): HeldRow {
     queue: t[2],
     priority: t[3],
     max_attempts: t[4],
-    freed: t[5],
+    free_releases: t[5],
     start_before: t[6],
     dedup_key: t[7],
     dedup_scope: t[8],
@@ -105,11 +105,11 @@ function toHeld(t: HeldTuple): HeldRow {
   }
 }
 
-export function readCancelRequested(tx: Transaction, hold: HoldName): boolean {
+export function readCancelRequested(tx: SqliteTransaction, hold: LeaseRef): boolean {
   return (findHeld(tx, hold)?.cancel ?? null) !== null
 }
 
-export function renew(tx: Transaction, request: RenewRequest): Exclude<RenewAnswer, { refused: unknown }> | Lost {
+export function renew(tx: SqliteTransaction, request: RenewRequest): Exclude<RenewAnswer, { refused: unknown }> | Lost {
   const held = findHeld(tx, request)
   if (!held) return 'lost'
   const expiresAt = tx.now + request.leaseMs

@@ -3,20 +3,20 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, effectError, isUntold, untoldError } from '../../job/death.ts'
-import type { Attempt, Costs, EffectSet, Ending, JobError, Remarks } from '../../job/record.ts'
+import type { Annotations, Attempt, Costs, EffectSet, Ending, JobError } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
-import type { Enqueued, LapsedHold, SettleAnswer, SettleRequest } from '../store.ts'
+import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import type { QueueRow } from './queue.ts'
 import { findHeld, type HeldRow } from './renew.ts'
 import { runSql } from './sql-effect.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
+export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAnswer {
   const held = findHeld(tx, request)
   if (!held) return 'lost'
   const { settlement, retryDelayMs } = request
@@ -24,19 +24,21 @@ export function settle(tx: Transaction, request: SettleRequest): SettleAnswer {
   const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(held, verdict)]
   const matter = {
     result: settlement.as === 'done' ? settlement.result : null,
-    remarks: remarksOf(settlement),
+    annotations: annotationsOf(settlement),
     effects,
   }
   const answer =
-    effects.length === 0 ? obey(tx, held, verdict, matter) : tx.attempt(() => obey(tx, held, verdict, matter))
+    effects.length === 0
+      ? applyVerdict(tx, held, verdict, matter)
+      : tx.attempt(() => applyVerdict(tx, held, verdict, matter))
   if (!isRefused(answer)) return answer
   const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-  const costs = matter.remarks?.costs ?? null
+  const costs = matter.annotations?.costs ?? null
   return { failed: answer, state: landAnyway(tx, held, settled(core(tx, held), failure, tx.now), costs).state }
 }
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
-export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
+export function rescue(tx: SqliteTransaction, held: HeldRow): ExpiredLease {
   const { state, failed } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
   const queue = tx.queueByNo(held.queue).name
@@ -45,20 +47,20 @@ export function rescue(tx: Transaction, held: HeldRow): LapsedHold {
 
 /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
 function landAnyway(
-  tx: Transaction,
+  tx: SqliteTransaction,
   held: HeldRow,
   verdict: Verdict,
   costs: Costs | null,
 ): Landed & { readonly failed?: Refused } {
   const effects = requestedEffects(held, verdict)
-  const matter = { result: null, remarks: costs && onlyCosts(costs), effects }
+  const matter = { result: null, annotations: costs && onlyCosts(costs), effects }
   if (effects.length > 0) {
-    const answer = tx.attempt(() => obey(tx, held, verdict, matter))
+    const answer = tx.attempt(() => applyVerdict(tx, held, verdict, matter))
     if (!isRefused(answer)) return answer
     const without = { ...verdict, error: effectError(answer) }
-    return { ...obey(tx, held, without, { ...matter, effects: [] }), failed: answer }
+    return { ...applyVerdict(tx, held, without, { ...matter, effects: [] }), failed: answer }
   }
-  return obey(tx, held, verdict, matter)
+  return applyVerdict(tx, held, verdict, matter)
 }
 
 /** Those of a snooze belong to the wait: where the job ends instead, there is none. */
@@ -68,14 +70,14 @@ function stagedEffects(settlement: Settlement, { to }: Verdict): EffectSet[] {
   return settlement.as === 'snooze' && !isPutOff ? [] : [settlement.effects]
 }
 
-/** What was remarked of a job that is done; of any other, what it has cost. */
-function remarksOf(settlement: Settlement): Remarks | null {
-  if (settlement.as === 'done') return settlement.remarks ?? null
+/** What was annotationed of a job that is done; of any other, what it has cost. */
+function annotationsOf(settlement: Settlement): Annotations | null {
+  if (settlement.as === 'done') return settlement.annotations ?? null
   const costs = 'costs' in settlement ? (settlement.costs ?? null) : null
   return costs && onlyCosts(costs)
 }
 
-function onlyCosts(costs: Costs): Remarks {
+function onlyCosts(costs: Costs): Annotations {
   return { outcome: null, warning: null, costs }
 }
 
@@ -86,29 +88,34 @@ function requestedEffects(held: HeldRow, verdict: Verdict): EffectSet[] {
 
 type Landed = Extract<SettleAnswer, { enqueued: unknown }>
 
-interface Matter {
+interface SettlementBody {
   readonly result: string | null
-  readonly remarks: Remarks | null
+  readonly annotations: Annotations | null
   readonly effects: readonly EffectSet[]
 }
 
-function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, remarks, effects }: Matter): Landed {
+function applyVerdict(
+  tx: SqliteTransaction,
+  held: HeldRow,
+  verdict: Verdict,
+  { result, annotations, effects }: SettlementBody,
+): Landed {
   const queue = tx.queueByNo(held.queue)
-  if (held.batch > 0) tx.batches.spend(held.batch, remarks?.costs)
+  if (held.batch > 0) tx.batches.spend(held.batch, annotations?.costs)
   if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, held) && queue.retain_done_ms !== 0) {
-    tx.endPlainly(queue, held, result, remarks)
+    tx.endPlainly(queue, held, result, annotations)
     tx.tell(queue, 'done', held.id)
     return plainlyDone
   }
   if (verdict.to === 'ready' || verdict.to === 'scheduled') {
     const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
-    const { attempts, freed } = verdict
+    const { attempts, freeReleases } = verdict
     const state = waitAgain(tx, queue, held, {
       runAt,
       front: verdict.to === 'ready' && verdict.front,
       attempts,
-      freed,
-      ended: attemptOf(tx, held, verdict, remarks?.costs ?? null),
+      freeReleases,
+      ended: attemptOf(tx, held, verdict, annotations?.costs ?? null),
     })
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
@@ -121,7 +128,7 @@ function obey(tx: Transaction, held: HeldRow, verdict: Verdict, { result, remark
     result,
     error,
     run: { attempt: held.attempt, worker: held.worker, startedAt: held.started_at, ending },
-    remarks,
+    annotations,
   })
   return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
 }
@@ -132,22 +139,22 @@ const plainlyDone: Landed = { state: 'done', runAt: null, enqueued: [] }
  * No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. And no batch
  * that it is to go with.
  */
-function leavesNothing(tx: Transaction, { dedup_scope, batch }: HeldRow): boolean {
+function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: HeldRow): boolean {
   return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
 }
 
 /** Once its batch is cancelled an item is asked to end, whether or not the chore has come to it yet. */
-function core(tx: Transaction, held: HeldRow) {
+function core(tx: SqliteTransaction, held: HeldRow) {
   return {
     attempts: held.attempt,
     maxAttempts: held.max_attempts,
-    freed: held.freed,
+    freeReleases: held.free_releases,
     cancelRequested: held.cancel !== null || (tx.batches.get(held.batch)?.is_cancelled ?? 0) !== 0,
     woken: held.woken === 1,
   }
 }
 
-function attemptOf(tx: Transaction, held: HeldRow, { ending, error }: Ended, costs: Costs | null): Attempt {
+function attemptOf(tx: SqliteTransaction, held: HeldRow, { ending, error }: Ended, costs: Costs | null): Attempt {
   const { attempt, worker, started_at: startedAt } = held
   return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }), ...(costs && { costs }) }
 }
@@ -158,7 +165,7 @@ interface Ended {
 }
 
 /** Throws a Refusal when one cannot be applied. */
-export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
+export function applyEffects(tx: SqliteTransaction, effects: EffectSet): Enqueued[] {
   for (const put of effects.put) applyKv(tx, { as: 'put', ...put })
   for (const key of effects.delete) applyKv(tx, { as: 'delete', key })
   for (const sql of effects.sql) runSql(tx, sql)
@@ -167,7 +174,7 @@ export function applyEffects(tx: Transaction, effects: EffectSet): Enqueued[] {
 
 /** Answers the error to record. Where there is no notice, it says why. */
 function tellOfDeath(
-  tx: Transaction,
+  tx: SqliteTransaction,
   queue: QueueRow,
   job: JobRow,
   attempts: number,

@@ -13,7 +13,7 @@ import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Connection } from './connection/connection.ts'
 import { primaryCode } from './connection/database.ts'
 import { firstWord, isBlank, parametersOf } from './statement.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
 /** Why the statements of a request cannot land; `text` is the one to blame, where that is known. */
 export interface SqlFault {
@@ -35,7 +35,7 @@ export class EverythingUndone extends Error {
 const changing = /^(attach|begin|commit|detach|end|pragma|release|rollback|savepoint|vacuum)$/
 
 /** Throws a Refusal when it cannot be run. */
-export function runSql(tx: Transaction, { text, values }: SqlEffect): void {
+export function runSql(tx: SqliteTransaction, { text, values }: SqlEffect): void {
   if (tx.sqlFault) throw new Refusal(sqlRefused(tx.sqlFault.text ?? text, tx.sqlFault.why))
   if (changing.test(firstWord(text))) throw new Refusal(sqlRefused(text, changesTransaction))
   try {

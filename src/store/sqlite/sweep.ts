@@ -3,17 +3,17 @@
 
 import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
-import type { LapsedHold, SweepReport, SweepRequest } from '../store.ts'
+import type { ExpiredLease, SweepReport, SweepRequest } from '../store.ts'
 import { stepChore } from './batch/chores.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
 import { allHeld, selectHeld } from './renew.ts'
 import { rescue } from './settle.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
 
-export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
+export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport {
   mendCounts(tx)
   shortenLeases(tx)
   clampStarts(tx)
@@ -42,7 +42,7 @@ export function sweep(tx: Transaction, { max }: SweepRequest): SweepReport {
 }
 
 /** Counts tell where to look. One that was damaged and tells of nothing where jobs wait would hide them for ever. */
-function mendCounts(tx: Transaction): void {
+function mendCounts(tx: SqliteTransaction): void {
   for (const state of ['held', 'ready', 'scheduled'] as const) {
     const wrong = tx.db.all<{ no: number; jobs: number }>(
       `select q.no, (select count(*) from holdfast_${state} l where l.queue = q.no) as jobs
@@ -57,7 +57,7 @@ function mendCounts(tx: Transaction): void {
 }
 
 /** Something is due and nothing could be done about it: what is listed is not there, or is elsewhere. */
-function dropOrphans(tx: Transaction): void {
+function dropOrphans(tx: SqliteTransaction): void {
   const isGone = 'not exists (select 1 from holdfast_job j where j.seq = o.seq)'
   tx.db.run(
     `delete from holdfast_overdue as o
@@ -79,7 +79,7 @@ function dropOrphans(tx: Transaction): void {
   if (tx.db.run(`delete from holdfast_lease as o where expires_at <= ? and ${isGone}`, tx.now) > 0) recountRunning(tx)
 }
 
-function recountRunning(tx: Transaction): void {
+function recountRunning(tx: SqliteTransaction): void {
   const counts = tx.db.all<{ queue: number; jobs: number }>(
     'select j.queue, count(*) as jobs from holdfast_lease l join holdfast_job j on j.seq = l.seq group by j.queue',
   )
@@ -88,20 +88,20 @@ function recountRunning(tx: Transaction): void {
 }
 
 /** A lease that ends later than its full length from now was given before the clock was set back. */
-function shortenLeases(tx: Transaction): void {
+function shortenLeases(tx: SqliteTransaction): void {
   tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
 }
 
 const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
-function rescueExpired(tx: Transaction, max: number): readonly LapsedHold[] {
-  const lapsed = new Map<string, LapsedHold>()
+function rescueExpired(tx: SqliteTransaction, max: number): readonly ExpiredLease[] {
+  const lapsed = new Map<string, ExpiredLease>()
   tx.each(allHeld(tx, selectExpired, tx.now, max), (held) => lapsed.set(held.id, rescue(tx, held)))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
   return [...lapsed.values()]
 }
 
-function cancelOverdue(tx: Transaction, max: number): number {
+function cancelOverdue(tx: SqliteTransaction, max: number): number {
   tx.settleUp() // or some would be let in, or end, behind the back of what is read here
   const overdue = tx.db.all<IdleRow>(
     `select ${idleColumns}
@@ -122,7 +122,7 @@ function cancelOverdue(tx: Transaction, max: number): number {
 }
 
 /** The longest due first, whatever their queues. */
-function promoteDue(tx: Transaction, max: number): number {
+function promoteDue(tx: SqliteTransaction, max: number): number {
   tx.settleUp()
   return tx.each(firstDue(tx, max), ({ queue, job }) => promote(tx, queue, job))
 }
@@ -133,7 +133,7 @@ interface Due {
 }
 
 /** Once there are enough, a queue is asked only for what is due before the last of them. */
-function firstDue(tx: Transaction, max: number): Due[] {
+function firstDue(tx: SqliteTransaction, max: number): Due[] {
   let due: Due[] = []
   let until = tx.now
   for (const queue of tx.queues()) {
@@ -157,7 +157,7 @@ function byTime({ job: a }: Due, { job: b }: Due): number {
   return a.run_at - b.run_at || a.seq - b.seq
 }
 
-function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
+function promote(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
   unlist(tx, queue, job)
   const ord = place(tx, false)
@@ -166,17 +166,17 @@ function promote(tx: Transaction, queue: QueueRow, job: IdleRow): void {
 }
 
 /** One step of what somebody asked for and left undone. Answers whether there is more to do. */
-function goOnWithChores(tx: Transaction, max: number): boolean {
+function goOnWithChores(tx: SqliteTransaction, max: number): boolean {
   const next = nextChore(tx)
   return next !== undefined && (stepChore(tx, next, max) || nextChore(tx) !== undefined)
 }
 
-function nextChore(tx: Transaction): number | undefined {
+function nextChore(tx: SqliteTransaction): number | undefined {
   tx.batches.flush()
   return tx.db.get<{ no: number }>('select no from holdfast_batch where chore is not null order by no limit 1')?.no
 }
 
-function prune(tx: Transaction, max: number): number {
+function prune(tx: SqliteTransaction, max: number): number {
   let pruned = 0
   for (const queue of tx.queues()) {
     for (const state of ['done', 'dead', 'cancelled'] as const) {
@@ -208,7 +208,7 @@ function prune(tx: Transaction, max: number): number {
  * There is one writer, so what is picked here stays as it is. But this transaction may have changed a batch and not written it
  * yet: it is written first. One whose items have yet to be retried or deleted stays until that is done.
  */
-function pruneBatches(tx: Transaction, max: number): number {
+function pruneBatches(tx: SqliteTransaction, max: number): number {
   tx.batches.flush()
   const over = tx.db.all<{ no: number }>(
     'select no from holdfast_batch where prune_at <= ? and chore is null order by prune_at limit +?',
@@ -222,14 +222,14 @@ function pruneBatches(tx: Transaction, max: number): number {
   return over.length
 }
 
-function pruneEnded(tx: Transaction, queue: QueueRow, state: EndState, max: number): number {
+function pruneEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max: number): number {
   let pruned = 0
   for (const { no, retain_ms } of tx.shelves(queue, state)) {
     if (retain_ms === null || pruned >= max) continue
     const over = tx.db.all<Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>>(
       `select j.seq, j.queue, j.idempotency_key
          from holdfast_ended e join holdfast_job j on j.seq = e.seq
-        where e.shelf = ? and e.finished_at <= ?
+        where e.retention_class = ? and e.finished_at <= ?
         order by e.finished_at limit +?`,
       no,
       tx.now - retain_ms,
@@ -245,7 +245,7 @@ function pruneEnded(tx: Transaction, queue: QueueRow, state: EndState, max: numb
   return pruned
 }
 
-function nextDueAt(tx: Transaction): number | null {
+function nextDueAt(tx: SqliteTransaction): number | null {
   const times = [
     tx.db.get<{ at: number | null }>('select min(expires_at) as at from holdfast_lease')?.at,
     tx.db.get<{ at: number | null }>('select min(start_before) as at from holdfast_overdue')?.at,

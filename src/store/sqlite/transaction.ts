@@ -13,24 +13,24 @@
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { UntoldDeath } from '../../job/death.ts'
-import type { EndState, JobState, Remarks } from '../../job/record.ts'
-import { encodeRemarks } from '../../job/stored.ts'
+import type { Annotations, EndState, JobState } from '../../job/record.ts'
+import { encodeAnnotations } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
 import type { ChangedState, FinishedBatch, UndeliverableJob } from '../store.ts'
 import { conclude } from './batch/batch-end.ts'
-import { Batches } from './batch/batches.ts'
+import { BatchLedger } from './batch/batches.ts'
 import type { Connection } from './connection/connection.ts'
 import { isDamage } from './connection/database.ts'
 import { Keys } from './limits/limit-keys.ts'
 import { type QueueRow, type QueueTuple, selectQueue, toQueueRow } from './queue.ts'
 import type { HeldRow, HeldTuple } from './renew.ts'
 import { EverythingUndone, type SqlFault } from './sql-effect.ts'
-import { isWatched, type Told, writeChanges } from './watch.ts'
+import { type ChangedJob, isWatched, writeChanges } from './watch.ts'
 
 const selectQueueByName = `${selectQueue} where name = ?`
 const selectQueueByNo = `${selectQueue} where no = ?`
 
-export interface ShelfRow {
+export interface RetentionClassRow {
   readonly no: number
   readonly retain_ms: number | null
 }
@@ -44,10 +44,10 @@ interface Range {
 interface PlainlyDone {
   readonly seq: number
   readonly result: string | null
-  readonly remarks: string | null
+  readonly annotations: string | null
 }
 
-export class Transaction {
+export class SqliteTransaction {
   /** The connection itself, for writes that have nothing to do with what is gathered. */
   readonly bare: Connection
   readonly now: number
@@ -59,8 +59,8 @@ export class Transaction {
   /** Held jobs that were read together, by row; see `readAhead`. */
   readonly ahead = new Map<number, HeldTuple>()
   readonly keys: Keys
-  readonly batches: Batches
-  /** Batches that this transaction has found to be finished. */
+  readonly batches: BatchLedger
+  /** BatchLedger that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
   /** Deaths that this transaction tells no `onDead` queue of. */
   readonly untold: UntoldDeath[] = []
@@ -69,21 +69,21 @@ export class Transaction {
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
-  readonly #shelves = new Map<string, readonly ShelfRow[]>()
+  readonly #shelves = new Map<string, readonly RetentionClassRow[]>()
   #next: number | null = null
   #newReady: Range | null = null
   #newHeld: Range | null = null
   readonly #letIn: number[] = []
   readonly #plainDone = new Map<number, PlainlyDone[]>()
   #isWatched: boolean | null = null
-  readonly #told: Told[] = []
+  readonly #told: ChangedJob[] = []
 
   constructor(db: Connection, now: number, sqlFault: SqlFault | null = null) {
     this.bare = db
     this.now = now
     this.sqlFault = sqlFault
     this.keys = new Keys(this)
-    this.batches = new Batches(this)
+    this.batches = new BatchLedger(this)
   }
 
   get db(): Connection {
@@ -121,17 +121,17 @@ export class Transaction {
     queue: QueueRow,
     { seq, batch, limit_key }: HeldRow,
     result: string | null,
-    remarks: Remarks | null,
+    annotations: Annotations | null,
   ): void {
-    const shelf = this.shelf(queue, 'done', queue.retain_done_ms)
-    const ended = this.#plainDone.get(shelf)
-    const done = { seq, result, remarks: encodeRemarks(remarks) }
+    const retention_class = this.retention_class(queue, 'done', queue.retain_done_ms)
+    const ended = this.#plainDone.get(retention_class)
+    const done = { seq, result, annotations: encodeAnnotations(annotations) }
     if (ended) ended.push(done)
-    else this.#plainDone.set(shelf, [done])
+    else this.#plainDone.set(retention_class, [done])
     if (limit_key !== null) this.keys.leave(queue, limit_key, 'running')
     this.count(queue, 'running', -1, batch)
     this.count(queue, 'done', 1, batch)
-    if (batch > 0 && remarks) this.batches.remark(batch, remarks, 1)
+    if (batch > 0 && annotations) this.batches.annotation(batch, annotations, 1)
   }
 
   /** The queue's row, made where there is none. */
@@ -190,22 +190,26 @@ export class Transaction {
     return this.#next++
   }
 
-  /** The shelf for jobs of this queue that ended so and are kept so long (null: for ever). */
-  shelf(queue: QueueRow, state: EndState, retainMs: number | null): number {
-    const known = this.shelves(queue, state).find((shelf) => shelf.retain_ms === retainMs)
+  /** The retention_class for jobs of this queue that ended so and are kept so long (null: for ever). */
+  retention_class(queue: QueueRow, state: EndState, retainMs: number | null): number {
+    const known = this.shelves(queue, state).find((retention_class) => retention_class.retain_ms === retainMs)
     if (known) return known.no
     const no = this.nextNumber()
-    const insert = 'insert into holdfast_shelf (no, queue, state, retain_ms) values (?, ?, ?, ?)'
+    const insert = 'insert into holdfast_retention_class (no, queue, state, retain_ms) values (?, ?, ?, ?)'
     this.db.run(insert, no, queue.no, state, retainMs)
     this.#shelves.delete(`${queue.no} ${state}`)
     return no
   }
 
-  shelves(queue: QueueRow, state: EndState): readonly ShelfRow[] {
+  shelves(queue: QueueRow, state: EndState): readonly RetentionClassRow[] {
     const key = `${queue.no} ${state}`
     let shelves = this.#shelves.get(key)
     if (!shelves) {
-      shelves = this.db.all('select no, retain_ms from holdfast_shelf where queue = ? and state = ?', queue.no, state)
+      shelves = this.db.all(
+        'select no, retain_ms from holdfast_retention_class where queue = ? and state = ?',
+        queue.no,
+        state,
+      )
       this.#shelves.set(key, shelves)
     }
     return shelves
@@ -342,24 +346,24 @@ export class Transaction {
   }
 
   #writePlainDone(): void {
-    for (const [shelf, ended] of this.#plainDone) {
+    for (const [retention_class, ended] of this.#plainDone) {
       const json = JSON.stringify(Object.fromEntries(ended.map(({ seq, result }) => [seq, result])))
       this.bare.run(
-        `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result)
+        `insert into holdfast_ended (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result)
          select l.seq, ?1, l.attempt, l.attempt, c.worker, c.started_at, 'done', ?2, v.atom
            from json_each(?3) v
            cross join holdfast_lease l on l.seq = cast(v.key as integer)
            cross join holdfast_claim c on c.no = l.claim`,
-        shelf,
+        retention_class,
         this.now,
         json,
       )
       this.bare.run('delete from holdfast_lease where seq in (select cast(key as integer) from json_each(?))', json)
-      const remarked = ended.filter(({ remarks }) => remarks !== null)
-      if (remarked.length === 0) continue
+      const annotationed = ended.filter(({ annotations }) => annotations !== null)
+      if (annotationed.length === 0) continue
       this.bare.run(
-        'update holdfast_ended set remarks = v.atom from json_each(?) v where holdfast_ended.seq = cast(v.key as integer)',
-        JSON.stringify(Object.fromEntries(remarked.map(({ seq, remarks }) => [seq, remarks]))),
+        'update holdfast_ended set annotations = v.atom from json_each(?) v where holdfast_ended.seq = cast(v.key as integer)',
+        JSON.stringify(Object.fromEntries(annotationed.map(({ seq, annotations }) => [seq, annotations]))),
       )
     }
     this.#plainDone.clear()

@@ -9,23 +9,23 @@
 
 import { type FSWatcher, watch } from 'node:fs'
 import type { Database } from './connection/database.ts'
-import type { News } from './engine.ts'
+import type { CommitNotices } from './engine.ts'
 
 const looksAfterMs = [1, 2, 4, 8, 16, 32, 64]
 const pollMs = 20
 
 export class ForeignCommits {
   readonly #db: Database
-  readonly #onNews: (news: News) => void
+  readonly #onCommitted: (notices: CommitNotices) => void
   readonly #looks = new Looks(() => this.#check())
   #watcher: FSWatcher | undefined
   #poller: NodeJS.Timeout | undefined
   #seen: number
   #cancels: number
 
-  constructor(db: Database, onNews: (news: News) => void) {
+  constructor(db: Database, onCommitted: (notices: CommitNotices) => void) {
     this.#db = db
-    this.#onNews = onNews
+    this.#onCommitted = onCommitted
     this.#seen = db.dataVersion()
     this.#cancels = db.snapshot(() => this.#countCancels())
     try {
@@ -61,7 +61,7 @@ export class ForeignCommits {
       this.#seen = version
       this.#cancels = cancels
       if (ready.length > 0 || hasCancels)
-        this.#onNews({ ready, cancels: hasCancels ? null : [], finished: [], untold: [], undeliverable: [] })
+        this.#onCommitted({ ready, cancels: hasCancels ? null : [], finished: [], untold: [], undeliverable: [] })
     } catch {
       // the next look or call meets the same
     }

@@ -9,33 +9,33 @@ import type { Refused } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import { changesGone, unknownCursor } from '../refusals.ts'
 import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store.ts'
-import type { Transaction } from './transaction.ts'
+import type { SqliteTransaction } from './transaction.ts'
 
-export interface Told {
+export interface ChangedJob {
   readonly queue: string
   readonly state: ChangedState
   readonly id: string
 }
 
-export function watch(tx: Transaction): string {
+export function watch(tx: SqliteTransaction): string {
   const last = tx.nextNumber()
   if (!isWatched(tx)) tx.bare.run('update holdfast_meta set changes_low = ?', last)
   tx.bare.run('update holdfast_meta set watched_until = ?', tx.now + bounds.watchMs)
   return toMark(last, 0)
 }
 
-export function isWatched(tx: Transaction): boolean {
+export function isWatched(tx: SqliteTransaction): boolean {
   const select = 'select 1 from holdfast_meta where watched_until > ?'
   return tx.bare.get(select, tx.now) !== undefined
 }
 
 /** Neighbours that came to the same state are one row; the order stays. */
-export function writeChanges(tx: Transaction, told: readonly Told[]): void {
+export function writeChanges(tx: SqliteTransaction, told: readonly ChangedJob[]): void {
   if (told.length === 0) return
   const select = 'select told from holdfast_change order by no desc limit 1'
   let sum = tx.db.get<{ told: number }>(select)?.told ?? 0
   for (let from = 0; from < told.length; ) {
-    const { queue, state } = told[from] as Told
+    const { queue, state } = told[from] as ChangedJob
     let to = from + 1
     while (told[to]?.queue === queue && told[to]?.state === state) to++
     sum += to - from
@@ -56,7 +56,7 @@ interface ChangeRow {
 
 const rowsMax = 250
 
-export function readChanges(tx: Transaction, { after, queue, states, ids }: ChangesQuery): ChangesPage | Refused {
+export function readChanges(tx: SqliteTransaction, { after, queue, states, ids }: ChangesQuery): ChangesPage | Refused {
   const mark = parseMark(after)
   const meta = tx.db.get<{ next: number; low: number }>('select next, changes_low as low from holdfast_meta')
   if (!mark || !meta || mark.no >= meta.next) return unknownCursor()
@@ -82,7 +82,7 @@ export function readChanges(tx: Transaction, { after, queue, states, ids }: Chan
   }
 }
 
-function lastNumber(tx: Transaction): number {
+function lastNumber(tx: SqliteTransaction): number {
   return tx.db.get<{ no: number }>('select no from holdfast_change order by no desc limit 1')?.no ?? 0
 }
 
@@ -113,7 +113,7 @@ interface Age {
 }
 
 /** The oldest, where their time is over or there are too many. */
-export function pruneChanges(tx: Transaction): void {
+export function pruneChanges(tx: SqliteTransaction): void {
   const newest = tx.db.get<{ told: number }>('select told from holdfast_change order by no desc limit 1')
   if (!newest) return
   let last: Age | undefined

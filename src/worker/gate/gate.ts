@@ -38,7 +38,7 @@ export interface Pass {
 }
 
 /** What a gate needs of the client it came from. */
-export interface GateDesk {
+export interface GateContext {
   readonly kv: Kv
   readonly events: Events
 }
@@ -50,7 +50,7 @@ const triesMax = 20
 export class Gate {
   readonly name: string
   readonly #key: string
-  readonly #desk: GateDesk
+  readonly #context: GateContext
   readonly #poll: Poll
   readonly #parked: Parked
   #known: ReadGate | null = null
@@ -58,9 +58,9 @@ export class Gate {
   #isWatched = false
   #isEnded = false
 
-  constructor(desk: GateDesk, name: string, options: GateOptions) {
+  constructor(context: GateContext, name: string, options: GateOptions) {
     checkOptions(options, 'gate options', ['poll'])
-    this.#desk = desk
+    this.#context = context
     this.name = name
     this.#key = gateKeyPrefix + name
     this.#parked = new Parked(`gate ${name}`)
@@ -151,7 +151,7 @@ export class Gate {
   async #read(): Promise<ReadGate> {
     for (;;) {
       const asOf = this.#changes
-      const read = readGate(await this.#desk.kv.get(this.#key))
+      const read = readGate(await this.#context.kv.get(this.#key))
       if (asOf !== this.#changes) continue
       this.#learn(read)
       return read
@@ -160,7 +160,7 @@ export class Gate {
 
   async #write(expected: number | null, value: unknown): Promise<boolean> {
     const asOf = this.#changes
-    const { applied, version } = await this.#desk.kv.compareAndSet(this.#key, expected, value)
+    const { applied, version } = await this.#context.kv.compareAndSet(this.#key, expected, value)
     if (applied && asOf === this.#changes) this.#learn(readGate({ value, version: version as number }))
     else await this.#read().catch(() => undefined) // it was written or not, whatever can be read now
     return applied
@@ -176,7 +176,7 @@ export class Gate {
   }
 
   #tell(last: GateState | null, next: GateState): void {
-    const { events } = this.#desk
+    const { events } = this.#context
     const gate = this.name
     if (!next.open && last?.open !== false) events.emit('gate.closed', { gate, reason: next.reason })
     if (next.open && last?.open === false) {

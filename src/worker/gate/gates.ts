@@ -2,7 +2,7 @@
 
 import { HoldfastError } from '../../errors.ts'
 import { checkGateName } from '../../job/names.ts'
-import { Gate, type GateDesk, type GateOptions } from './gate.ts'
+import { Gate, type GateContext, type GateOptions } from './gate.ts'
 import { type GateState, gateKeyPrefix, readGate } from './gate-state.ts'
 
 export type GateInfo = GateState & { readonly name: string }
@@ -10,17 +10,17 @@ export type GateInfo = GateState & { readonly name: string }
 const gatesMax = 10_000
 
 export class Gates {
-  readonly #desk: GateDesk
+  readonly #context: GateContext
   readonly #gates = new Map<string, Gate>()
 
-  constructor(desk: GateDesk) {
-    this.#desk = desk
+  constructor(context: GateContext) {
+    this.#context = context
   }
 
   /** Options count when a gate is asked for first. */
   get(name: string, options: GateOptions): Gate {
     const known = this.#gates.get(checkGateName(name))
-    const gate = known ?? new Gate(this.#desk, name, options)
+    const gate = known ?? new Gate(this.#context, name, options)
     if (!known && this.#gates.size >= gatesMax) {
       const sentence = `A client has at most ${gatesMax} gates; let several jobs share one.`
       throw new HoldfastError('INVALID_NAME', sentence, { name })
@@ -32,7 +32,7 @@ export class Gates {
   /** Every gate of the store that was ever closed, by name. */
   async list(): Promise<GateInfo[]> {
     const infos: GateInfo[] = []
-    for await (const entry of this.#desk.kv.scan(gateKeyPrefix)) {
+    for await (const entry of this.#context.kv.scan(gateKeyPrefix)) {
       infos.push({ name: entry.key.slice(gateKeyPrefix.length), ...readGate(entry).state })
     }
     return infos

@@ -16,7 +16,7 @@ import { checkOptions, checkSignal } from '../../job/names.ts'
 import { Parked } from '../gate/parked.ts'
 import { within } from '../within.ts'
 import { type ResourceOptions, type ResourcePlan, toPlan } from './resource-options.ts'
-import { type Holder, Life } from './session.ts'
+import { type Holder, ResourceSession } from './session.ts'
 
 export type ResourceState = 'idle' | 'starting' | 'healthy' | 'draining' | 'restarting' | 'closed'
 
@@ -50,7 +50,7 @@ export class Resource<T> implements AsyncDisposable {
   readonly #parked = new Parked('the resource')
   readonly #end = new AbortController()
   #state: ResourceState = 'idle'
-  #life: Life<T> | null = null
+  #life: ResourceSession<T> | null = null
   #restarting: Promise<void> | null = null
   #closing: Promise<void> | null = null
   #starts = 0
@@ -139,7 +139,7 @@ export class Resource<T> implements AsyncDisposable {
     const it = await this.#startUntilItWorks()
     this.#starts += 1
     this.#startFailures = 0
-    this.#life = new Life<T>(it, this.#onFailure)
+    this.#life = new ResourceSession<T>(it, this.#onFailure)
     this.#enter('healthy')
     this.#parked.letAllIn()
   }
@@ -153,7 +153,7 @@ export class Resource<T> implements AsyncDisposable {
     if (this.#life) await this.#takeDown(this.#life, closed)
   }
 
-  async #takeDown(life: Life<T>, reason: Error): Promise<void> {
+  async #takeDown(life: ResourceSession<T>, reason: Error): Promise<void> {
     this.#enter('draining')
     await life.drain(this.#plan.drainMs, reason)
     this.#enter('restarting')
@@ -198,7 +198,7 @@ export class Resource<T> implements AsyncDisposable {
   }
 
   /** Has it restarted where it is not healthy any more. */
-  async #look(life: Life<T>): Promise<void> {
+  async #look(life: ResourceSession<T>): Promise<void> {
     life.checking ??= this.#isHealthy(life.it).finally(() => {
       life.checking = null
     })
@@ -212,7 +212,7 @@ export class Resource<T> implements AsyncDisposable {
     return (await within(healthTimeoutMs, asking, 'isHealthy').catch(this.#remember)) === true
   }
 
-  readonly #onFailure = (life: Life<T>, error: unknown): void => {
+  readonly #onFailure = (life: ResourceSession<T>, error: unknown): void => {
     this.#lastError = error
     const isEnough = this.#plan.failuresMax > 0 && life.failures >= this.#plan.failuresMax
     if (isEnough && life === this.#life) void this.restart()

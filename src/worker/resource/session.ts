@@ -11,9 +11,9 @@ export interface Holder<T> extends AsyncDisposable {
   release(): void
 }
 
-export class Life<T> {
+export class ResourceSession<T> {
   readonly it: T
-  readonly #onFailure: (life: Life<T>, error: unknown) => void
+  readonly #onFailure: (life: ResourceSession<T>, error: unknown) => void
   readonly #users = new Set<Holder<T>>()
   readonly #abort = new AbortController()
   #emptied: (() => void) | null = null
@@ -22,7 +22,7 @@ export class Life<T> {
   /** The question under way whether it is healthy: all who ask meanwhile get the same answer. */
   checking: Promise<boolean> | null = null
 
-  constructor(it: T, onFailure: (life: Life<T>, error: unknown) => void) {
+  constructor(it: T, onFailure: (life: ResourceSession<T>, error: unknown) => void) {
     this.it = it
     this.#onFailure = onFailure
   }

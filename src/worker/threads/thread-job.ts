@@ -5,10 +5,10 @@ import { HoldfastError } from '../../errors.ts'
 import type { DeliveryFacts } from '../../events.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
 import type { ClaimedJob } from '../../store/store.ts'
-import { checkProgress, extendRule, type JobDesk } from '../job.ts'
+import { checkProgress, extendRule, type JobContext } from '../job.ts'
 import type { FromThread, SentError, Start } from './messages.ts'
 
-export class ThreadJob implements JobDesk {
+export class ThreadJob implements JobContext {
   readonly no: number
   readonly claimed: ClaimedJob
   readonly timeoutMs: number

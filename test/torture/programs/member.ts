@@ -49,7 +49,7 @@ export interface Member {
 export async function openWorld(): Promise<AppWorld> {
   const { url, log, life, seed, mayBeDown } = duty
   const application = applicationAt(url)
-  const holdfast = await patiently(() => open(storeOf(application), { logger: false }))
+  const holdfast = await withRetry(() => open(storeOf(application), { logger: false }))
   const journal = Journal.at(log, { mayBeDown })
   return { holdfast, journal, application, life, random: new Random(seed), now: () => Date.now() }
 }
@@ -62,7 +62,7 @@ function storeOf({ pool }: Application) {
 }
 
 /** The store may be away just when a process starts. */
-async function patiently<T>(call: () => Promise<T>): Promise<T> {
+async function withRetry<T>(call: () => Promise<T>): Promise<T> {
   for (let tries = 0; ; tries++) {
     try {
       return await call()

@@ -8,10 +8,10 @@ import { newId } from '../../../runtime/id.ts'
 import { batchNotFound, cannotSteer, Refusal } from '../../refusals.ts'
 import type { SteerRequest } from '../../store.ts'
 import { list, parseList } from '../connection/columns.ts'
-import type { Database, Transaction } from '../connection/database.ts'
-import { patiently } from '../connection/failures.ts'
+import type { Database, PgTransaction } from '../connection/database.ts'
+import { withRetry } from '../connection/failures.ts'
 import { revive } from '../control.ts'
-import { addAnyway, countReady, type Desk, type Knocks } from '../enqueue.ts'
+import { addAnyway, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 
 /** Items that are touched in one transaction. */
@@ -21,31 +21,31 @@ const looksMax = 1_000
 /** Changes that are added up once there are so many. */
 const foldFrom = 100
 
-export async function steerBatch(desk: Desk, request: SteerRequest): Promise<BatchRecord | Refused> {
-  const no = await findNo(desk, { id: request.batch })
+export async function steerBatch(context: StoreContext, request: SteerRequest): Promise<BatchRecord | Refused> {
+  const no = await findNo(context, { id: request.batch })
   if (no === null) return batchNotFound(request.batch)
-  const steered = await desk.db.transact((tx) => tx.attempt(() => new Helm(tx, no).steer(request)))
+  const steered = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).steer(request)))
   if (isRefused(steered)) return steered
-  await doChores(desk, no)
-  if (request.as === 'pause') await returnSlots(desk, no)
-  if (request.as === 'resume') await admitItems(desk, no)
-  if (request.as === 'resume' || request.as === 'retryFailed') desk.announce(await queuesOf(desk, no))
-  const [batch] = await readNos(desk.db, [no])
+  await doChores(context, no)
+  if (request.as === 'pause') await returnSlots(context, no)
+  if (request.as === 'resume') await admitItems(context, no)
+  if (request.as === 'resume' || request.as === 'retryFailed') context.announce(await queuesOf(context, no))
+  const [batch] = await readNos(context.db, [no])
   return batch?.record ?? steered
 }
 
-async function queuesOf({ db }: Desk, no: number): Promise<Map<string, number>> {
+async function queuesOf({ db }: StoreContext, no: number): Promise<Map<string, number>> {
   const text =
     'select distinct q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.batch = $1 and l.is_open'
   return new Map((await db.query(text, [no])).map(([queue]) => [queue as string, stepMax]))
 }
 
 /** What is written into the row of a batch, under its lock. */
-class Helm {
-  readonly #tx: Transaction
+class BatchControl {
+  readonly #tx: PgTransaction
   readonly #no: number
 
-  constructor(tx: Transaction, no: number) {
+  constructor(tx: PgTransaction, no: number) {
     this.#tx = tx
     this.#no = no
   }
@@ -122,7 +122,7 @@ const latestDeath = `select max(d.finished_at) from (select distinct l.queue fro
                        order by e.finished_at desc limit 1) d`
 
 /** Its lock, then its row; what there is of it is added up and read after that. */
-async function lockBatch(tx: Transaction, no: number): Promise<Batch | undefined> {
+async function lockBatch(tx: PgTransaction, no: number): Promise<Batch | undefined> {
   await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
   await tx.query('select from holdfast.batch where no = $1 for no key update', [no])
   await tx.query('select holdfast.fold_batch($1)', [no])
@@ -132,44 +132,45 @@ async function lockBatch(tx: Transaction, no: number): Promise<Batch | undefined
 }
 
 /** Does to the items what was written into the row, step by step, and finishes the batch if that was all. */
-async function doChores(desk: Desk, no: number): Promise<void> {
-  const [row] = await desk.db.query('select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1', [
-    no,
-  ])
-  if (row?.[0] === 't') await cancelItems(desk, no)
-  if (row?.[2] != null) await retryItems(desk, no, Number(row[2]))
-  if (row?.[1] === 't') await removeBatch(desk, no)
-  else await attendBatches(desk, [no])
+async function doChores(context: StoreContext, no: number): Promise<void> {
+  const [row] = await context.db.query(
+    'select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1',
+    [no],
+  )
+  if (row?.[0] === 't') await cancelItems(context, no)
+  if (row?.[2] != null) await retryItems(context, no, Number(row[2]))
+  if (row?.[1] === 't') await removeBatch(context, no)
+  else await settleBatches(context, [no])
 }
 
 /**
  * Those that run are asked first: from then on none of them waits again, and lanes are closed, so none starts. Then those that
  * wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
  */
-async function cancelItems(desk: Desk, no: number): Promise<void> {
-  const running = await desk.db.query('select * from holdfast.cancel_running($1)', [no])
-  if (running.length > 0) desk.announceCancels(running.map(([id]) => id as string))
-  while ((await cancelWaiting(desk, no)) > 0);
+async function cancelItems(context: StoreContext, no: number): Promise<void> {
+  const running = await context.db.query('select * from holdfast.cancel_running($1)', [no])
+  if (running.length > 0) context.announceCancels(running.map(([id]) => id as string))
+  while ((await cancelWaiting(context, no)) > 0);
 }
 
 interface WaitingItem {
   readonly id: string
   readonly attempts: number
   readonly was: string
-  readonly gate: string | null
+  readonly keyRef: string | null
 }
 
 /** Answers how many it has found. */
-async function cancelWaiting(desk: Desk, no: number): Promise<number> {
+async function cancelWaiting(context: StoreContext, no: number): Promise<number> {
   let found = 0
   for (let mark: string | null = null, more = true; more; more = mark !== null) {
-    const gates = new Set<string>()
-    const step: { readonly found: number; readonly mark: string | null } = await desk.db.transact(async (tx) => {
+    const keyRefs = new Set<string>()
+    const step: { readonly found: number; readonly mark: string | null } = await context.db.transact(async (tx) => {
       const [row] = await tx.query('select * from holdfast.waiting_items($1, $2::jsonb, $3)', [no, mark, stepMax])
       const waiting = JSON.parse(row?.[0] ?? '[]') as WaitingItem[]
       await tx.readClock()
-      const ended = waiting.map(({ id, attempts, was, gate }) => {
-        if (gate !== null && was === 'ready') gates.add(gate)
+      const ended = waiting.map(({ id, attempts, was, keyRef }) => {
+        if (keyRef !== null && was === 'ready') keyRefs.add(keyRef)
         return { id, was, state: 'cancelled', attempts }
       })
       if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
@@ -177,41 +178,44 @@ async function cancelWaiting(desk: Desk, no: number): Promise<number> {
     })
     found += step.found
     mark = step.mark
-    await desk.attend({ gates: [...gates] })
+    await context.followUp({ keyRefs: [...keyRefs] })
   }
   return found
 }
 
 /** One whose dedup key somebody else holds by now stays dead. */
-async function retryItems(desk: Desk, no: number, until: number): Promise<void> {
+async function retryItems(context: StoreContext, no: number, until: number): Promise<void> {
   let after = '0'
   for (let count = stepMax; count === stepMax; ) {
-    const gates = new Set<string>()
-    const step = await desk.db.transact(async (tx) => {
+    const keyRefs = new Set<string>()
+    const step = await context.db.transact(async (tx) => {
       await tx.query('select holdfast.lock_batches($1)', [list([no])]) // as in `rearm`: before the rows of items
       await tx.readClock()
       const values = [no, after, until, stepMax]
       const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
       const heldBy = await revive(tx, dead, false)
       dead.forEach((row, i) => {
-        if (heldBy[i] == null && row[12] != null) gates.add(row[12])
+        if (heldBy[i] == null && row[12] != null) keyRefs.add(row[12])
       })
       return { count: dead.length, after: dead.at(-1)?.[1] ?? after }
     })
     count = step.count
     after = step.after
-    await desk.attend({ gates: [...gates] })
+    await context.followUp({ keyRefs: [...keyRefs] })
   }
-  await desk.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [no, until])
+  await context.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [
+    no,
+    until,
+  ])
 }
 
 /** Removes a batch that may go, with its items where it was deleted; false: it may not, or not yet. */
-async function removeBatch(desk: Desk, no: number): Promise<boolean> {
+async function removeBatch(context: StoreContext, no: number): Promise<boolean> {
   for (let after: string | null = '0'; after !== null; ) {
-    const step = await removeStep(desk, no, after)
+    const step = await removeStep(context, no, after)
     after = step.after
     if (!step.isGone) continue
-    desk.lanes.forgetBatch(no)
+    context.lanes.forgetBatch(no)
     return true
   }
   return false
@@ -224,7 +228,7 @@ interface RemoveStep {
 }
 
 /** Whether it may go is decided under its locks: see REMOVAL in `schema/functions/remove-batch.ts`. */
-function removeStep({ db }: Desk, no: number, after: string): Promise<RemoveStep> {
+function removeStep({ db }: StoreContext, no: number, after: string): Promise<RemoveStep> {
   return db.transact(async (tx) => {
     await tx.query('select holdfast.lock_batches($1)', [list([no])])
     const now = await tx.readClock()
@@ -233,44 +237,44 @@ function removeStep({ db }: Desk, no: number, after: string): Promise<RemoveStep
   })
 }
 
-/** Gates that are knocked at together for a batch that has room. */
+/** LimitKeyRefs that are knocked at together for a batch that has room. */
 const waitsMax = 200
 
 /**
- * A batch that has room lets in items that wait for nothing else, until it has none or no gate is left. A gate that comes
+ * A batch that has room lets in items that wait for nothing else, until it has none or no keyRef is left. A keyRef that comes
  * again is left to the sweep.
  */
-async function admitItems(desk: Desk, no: number): Promise<void> {
+async function admitItems(context: StoreContext, no: number): Promise<void> {
   const seen = new Set<string>()
   for (;;) {
-    const [row] = await desk.db.query('select to_json(holdfast.take_waits($1, $2))::text', [no, waitsMax])
-    const gates = JSON.parse(row?.[0] ?? '[]') as string[]
-    if (gates.every((gate) => seen.has(gate))) return
-    for (const gate of gates) seen.add(gate)
-    await desk.attend({ gates })
+    const [row] = await context.db.query('select to_json(holdfast.take_waits($1, $2))::text', [no, waitsMax])
+    const keyRefs = JSON.parse(row?.[0] ?? '[]') as string[]
+    if (keyRefs.every((keyRef) => seen.has(keyRef))) return
+    for (const keyRef of keyRefs) seen.add(keyRef)
+    await context.followUp({ keyRefs })
   }
 }
 
 /** Items of a paused batch that have not started give back their room, step by step. */
-async function returnSlots(desk: Desk, no: number): Promise<void> {
+async function returnSlots(context: StoreContext, no: number): Promise<void> {
   for (let moved = stepMax; moved === stepMax; ) {
-    const text = 'select to_json(r.gates)::text, r.moved from holdfast.return_slots($1, $2, $3) r'
-    const [row] = await desk.db.query(text, [no, stepMax, desk.db.now])
+    const text = 'select to_json(r.limit_keys)::text, r.moved from holdfast.return_slots($1, $2, $3) r'
+    const [row] = await context.db.query(text, [no, stepMax, context.db.now])
     moved = Number(row?.[1])
-    await desk.attend({ gates: JSON.parse(row?.[0] ?? '[]') })
+    await context.followUp({ keyRefs: JSON.parse(row?.[0] ?? '[]') })
   }
 }
 
 /** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
-export async function attendBatches(desk: Desk, nos: readonly number[]): Promise<void> {
+export async function settleBatches(context: StoreContext, nos: readonly number[]): Promise<void> {
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
-  const [row] = await patiently(() => desk.db.hot('select * from holdfast.batches_to_attend($1, $2)', asked))
-  for (const no of parseList(row?.[1] as string).map(Number)) await admitItems(desk, no)
-  for (const batch of await readNos(desk.db, parseList(row?.[0] as string).map(Number))) {
+  const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
+  for (const no of parseList(row?.[1] as string).map(Number)) await admitItems(context, no)
+  for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
-    if (isFinished(batch) || givesUp(batch)) await decide(desk, batch)
-    else if (changes > foldFrom && record.finishedAt === null) await fold(desk.db, no)
+    if (isFinished(batch) || givesUp(batch)) await decide(context, batch)
+    else if (changes > foldFrom && record.finishedAt === null) await fold(context.db, no)
   }
 }
 
@@ -293,35 +297,35 @@ function fold(db: Database, no: number): Promise<unknown> {
 }
 
 /** Whoever comes second finds it finished. */
-async function decide(desk: Desk, { no, record: seen }: Batch): Promise<void> {
+async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
   const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
-  let knocks: Knocks = {}
-  const outcome = await desk.lanes.withLanes(async () => {
-    if (told) await desk.lanes.open([told])
-    return desk.db.transact(async (tx) => {
+  let followUps: FollowUps = {}
+  const outcome = await context.lanes.withLanes(async () => {
+    if (told) await context.lanes.open([told])
+    return context.db.transact(async (tx) => {
       const batch = await lockBatch(tx, no)
       if (!batch) return null
       if (givesUp(batch)) {
-        await new Helm(tx, no).tooManyFailed(batch.record)
+        await new BatchControl(tx, no).tooManyFailed(batch.record)
         return 'gave up'
       }
       if (!isFinished(batch)) return null
-      await new Helm(tx, no).finish(batch.record)
+      await new BatchControl(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
-        const added = await tx.attempt(() => addAnyway(tx, desk.lanes, [job], 'onComplete'))
-        if (!isRefused(added)) knocks = { gates: added.gates, undeliverable: added.undeliverable }
+        const added = await tx.attempt(() => addAnyway(tx, context.lanes, [job], 'onComplete'))
+        if (!isRefused(added)) followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
       }
       return 'finished'
     })
   })
-  if (outcome === 'gave up') await doChores(desk, no)
+  if (outcome === 'gave up') await doChores(context, no)
   if (outcome !== 'finished') return
-  desk.finished({ ...completionOf(seen), name: seen.name })
+  context.finished({ ...completionOf(seen), name: seen.name })
   if (told) {
-    desk.announce(countReady([told]))
-    await desk.attend(knocks)
+    context.announce(countReady([told]))
+    await context.followUp(followUps)
   }
 }
 
@@ -338,33 +342,33 @@ interface BatchSweep {
 
 /** What others have left half done, and what nobody needs any more. `next`: where to look on; null: all were looked at. */
 export async function sweepBatches(
-  desk: Desk,
+  context: StoreContext,
   { max, pruneMax, from }: BatchSweep,
 ): Promise<{ pruned: number; more: boolean; next: number | null }> {
-  const chores = await desk.db.query(
+  const chores = await context.db.query(
     `select no from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
         and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
     [max],
   )
-  for (const [no] of chores) await doChores(desk, Number(no))
-  const next = from === null ? null : await attendBehind(desk, from)
-  const over = await desk.db.query(
+  for (const [no] of chores) await doChores(context, Number(no))
+  const next = from === null ? null : await attendBehind(context, from)
+  const over = await context.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
       order by finished_at limit $2`,
-    [desk.db.now, pruneMax],
+    [context.db.now, pruneMax],
   )
   let pruned = 0
-  for (const [no] of over) if (await removeBatch(desk, Number(no))) pruned += 1
+  for (const [no] of over) if (await removeBatch(context, Number(no))) pruned += 1
   return { pruned, more: pruned > 0 && over.length >= pruneMax, next }
 }
 
-async function attendBehind(desk: Desk, from: number): Promise<number | null> {
+async function attendBehind(context: StoreContext, from: number): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
-  const nos = (await desk.db.query(text, [from])).map(([no]) => Number(no))
-  await attendBatches(desk, nos)
+  const nos = (await context.db.query(text, [from])).map(([no]) => Number(no))
+  await settleBatches(context, nos)
   const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
-  for (const [no] of await desk.db.query(paused, [list(nos)])) await returnSlots(desk, Number(no))
+  for (const [no] of await context.db.query(paused, [list(nos)])) await returnSlots(context, Number(no))
   return nos.length < looksMax ? null : (nos.at(-1) ?? null)
 }

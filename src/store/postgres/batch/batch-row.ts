@@ -5,7 +5,7 @@ import type { BatchName } from '../../store.ts'
 import type { Row } from '../connection/call.ts'
 import { list } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
-import type { Desk } from '../enqueue.ts'
+import type { StoreContext } from '../enqueue.ts'
 
 /** A batch as its row and its counts tell. */
 export interface Batch {
@@ -76,9 +76,9 @@ export async function readNos(db: Pick<Database, 'query'>, nos: readonly number[
   return nos.length === 0 ? [] : (await db.query(read, [list(nos)])).map(toBatch)
 }
 
-export async function findNo(desk: Desk, name: BatchName): Promise<number | null> {
+export async function findNo(context: StoreContext, name: BatchName): Promise<number | null> {
   const [column, value] = 'id' in name ? ['id', name.id] : ['key', name.key]
   const text = `select no from holdfast.batch where ${column} = $1 and not is_deleted`
-  const [row] = await desk.db.query(text, [value])
+  const [row] = await context.db.query(text, [value])
   return row ? Number(row[0]) : null
 }

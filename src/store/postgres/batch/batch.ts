@@ -14,7 +14,7 @@ import type {
   ItemsRequest,
   OpenedBatch,
 } from '../../store.ts'
-import type { Transaction } from '../connection/database.ts'
+import type { PgTransaction } from '../connection/database.ts'
 import {
   addCarefully,
   addPlain,
@@ -22,44 +22,48 @@ import {
   comesReady,
   countReady,
   created,
-  type Desk,
+  type FollowUps,
   isPlain,
-  type Knocks,
   plainColumns,
+  type StoreContext,
   versionsOf,
 } from '../enqueue.ts'
 import { findNo, readNos } from './batch-row.ts'
 
-export async function openBatch(desk: Desk, settings: BatchSettings): Promise<OpenedBatch | Refused> {
+export async function openBatch(context: StoreContext, settings: BatchSettings): Promise<OpenedBatch | Refused> {
   const { id, name, key, concurrency, failShare, onComplete, retainMs } = settings
   const values = [id, name, key, concurrency, failShare, onComplete && JSON.stringify(onComplete)]
   const text = 'select * from holdfast.open_batch($1, $2, $3, $4, $5, $6, $7, $8)'
-  const [opened] = await desk.db.query(text, [...values, Number.isFinite(retainMs) ? retainMs : null, desk.db.now])
-  const [batch] = await readNos(desk.db, [Number(opened?.[0])])
+  const [opened] = await context.db.query(text, [
+    ...values,
+    Number.isFinite(retainMs) ? retainMs : null,
+    context.db.now,
+  ])
+  const [batch] = await readNos(context.db, [Number(opened?.[0])])
   if (!batch) return batchNotFound(id) // deleted at this very moment
   return { batch: batch.record, created: opened?.[1] === 't' }
 }
 
-export async function addItems(desk: Desk, request: ItemsRequest): Promise<ItemsAnswer> {
-  return (isPlain(request) && (await addAtOnce(desk, request))) || addInTurn(desk, request)
+export async function addItems(context: StoreContext, request: ItemsRequest): Promise<ItemsAnswer> {
+  return (isPlain(request) && (await addAtOnce(context, request))) || addInTurn(context, request)
 }
 
 const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
 
 /** In one call; null: nothing was done, and why is found out in turn. */
-async function addAtOnce(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
-  const answer = await desk.lanes.withLanes(async () => {
-    await desk.lanes.open(jobs, id)
-    if (!desk.lanes.knows(jobs, id)) return null // there is no such batch
-    if (!areKeysKnown(desk.lanes, jobs)) return null
-    const columns = [...plainColumns(desk.lanes, jobs, id), desk.db.now, versionsOf(desk.lanes, jobs, id)]
+async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
+  const answer = await context.lanes.withLanes(async () => {
+    await context.lanes.open(jobs, id)
+    if (!context.lanes.knows(jobs, id)) return null // there is no such batch
+    if (!areKeysKnown(context.lanes, jobs)) return null
+    const columns = [...plainColumns(context.lanes, jobs, id), context.db.now, versionsOf(context.lanes, jobs, id)]
     const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
-    return desk.db.land(call, ([row]) => read(row?.[0]), read)
+    return context.db.land(call, ([row]) => read(row?.[0]), read)
   })
   if (answer === null) return null
-  desk.announce(countReady(jobs.filter((job) => comesReady(desk.lanes, job))))
-  await desk.attend({ lists: answer.lists ?? [] })
+  context.announce(countReady(jobs.filter((job) => comesReady(context.lanes, job))))
+  await context.followUp({ lists: answer.lists ?? [] })
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
 
@@ -69,10 +73,10 @@ interface AddedAtOnce {
   readonly lists: readonly number[] | null
 }
 
-async function addInTurn(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
+async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
   let added: readonly NewJob[] = []
-  let knocks: Knocks = {}
-  const add = async (tx: Transaction): Promise<ItemsAnswer> => {
+  let followUps: FollowUps = {}
+  const add = async (tx: PgTransaction): Promise<ItemsAnswer> => {
     const [row] = await tx.query('select * from holdfast.begin_items($1)', [id])
     if (!row) return batchNotFound(id)
     const [no, submitted] = [Number(row[0]), Number(row[1])]
@@ -83,39 +87,39 @@ async function addInTurn(desk: Desk, { batch: id, at, jobs }: ItemsRequest): Pro
     if (row[2] === 't' || row[3] === 't') return cannotAddItems(id, row[3] === 't' ? 'cancelled' : 'queued')
     await tx.readClock()
     return tx.attempt(async () => {
-      const { enqueued, ...touched } = await addTo(tx, desk, id, added)
-      knocks = touched
+      const { enqueued, ...touched } = await addTo(tx, context, id, added)
+      followUps = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
       const after = at === null ? submitted : submitted + added.length
       await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
       return { submitted: after, enqueued }
     })
   }
-  const answer = await desk.lanes.withLanes(async () => {
-    await desk.lanes.open(jobs, id)
-    return desk.db.transact(add)
+  const answer = await context.lanes.withLanes(async () => {
+    await context.lanes.open(jobs, id)
+    return context.db.transact(add)
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
-  desk.announce(
-    countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(desk.lanes, job))),
+  context.announce(
+    countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(context.lanes, job))),
   )
-  await desk.attend(knocks)
+  await context.followUp(followUps)
   return answer
 }
 
-interface Added extends Knocks {
+interface Added extends FollowUps {
   readonly enqueued: readonly Enqueued[]
 }
 
-async function addTo(tx: Transaction, { lanes }: Desk, id: string, jobs: readonly NewJob[]): Promise<Added> {
+async function addTo(tx: PgTransaction, { lanes }: StoreContext, id: string, jobs: readonly NewJob[]): Promise<Added> {
   if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, id)
   const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }
 
-export async function readBatch(desk: Desk, name: BatchName): Promise<BatchRecord | null> {
-  const no = await findNo(desk, name)
-  const [batch] = no === null ? [] : await readNos(desk.db, [no])
+export async function readBatch(context: StoreContext, name: BatchName): Promise<BatchRecord | null> {
+  const no = await findNo(context, name)
+  const [batch] = no === null ? [] : await readNos(context.db, [no])
   return batch?.record ?? null
 }
 
@@ -135,16 +139,16 @@ function isMark(text: string): boolean {
   return /^\d{1,10}$/.test(text) && Number(text) <= lastNo
 }
 
-export async function readBatches(desk: Desk, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
+export async function readBatches(context: StoreContext, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
   if (after !== null && !isMark(after)) throw toError(unknownMark())
-  const rows = await desk.db.query(
+  const rows = await context.db.query(
     `select no from holdfast.batch
       where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}
       order by no desc limit $2`,
     [after ?? lastNo, limit + 1],
   )
   const nos = rows.map(([no]) => Number(no))
-  const found = await readNos(desk.db, nos.slice(0, limit))
+  const found = await readNos(context.db, nos.slice(0, limit))
   return {
     batches: found.map(({ record }) => record),
     next: nos.length > limit ? String(nos[limit - 1]) : null,

@@ -52,13 +52,13 @@ class Call implements Submittable {
     const { stream } = connection
     stream.cork()
     try {
-      this.#send(connection as unknown as Line)
+      this.#send(connection as unknown as DriverConnection)
     } finally {
       stream.uncork()
     }
   }
 
-  #send(line: Line): void {
+  #send(line: DriverConnection): void {
     const { name = '', text, values } = this
     if (name === '' || !isParsed(line, name)) {
       line.parse({ name, text })
@@ -90,7 +90,7 @@ class Call implements Submittable {
 }
 
 /** What the driver's connection takes. */
-interface Line {
+interface DriverConnection {
   readonly parsedStatements: Readonly<Record<string, string>>
   /** On their way; older drivers know none. */
   readonly submittedNamedStatements?: Record<string, string>
@@ -104,7 +104,7 @@ interface Line {
   sync(): void
 }
 
-function isParsed({ parsedStatements, submittedNamedStatements }: Line, name: string): boolean {
+function isParsed({ parsedStatements, submittedNamedStatements }: DriverConnection, name: string): boolean {
   return parsedStatements[name] !== undefined || submittedNamedStatements?.[name] !== undefined
 }
 
@@ -114,7 +114,7 @@ function toWire(value: Value): string | Buffer | null {
 
 /** A pool of one's own may be of the driver's other kind, which leaves the protocol to a library in C. */
 function speaksProtocol(client: ClientBase): boolean {
-  const { connection } = client as unknown as { readonly connection?: Partial<Line> }
+  const { connection } = client as unknown as { readonly connection?: Partial<DriverConnection> }
   return typeof connection?.bind === 'function' && connection.parsedStatements !== undefined
 }
 

@@ -7,7 +7,7 @@ import { Alarm } from '../../../runtime/alarm.ts'
 import { systemTimers } from '../../../runtime/clock.ts'
 import { beforeSending } from './failures.ts'
 import { ignoreErrorsOf } from './pool-errors.ts'
-import { Turnstile } from './semaphore.ts'
+import { Semaphore } from './semaphore.ts'
 
 export interface ConnectionsOptions {
   readonly pool: Pool
@@ -31,7 +31,7 @@ const ended = new WeakSet<PoolClient>()
 export class Connections {
   readonly #pool: Pool
   readonly #isOwn: boolean
-  readonly #places: Turnstile
+  readonly #places: Semaphore
   /** Whoever was used last is at the end. */
   readonly #kept: { readonly client: PoolClient; readonly since: number }[] = []
   readonly #alarm = new Alarm(systemTimers, () => this.#giveBackOld(), { keepsProcess: false })
@@ -40,7 +40,7 @@ export class Connections {
   constructor({ pool, isOwn, most }: ConnectionsOptions) {
     this.#pool = pool
     this.#isOwn = isOwn
-    this.#places = new Turnstile(most)
+    this.#places = new Semaphore(most)
   }
 
   /** A connection for as long as `work` takes, once there is a place. */

@@ -24,8 +24,8 @@ import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
-import { CommitRefused, hasLanded, isBroken, isCancelled, isFromServer, isUnprepared, patiently } from './failures.ts'
-import { Silence } from './response-watchdog.ts'
+import { CommitRefused, hasLanded, isBroken, isCancelled, isFromServer, isUnprepared, withRetry } from './failures.ts'
+import { ResponseWatchdog } from './response-watchdog.ts'
 
 /**
  * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
@@ -56,7 +56,7 @@ export class Database {
   readonly schema: Schema
   readonly #connections: Connections
   readonly #clock: Clock
-  readonly #silence: Silence
+  readonly #watchdog: ResponseWatchdog
   /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
   #wraps = false
   /** Sessions start with timeouts. */
@@ -69,7 +69,7 @@ export class Database {
     this.schema = schema
     this.#clock = clock
     this.#connections = new Connections({ pool, isOwn, most: connections })
-    this.#silence = new Silence(pool, answerMs)
+    this.#watchdog = new ResponseWatchdog(pool, answerMs)
   }
 
   /** For the `p_now` of every function: null lets the database's own clock decide. */
@@ -99,7 +99,7 @@ export class Database {
 
   /** One statement, committed when it is answered. Made again if the connection breaks. */
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return patiently(() => this.once(text, values))
+    return withRetry(() => this.once(text, values))
   }
 
   /** The same, made once. */
@@ -150,10 +150,13 @@ export class Database {
     call: { readonly text: string; readonly values: readonly Value[] },
     read: (rows: Row[]) => T,
     readKept: (answer: string | null) => T,
-    { isHasty = false, flush = randomUUID() }: { readonly isHasty?: boolean; readonly flush?: string | undefined } = {},
+    {
+      failFast = false,
+      flush = randomUUID(),
+    }: { readonly failFast?: boolean; readonly flush?: string | undefined } = {},
   ): Promise<T> {
     try {
-      return read(await patiently(() => this.hot(call.text, [flush, ...call.values]), { isHasty }))
+      return read(await withRetry(() => this.hot(call.text, [flush, ...call.values]), { failFast }))
     } catch (error) {
       if (!hasLanded(error)) throw error
       return readKept(await this.#answerOf(flush))
@@ -161,9 +164,9 @@ export class Database {
   }
 
   /** A durable call of several statements; its answer is kept as JSON. */
-  async transact<T>(work: (tx: Transaction) => Promise<T>, flush: string = randomUUID()): Promise<T> {
+  async transact<T>(work: (tx: PgTransaction) => Promise<T>, flush: string = randomUUID()): Promise<T> {
     try {
-      return await patiently(() =>
+      return await withRetry(() =>
         this.#transactOnce(
           async (tx) => {
             const answer = await work(tx)
@@ -181,16 +184,16 @@ export class Database {
   }
 
   /** Several statements that need not wait for the disk, and may be made again. */
-  transactLightly<T>(work: (tx: Transaction) => Promise<T>, { isHasty = false } = {}): Promise<T> {
-    return patiently(() => this.#transactOnce(work, { durable: false }), { isHasty })
+  transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
+    return withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
   }
 
-  #transactOnce<T>(work: (tx: Transaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
+  #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     const run = async (client: PoolClient) => {
-      const line = this.#lineOf(client)
-      await line.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
+      const session = this.#lineOf(client)
+      await session.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
       const { schema, now } = this
-      const tx = new Transaction(line, { schema, now, hasTimeouts: this.#hasTimeouts })
+      const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#hasTimeouts })
       const answer = await work(tx)
       await tx.commit()
       return answer
@@ -208,10 +211,10 @@ export class Database {
     return this.#connections.use(work, { ends, isFit })
   }
 
-  #lineOf(client: ClientBase): Line {
+  #lineOf(client: ClientBase): Session {
     return {
-      ask: (statement) => this.#silence.over(client, call(client, statement)),
-      tell: (statement) => this.#silence.over(client, client.query(statement as string)),
+      ask: (statement) => this.#watchdog.over(client, call(client, statement)),
+      tell: (statement) => this.#watchdog.over(client, client.query(statement as string)),
     }
   }
 
@@ -222,7 +225,7 @@ export class Database {
 }
 
 /** A connection that is lent; it does not wait for ever. */
-interface Line {
+interface Session {
   /** One statement of ours, with its values. */
   ask(statement: Statement): Promise<Row[]>
   /** Statements without values, or one of the application's. */
@@ -242,8 +245,8 @@ interface TransactionOptions {
   readonly hasTimeouts: boolean
 }
 
-export class Transaction {
-  readonly #line: Line
+export class PgTransaction {
+  readonly #session: Session
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
   /** Statements of the application have run. */
@@ -252,24 +255,24 @@ export class Transaction {
   readonly clock: number | null
   #now: number | null
 
-  constructor(line: Line, { schema, now, hasTimeouts }: TransactionOptions) {
+  constructor(session: Session, { schema, now, hasTimeouts }: TransactionOptions) {
     this.clock = now
-    this.#line = line
+    this.#session = session
     this.#schema = schema
     this.#now = now
     this.#hasTimeouts = hasTimeouts
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return this.#line.ask({ text: this.#schema.sql(text), values })
+    return this.#session.ask({ text: this.#schema.sql(text), values })
   }
 
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
     this.#isForeign = true
-    if (this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
-    await this.#line.tell({ text, values: [...values], queryMode: 'extended' })
-    if (this.#hasTimeouts) await this.#line.tell(liftTimeouts)
+    if (this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    await this.#session.tell({ text, values: [...values], queryMode: 'extended' })
+    if (this.#hasTimeouts) await this.#session.tell(liftTimeouts)
   }
 
   /** The time of everything this transaction does; read it after the locks were taken. */
@@ -298,32 +301,32 @@ export class Transaction {
 
   /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
   async commit(): Promise<void> {
-    if (this.#isForeign && this.#hasTimeouts) await this.#line.tell(restoreTimeouts)
+    if (this.#isForeign && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
     try {
-      await this.#line.tell('commit')
+      await this.#session.tell('commit')
     } catch (error) {
-      if (this.#isForeign && isFromServer(error) && (await rolledBack(this.#line))) throw new CommitRefused(error)
+      if (this.#isForeign && isFromServer(error) && (await rolledBack(this.#session))) throw new CommitRefused(error)
       throw error
     }
   }
 
   /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.#line.tell('savepoint attempt')
+    await this.#session.tell('savepoint attempt')
     try {
       const answer = await work()
-      await this.#line.tell('release savepoint attempt')
+      await this.#session.tell('release savepoint attempt')
       return answer
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      await this.#line.tell('rollback to savepoint attempt; release savepoint attempt')
+      await this.#session.tell('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
   }
 }
 
-async function rolledBack(line: Line): Promise<boolean> {
-  return line.tell('rollback').then(
+async function rolledBack(session: Session): Promise<boolean> {
+  return session.tell('rollback').then(
     () => true,
     () => false,
   )

@@ -26,9 +26,9 @@ export async function beforeSending<T>(connecting: Promise<T>): Promise<T> {
 }
 
 /** Tries again while the connection breaks or, unless in haste, transactions get in each other's way. */
-export async function patiently<T>(
+export async function withRetry<T>(
   action: () => Promise<T>,
-  { isHasty = false }: { readonly isHasty?: boolean } = {},
+  { failFast = false }: { readonly failFast?: boolean } = {},
 ): Promise<T> {
   let mayHaveLanded = false
   let brokenAt: number | null = null
@@ -38,7 +38,7 @@ export async function patiently<T>(
     } catch (error) {
       if (error instanceof CommitRefused || isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
       mayHaveLanded ||= isBroken(error) && !unsent.has(error as object)
-      if (isHasty && isCollision(error) && !mayHaveLanded) throw error
+      if (failFast && isCollision(error) && !mayHaveLanded) throw error
       if (isBroken(error)) brokenAt ??= performance.now()
       const isTooLong = brokenAt !== null && performance.now() - brokenAt > brokenMaxMs
       const isWorthATry = tries < triesMax && !isTooLong && (isBroken(error) || isCollision(error))

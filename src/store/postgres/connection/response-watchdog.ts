@@ -33,7 +33,7 @@ interface Call {
 const onItsWayMs = 500
 const sessions = 'select pid, state, pg_backend_pid() as own from pg_stat_activity where usename = current_user'
 
-export class Silence {
+export class ResponseWatchdog {
   readonly #pool: Pool
   readonly #answerMs: number
   /** Those without an answer yet; most have one long before anybody looks. */

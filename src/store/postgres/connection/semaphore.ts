@@ -1,5 +1,5 @@
 /** Lets so many in at a time, in the order they came: what may wait long must not take every connection there is. */
-export class Turnstile {
+export class Semaphore {
   #free: number
   readonly #waiting: (() => void)[] = []
 

@@ -4,7 +4,7 @@ import { span } from '../../../runtime/duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { list } from '../connection/columns.ts'
-import type { Database, Transaction } from '../connection/database.ts'
+import type { Database, PgTransaction } from '../connection/database.ts'
 import type { Patient } from './examine.ts'
 import { countJobsWithoutLane } from './laneless.ts'
 
@@ -115,7 +115,7 @@ export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
 }
 
 /** First among those that came back, as a rescue would. Whoever counted them as running is corrected. */
-async function putBack(tx: Transaction, ids: readonly string[], lanes: readonly string[]): Promise<number> {
+async function putBack(tx: PgTransaction, ids: readonly string[], lanes: readonly string[]): Promise<number> {
   await tx.query('select holdfast.lock_lanes($1)', [list(lanes)])
   await tx.readClock()
   const still = (await tx.query(selectAstray, [list(ids)])).map(([id]) => id as string)

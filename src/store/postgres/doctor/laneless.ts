@@ -36,7 +36,7 @@ const namedMax = 1_000
 /** Each with its queue, as far as its keys tell; those first of which it is known. */
 const selectLaneless = `
   select j.id, coalesce(
-           (select q.name from holdfast.queue q where q.no::text = split_part(j.gate, ':', 1)),
+           (select q.name from holdfast.queue q where q.no::text = split_part(j.limit_key, ':', 1)),
            (select q.name from holdfast.queue q
              where exists (select from holdfast.dedup d where d.queue = q.no and d.key = j.dedup_key and d.id = j.id)
                 or exists (select from holdfast.idempotency i

@@ -69,7 +69,7 @@ export async function preparedTransactions({ db, request }: Patient): Promise<Fi
   return rows.map(([gid, owner, database, ageMs]) =>
     wrong(
       'prepared-transaction',
-      `Transaction ${gid} of ${owner} in database ${database} was prepared ${span(Number(ageMs))} ago and never ended: it outlives restarts, keeps its locks, and dead rows stay.`,
+      `PgTransaction ${gid} of ${owner} in database ${database} was prepared ${span(Number(ageMs))} ago and never ended: it outlives restarts, keeps its locks, and dead rows stay.`,
       `In database ${database}: commit prepared '${gid}', or rollback prepared '${gid}'.`,
       { gid, owner, database, ageMs: Number(ageMs) },
     ),

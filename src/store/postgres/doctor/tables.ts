@@ -80,18 +80,18 @@ const countMissing = `
   select count(*)
     from (select distinct c.class, (holdfast.now_ms(null) + r.retain_ms) / w.width + 1 as bucket
             from (select retain_done_ms as retain_ms from holdfast.queue union select retain_dead_ms from holdfast.queue) r,
-                 lateral (select holdfast.keep_class(r.retain_ms) as class) c,
-                 lateral (select holdfast.keep_width(c.class) as width) w
+                 lateral (select holdfast.retention_class(r.retain_ms) as class) c,
+                 lateral (select holdfast.retention_width(c.class) as width) w
            where r.retain_ms > 0) need
    where not exists (
      select from pg_inherits i join pg_class c on c.oid = i.inhrelid
       where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', need.class, need.bucket))`
 
 const countOver = `
-  select count(*), max(holdfast.now_ms(null) - (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int))
+  select count(*), max(holdfast.now_ms(null) - (m[2]::bigint + 1) * holdfast.retention_width(m[1]::int))
     from pg_inherits i join pg_class c on c.oid = i.inhrelid, lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
    where i.inhparent = 'holdfast.ended'::regclass and m is not null
-     and (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int) < holdfast.now_ms(null) - $1::bigint`
+     and (m[2]::bigint + 1) * holdfast.retention_width(m[1]::int) < holdfast.now_ms(null) - $1::bigint`
 
 const restMax = 100_000
 

@@ -2,10 +2,10 @@
 
 import { bounds } from '../../../job/bounds.ts'
 import { decodeOverride } from '../../../job/stored-definition.ts'
-import type { KeyStanding, Standing } from '../../store.ts'
+import type { KeyBlockers, Standing } from '../../store.ts'
 import { readBatch } from '../batch/batch.ts'
 import { limitOf } from '../define.ts'
-import type { Desk } from '../enqueue.ts'
+import type { StoreContext } from '../enqueue.ts'
 import { readJob } from '../read.ts'
 import { numberOf } from '../schema/hash.ts'
 
@@ -13,8 +13,8 @@ const holdersMax = 10
 /** Looked for among so many that are ready or run: no index leads from a key to them. */
 const looksMax = 10_000
 
-export async function standing(desk: Desk, id: string): Promise<Standing | null> {
-  const { db } = desk
+export async function standing(context: StoreContext, id: string): Promise<Standing | null> {
+  const { db } = context
   const job = await readJob(db, id)
   if (!job) return null
   const [clock] = await db.query('select holdfast.now_ms($1)', [db.now])
@@ -32,16 +32,16 @@ export async function standing(desk: Desk, id: string): Promise<Standing | null>
       nextStartAt: numberOrNull(queue?.[6]),
     },
     ahead: job.state === 'ready' ? Number((await db.query(countAhead, [id]))[0]?.[0] ?? 0) : null,
-    key: job.limitKey === null ? null : await keyStanding(desk, id, now),
-    batch: job.batch === null ? null : await readBatch(desk, { id: job.batch }),
+    key: job.limitKey === null ? null : await keyBlockers(context, id, now),
+    batch: job.batch === null ? null : await readBatch(context, { id: job.batch }),
   }
 }
 
 /** When the next may start: the first end of a window after which less than the rate allows has started or is reserved. */
-const nextStart = ({ gate, count, reserved }: Record<'gate' | 'count' | 'reserved', string>) => `
+const nextStart = ({ limit_key, count, reserved }: Record<'limit_key' | 'count' | 'reserved', string>) => `
   (select min(s.until)
      from (select t.until, sum(t.jobs) over (order by t.until) as gone, sum(t.jobs) over () + ${reserved} as used
-             from holdfast.start t where t.gate = ${gate} and t.until > $2) s
+             from holdfast.limit_start t where t.limit_key = ${limit_key} and t.until > $2) s
     where s.used >= ${count} and s.gone > s.used - ${count})`
 
 const selectQueue = `
@@ -49,7 +49,7 @@ const selectQueue = `
          (select coalesce(sum(t.running), 0) from holdfast.tally t
            where t.queue = q.no and t.xid >= holdfast.low_tally()),
          q.max_running, q.max_starts, q.window_ms,
-         ${nextStart({ gate: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text
+         ${nextStart({ limit_key: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text
     from holdfast.queue q where q.name = $1`
 
 /** Those that wait in some lanes. */
@@ -76,39 +76,39 @@ const countAhead = `
 /** Of the jobs of no batch, or of the items: each has an index of its own. */
 function heldBefore(which: string): string {
   return `select from holdfast.job k
-           where k.is_held and ${which} and ${numberOf('k.gate')} = ${numberOf('j.gate')} and k.gate = j.gate
+           where k.is_held and ${which} and ${numberOf('k.limit_key')} = ${numberOf('j.limit_key')} and k.limit_key = j.limit_key
              and j.is_held and k.ord < j.ord`
 }
 
 /** What was knocked and not heard yet is counted in. */
-const selectGate = `
+const selectKey = `
   select q.key_max_running, q.key_max_starts, q.key_window_ms, r.admitted,
          (select count(*) from (${heldBefore('not k.is_item')} union all ${heldBefore('k.is_item')}
                                  limit ${bounds.aheadMax}) a),
-         ${nextStart({ gate: 'j.gate', count: 'q.key_max_starts', reserved: 'r.reserved' })},
+         ${nextStart({ limit_key: 'j.limit_key', count: 'q.key_max_starts', reserved: 'r.reserved' })},
          (select jsonb_agg(h.id)::text
             from (select k.id
                     from (select k.* from holdfast.lane m cross join (values (0), (1)) f(front)
                            cross join lateral (select * from holdfast.job where lane = m.no + f.front and ready_xid is not null
                                                 order by ready_xid, ord limit ${looksMax}) k
                            where m.queue = q.no limit ${looksMax}) k
-                   where k.gate = j.gate order by k.ready_xid, k.ord limit ${holdersMax}) h)
+                   where k.limit_key = j.limit_key order by k.ready_xid, k.ord limit ${holdersMax}) h)
     from holdfast.job j
     join holdfast.lane l on l.no = j.lane & ~1
     join holdfast.queue q on q.no = l.queue
-    left join lateral (select * from holdfast.gate_room where ${numberOf('gate')} = ${numberOf('j.gate')} and gate = j.gate
+    left join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = ${numberOf('j.limit_key')} and limit_key = j.limit_key
                         order by no desc limit 1) g on true
    cross join lateral (
      select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,
             greatest(0, coalesce(g.reserved, 0) - coalesce(sum(k.unused), 0)) as reserved
-       from (select k.gone, k.unused from holdfast.knock k where k.gate = j.gate and k.xid >= coalesce(g.low, '0')
+       from (select k.gone, k.unused from holdfast.limit_event k where k.limit_key = j.limit_key and k.xid >= coalesce(g.low, '0')
               union all
-             select u.gone, 0 from holdfast.knock_list l cross join lateral unnest(l.gates, l.gone) u(gate, gone)
-              where l.gone is not null and u.gate = j.gate) k) r
+             select u.gone, 0 from holdfast.limit_event_list l cross join lateral unnest(l.limit_keys, l.gone) u(limit_key, gone)
+              where l.gone is not null and u.limit_key = j.limit_key) k) r
    where j.id = $1`
 
-async function keyStanding({ db }: Desk, id: string, now: number): Promise<KeyStanding | null> {
-  const [row] = await db.query(selectGate, [id, now])
+async function keyBlockers({ db }: StoreContext, id: string, now: number): Promise<KeyBlockers | null> {
+  const [row] = await db.query(selectKey, [id, now])
   const limit = limitOf(row, 0)
   if (!row || !limit) return null
   return {

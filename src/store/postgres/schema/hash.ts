@@ -1,3 +1,3 @@
-export function numberOf(gate: string): string {
-  return `hashtextextended(${gate}, 0)`
+export function numberOf(keyRef: string): string {
+  return `hashtextextended(${keyRef}, 0)`
 }

@@ -3,7 +3,7 @@
 // because the database may have been restored under a process that runs.
 
 import type { Database } from '../connection/database.ts'
-import { patiently } from '../connection/failures.ts'
+import { withRetry } from '../connection/failures.ts'
 
 /** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
 export async function heal(db: Database): Promise<void> {
@@ -20,7 +20,7 @@ const needsHealing = `
 
 /** Null where the role may not ask. */
 function systemIdentifier(db: Database): Promise<string | null> {
-  return patiently(async () => {
+  return withRetry(async () => {
     try {
       const [row] = await db.once('select system_identifier::text from pg_control_system()', [])
       return row?.[0] ?? null

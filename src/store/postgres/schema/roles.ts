@@ -31,14 +31,14 @@ export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly 
  */
 const enqueueFunctions = [
   ...['open_lanes', 'define_queue', 'await_claims', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
-  ...['answer_of', 'outcomes', 'attend'],
+  ...['answer_of', 'outcomes', 'admit'],
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
 const producerFunctions = [...enqueueFunctions, 'now_ms']
 const upkeepFunctions = ['make_partitions', 'drop_partition']
 const readerFunctions = [
-  ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'keep_class', 'keep_width'],
-  ...['read_batches', 'batch_counts', 'low_batch', 'low_note'],
+  ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'retention_class', 'retention_width'],
+  ...['read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
 ]
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]

@@ -4,17 +4,17 @@
 import { completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
 import { enqueueAnyway } from '../enqueue.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { type BatchRow, flagsOf, targetOf } from './batches.ts'
 import { stepChore } from './chores.ts'
 
-export function conclude(tx: Transaction): void {
+export function conclude(tx: SqliteTransaction): void {
   for (let nos = tx.batches.takeUnjudged(); nos.length > 0; nos = tx.batches.takeUnjudged()) {
     for (const no of nos) judge(tx, no)
   }
 }
 
-function judge(tx: Transaction, no: number): void {
+function judge(tx: SqliteTransaction, no: number): void {
   giveUpIfHopeless(tx, no)
   const row = tx.batches.get(no)
   if (!row || !isOver(row)) return
@@ -22,7 +22,7 @@ function judge(tx: Transaction, no: number): void {
   else if (row.is_closed !== 0 && row.finished_at === null) finish(tx, row)
 }
 
-function giveUpIfHopeless(tx: Transaction, no: number): void {
+function giveUpIfHopeless(tx: SqliteTransaction, no: number): void {
   const row = tx.batches.get(no)
   if (row?.is_cancelled !== 0 || row.finished_at !== null) return
   if (!failsTooOften(row.fail_share, flagsOf(row), row)) return
@@ -34,7 +34,7 @@ function isOver({ waiting, running, chore }: BatchRow): boolean {
   return chore === null && waiting + running <= 0
 }
 
-function finish(tx: Transaction, row: BatchRow): void {
+function finish(tx: SqliteTransaction, row: BatchRow): void {
   tx.batches.resume(row)
   row.finished_at = tx.now
   row.prune_at = row.retain_ms === null ? null : tx.now + row.retain_ms
@@ -51,14 +51,14 @@ function finish(tx: Transaction, row: BatchRow): void {
   tx.attempt(() => enqueueAnyway(tx, completionJob(target, completion, newId()), 'onComplete'))
 }
 
-function remove(tx: Transaction, row: BatchRow): void {
+function remove(tx: SqliteTransaction, row: BatchRow): void {
   tx.db.run('delete from holdfast_lane where batch = ?', row.no)
   tx.db.run('delete from holdfast_batch where no = ?', row.no)
   tx.batches.drop(row)
 }
 
 /** Nothing of it starts from now on; what waits or runs is ended in steps. */
-export function beginCancel(tx: Transaction, row: BatchRow, reason: string | null): void {
+export function beginCancel(tx: SqliteTransaction, row: BatchRow, reason: string | null): void {
   tx.batches.resume(row)
   row.is_cancelled = 1
   row.is_closed = 1

@@ -5,12 +5,12 @@ import { type BatchRecord, type BatchSettings, batchState } from '../../../job/b
 import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing } from '../../refusals.ts'
 import type { ItemsAnswer, ItemsRequest, OpenedBatch, Steering, SteerRequest } from '../../store.ts'
 import { enqueueJob } from '../enqueue.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { beginCancel } from './batch-end.ts'
 import { type BatchRow, flagsOf, toBatch } from './batches.ts'
 import { stepChore } from './chores.ts'
 
-export function openBatch(tx: Transaction, settings: BatchSettings): OpenedBatch {
+export function openBatch(tx: SqliteTransaction, settings: BatchSettings): OpenedBatch {
   const known = settings.key === null ? undefined : tx.batches.findByKey(settings.key)
   if (known) {
     tx.batches.writeAmounts(known)
@@ -34,7 +34,7 @@ export function openBatch(tx: Transaction, settings: BatchSettings): OpenedBatch
   return { batch: toBatch(tx.batches.get(no) as BatchRow), created: true }
 }
 
-export function addItems(tx: Transaction, { batch: id, at, jobs }: ItemsRequest): ItemsAnswer {
+export function addItems(tx: SqliteTransaction, { batch: id, at, jobs }: ItemsRequest): ItemsAnswer {
   const row = tx.batches.find(id)
   if (!row) return batchNotFound(id)
   const { no, submitted } = row
@@ -57,7 +57,7 @@ export interface Steered {
   readonly more: boolean
 }
 
-export function steerBatch(tx: Transaction, request: SteerRequest): Steered | Refused {
+export function steerBatch(tx: SqliteTransaction, request: SteerRequest): Steered | Refused {
   const row = tx.batches.find(request.batch)
   if (!row) return batchNotFound(request.batch)
   if (isTooLate(row, request.as)) return cannotSteer(row.id, request.as, batchState(flagsOf(row)))
@@ -72,7 +72,7 @@ export function steerBatch(tx: Transaction, request: SteerRequest): Steered | Re
   return { batch: toBatch(after), more }
 }
 
-export function batchChore(tx: Transaction, id: string): boolean {
+export function batchChore(tx: SqliteTransaction, id: string): boolean {
   const row = tx.db.get<{ no: number }>('select no from holdfast_batch where id = ?', id)
   return row !== undefined && stepChore(tx, row.no)
 }
@@ -85,7 +85,7 @@ function isTooLate({ finished_at, is_cancelled }: BatchRow, as: Steering): boole
   return as === 'retryFailed' && isCancelled
 }
 
-function steer(tx: Transaction, row: BatchRow, { as, by, reason }: SteerRequest): void {
+function steer(tx: SqliteTransaction, row: BatchRow, { as, by, reason }: SteerRequest): void {
   if (as === 'close') row.is_closed = 1
   if (as === 'pause') pause(tx, row, by)
   if (as === 'resume') tx.batches.resume(row)
@@ -94,7 +94,7 @@ function steer(tx: Transaction, row: BatchRow, { as, by, reason }: SteerRequest)
   if (as === 'delete') beginDelete(row)
 }
 
-function pause(tx: Transaction, row: BatchRow, by: string | null): void {
+function pause(tx: SqliteTransaction, row: BatchRow, by: string | null): void {
   if (row.paused_at !== null) return
   row.paused_at = tx.now
   row.paused_by = by

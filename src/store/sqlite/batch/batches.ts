@@ -1,4 +1,4 @@
-// Batches: what their items count, and which of their lanes are open. Items that are ready lie in ranges of their own; for
+// BatchLedger: what their items count, and which of their lanes are open. Items that are ready lie in ranges of their own; for
 // each range there is a lane, which tells claims that there may be something in it. A lane is closed while its batch is
 // paused, cancelled or has no room: so a claim never looks at items that it may not take, and pausing touches no item.
 //
@@ -21,9 +21,9 @@ import {
   type ItemCounts,
 } from '../../../job/batch.ts'
 import { decodeJson, isPlainObject } from '../../../job/codec.ts'
-import type { Costs, JobState, Remarks } from '../../../job/record.ts'
+import type { Annotations, Costs, JobState } from '../../../job/record.ts'
 import { decodeAmounts, encodeAmounts } from '../../../job/stored.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 
 export type Chore = 'cancel' | 'retry' | 'delete' | 'return'
 
@@ -67,8 +67,8 @@ export interface BatchRow extends Mutable<ItemCounts> {
 const kinds = ['outcomes', 'warnings', 'costs'] as const
 type Amounts = (typeof kinds)[number]
 
-export class Batches {
-  readonly #tx: Transaction
+export class BatchLedger {
+  readonly #tx: SqliteTransaction
   readonly #rows = new Map<number, BatchRow | null>()
   readonly #touched = new Set<BatchRow>()
   /** Whether they are finished has yet to be looked at. */
@@ -78,7 +78,7 @@ export class Batches {
   /** Lines may wait for them, and they may have room. */
   readonly #gaining = new Set<BatchRow>()
 
-  constructor(tx: Transaction) {
+  constructor(tx: SqliteTransaction) {
     this.#tx = tx
   }
 
@@ -146,7 +146,7 @@ export class Batches {
   }
 
   /** An item has ended so; `-1`: it is taken out of the counts again. */
-  remark(no: number, { outcome, warning }: Remarks, change: 1 | -1): void {
+  annotation(no: number, { outcome, warning }: Annotations, change: 1 | -1): void {
     const row = this.get(no)
     if (!row) return
     if (outcome !== null) this.#add(row, 'outcomes', outcome, change)
@@ -220,7 +220,7 @@ export class Batches {
     this.touch(row)
   }
 
-  /** Batches that have room let in items that wait for them alone. Answers whether there may be more. */
+  /** BatchLedger that have room let in items that wait for them alone. Answers whether there may be more. */
   admitWaiting(): boolean {
     if (this.#gaining.size === 0) return false
     const rows = [...this.#gaining]

@@ -4,13 +4,13 @@
 import { deleteEnded } from '../alter.ts'
 import { blockedBy, cancelWaiting, requestCancel, revive } from '../control.ts'
 import { type FoundRow, isEnded, isWaiting, returnToLine, selectAny } from '../job.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import type { Chore } from './batches.ts'
 
 export const choreMax = 1_000
 
 /** Answers whether more is to be done. */
-export function stepChore(tx: Transaction, no: number, max = choreMax): boolean {
+export function stepChore(tx: SqliteTransaction, no: number, max = choreMax): boolean {
   tx.keys.admitAll() // or items would be let in behind the back of what is read here
   const row = tx.batches.get(no)
   if (!row || row.chore === null) return false
@@ -36,24 +36,24 @@ const selectAdmitted = `${selectAny}
                      join holdfast_job i on i.seq = r.seq and i.limit_key is not null
                     where n.batch = ?1 and ?2 is not null limit +?3)`
 
-const treatments: Readonly<Record<Chore, (tx: Transaction, item: FoundRow) => void>> = {
+const treatments: Readonly<Record<Chore, (tx: SqliteTransaction, item: FoundRow) => void>> = {
   cancel: cancelItem,
   retry: retryItem,
   delete: deleteItem,
   return: (tx, item) => returnToLine(tx, tx.queueByNo(item.queue), item),
 }
 
-function cancelItem(tx: Transaction, item: FoundRow): void {
+function cancelItem(tx: SqliteTransaction, item: FoundRow): void {
   if (item.state === 'running') requestCancel(tx, item, null)
   else if (isWaiting(item)) cancelWaiting(tx, item)
 }
 
-function retryItem(tx: Transaction, item: FoundRow): void {
+function retryItem(tx: SqliteTransaction, item: FoundRow): void {
   if (item.state === 'dead' && blockedBy(tx, item) === undefined) revive(tx, item)
 }
 
 /** One that waits is gone with its end. */
-function deleteItem(tx: Transaction, item: FoundRow): void {
+function deleteItem(tx: SqliteTransaction, item: FoundRow): void {
   const { state } = item
   if (!isEnded(state)) cancelItem(tx, item)
   else {

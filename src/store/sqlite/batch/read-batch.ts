@@ -4,21 +4,21 @@
 import { toError } from '../../../errors.ts'
 import { type BatchRecord, batchState } from '../../../job/batch.ts'
 import type { JobState } from '../../../job/record.ts'
-import { decodeRemarks } from '../../../job/stored.ts'
+import { decodeAnnotations } from '../../../job/stored.ts'
 import { unknownMark } from '../../refusals.ts'
 import type { BatchesPage, BatchesQuery, BatchName, ItemsQuery, JobsPage } from '../../store.ts'
 import { readRecord } from '../read.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { type BatchRow, flagsOf, toBatch } from './batches.ts'
 
 const looksMax = 5_000
 
-export function readBatch(tx: Transaction, name: BatchName): BatchRecord | null {
+export function readBatch(tx: SqliteTransaction, name: BatchName): BatchRecord | null {
   const row = 'id' in name ? tx.batches.find(name.id) : tx.batches.findByKey(name.key)
   return row ? toBatch(row) : null
 }
 
-export function readBatches(tx: Transaction, { state, limit, after }: BatchesQuery): BatchesPage {
+export function readBatches(tx: SqliteTransaction, { state, limit, after }: BatchesQuery): BatchesPage {
   const [from] = after === null ? [Number.MAX_SAFE_INTEGER] : decodeMark(after, 1)
   const rows = tx.db.all<BatchRow>(
     'select * from holdfast_batch where no < ? and is_deleted = 0 order by no desc limit +?',
@@ -36,11 +36,11 @@ export function readBatches(tx: Transaction, { state, limit, after }: BatchesQue
 interface ItemRow {
   readonly seq: number
   readonly state: JobState | null
-  readonly remarks: string | null
+  readonly annotations: string | null
 }
 
 /** Those that have ended, in the order of their submission, and then those that have not. */
-export function readItems(tx: Transaction, query: ItemsQuery): JobsPage {
+export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
   const { limit, after } = query
   const batch = tx.batches.find(query.batch)
   const found: Place[] = []
@@ -76,13 +76,13 @@ function toPlace([phase, seq]: readonly number[]): Place {
 
 const step = 500
 
-const selectEnded = `select j.seq, s.state, e.remarks
-    from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_shelf s on s.no = e.shelf
+const selectEnded = `select j.seq, s.state, e.annotations
+    from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_retention_class s on s.no = e.retention_class
    where j.batch = ? and j.batch > 0 and j.seq > ? order by j.seq limit +?`
 const selectLive = `select j.seq, case when l.seq is not null then 'running'
                                        when j.held = 1 then 'held'
                                        when j.ord is not null then 'ready'
-                                       else 'scheduled' end as state, null as remarks
+                                       else 'scheduled' end as state, null as annotations
     from holdfast_job j left join holdfast_lease l on l.seq = j.seq
    where j.batch = ? and j.batch > 0 and j.seq > ? and not exists (select 1 from holdfast_ended e where e.seq = j.seq)
    order by j.seq limit +?`
@@ -90,12 +90,14 @@ const selectLive = `select j.seq, case when l.seq is not null then 'running'
 function isAskedFor(row: ItemRow, { state, outcome, warning }: ItemsQuery): boolean {
   if (state !== null && row.state !== state) return false
   if (outcome === null && warning === null) return true
-  const remarks = decodeRemarks(row.remarks)
-  return (outcome === null || remarks?.outcome === outcome) && (warning === null || remarks?.warning === warning)
+  const annotations = decodeAnnotations(row.annotations)
+  return (
+    (outcome === null || annotations?.outcome === outcome) && (warning === null || annotations?.warning === warning)
+  )
 }
 
 /** Nothing is promised of the page that comes: it may be empty. */
-function hasMore(tx: Transaction, no: number, [phase, seq]: Place): boolean {
+function hasMore(tx: SqliteTransaction, no: number, [phase, seq]: Place): boolean {
   const isThere = (sql: string, from: number) => tx.db.all(sql, no, from, 1).length > 0
   return phase === 0 ? isThere(selectEnded, seq) || isThere(selectLive, 0) : isThere(selectLive, seq)
 }

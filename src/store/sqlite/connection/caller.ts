@@ -10,7 +10,7 @@ import type { QueueSettings } from '../../../job/record.ts'
 import type { EnqueueAnswer, EnqueueRequest } from '../../store.ts'
 import { define } from '../define.ts'
 import { enqueue } from '../enqueue.ts'
-import { Transaction } from '../transaction.ts'
+import { SqliteTransaction } from '../transaction.ts'
 import { Connection } from './connection.ts'
 
 export interface CallerEnqueue extends EnqueueRequest {
@@ -33,7 +33,7 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: 
     // Writes before it reads: a transaction that has looked first cannot write once somebody else has, and SQLite waits
     // for others as long as the caller's connection says only for one that has not.
     connection.run('update holdfast_meta set next = next')
-    const tx = new Transaction(connection, now)
+    const tx = new SqliteTransaction(connection, now)
     const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
     if (isRefused(defined)) return { answer: defined, definedAs }
     const answer = enqueue(tx, { jobs })
@@ -46,7 +46,7 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: 
  * A process defines a queue once. Where it did so in a caller's transaction, nobody says whether that was committed; the
  * version tells: one that is lower than the one it was defined as was rolled back.
  */
-function defineOnce(tx: Transaction, settings: QueueSettings, definedAs: number): number | Refused {
+function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: number): number | Refused {
   const version = tx.findQueue(settings.name)?.version ?? 0
   if (definedAs > 0 && version >= definedAs) return definedAs
   const defined = define(tx, settings)

@@ -41,7 +41,7 @@ export class Database extends Connection {
    */
   transaction<T>(durable: boolean, work: () => T): T {
     this.#setSynchronous(durable ? 'full' : 'normal')
-    patiently(() => this.exec('begin immediate'), this.busyMaxMs)
+    withRetry(() => this.exec('begin immediate'), this.busyMaxMs)
     try {
       const answer = work()
       this.exec('commit')
@@ -54,7 +54,7 @@ export class Database extends Connection {
 
   /** A consistent look at everything, beside any writer. */
   snapshot<T>(work: () => T): T {
-    return patiently(() => {
+    return withRetry(() => {
       this.exec('begin')
       try {
         return work()
@@ -82,7 +82,7 @@ export class Database extends Connection {
   /** Changes whenever another connection has committed. */
   dataVersion(): number {
     const read = () => this.get<{ data_version: number }>('pragma data_version')?.data_version as number
-    return patiently(read, this.busyMaxMs)
+    return withRetry(read, this.busyMaxMs)
   }
 
   close(): void {
@@ -100,7 +100,7 @@ export class Database extends Connection {
  * Tries again while another process writes or recovers the log. Short random sleeps rather than SQLite's own growing
  * ones, so that no process is starved by a busier one.
  */
-function patiently<T>(work: () => T, busyMaxMs: number): T {
+function withRetry<T>(work: () => T, busyMaxMs: number): T {
   const deadline = performance.now() + busyMaxMs
   for (;;) {
     try {
@@ -118,7 +118,7 @@ function isEmpty(path: string): boolean {
 
 function openFile(file: DatabaseFile): DatabaseSync {
   try {
-    return patiently(() => tryOpen(file), file.busyMaxMs)
+    return withRetry(() => tryOpen(file), file.busyMaxMs)
   } catch (error) {
     throw error instanceof HoldfastError ? error : unavailable(file.path, error)
   }

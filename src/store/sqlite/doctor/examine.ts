@@ -2,12 +2,12 @@
 
 import { few, fine, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
 import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
 /** Only looks. */
-export function examine(tx: Transaction, request: ExamineRequest): readonly Finding[] {
+export function examine(tx: SqliteTransaction, request: ExamineRequest): readonly Finding[] {
   return [
     ...journalMode(tx),
     ...integrity(tx, request),
@@ -19,7 +19,7 @@ export function examine(tx: Transaction, request: ExamineRequest): readonly Find
   ]
 }
 
-function journalMode(tx: Transaction): Finding[] {
+function journalMode(tx: SqliteTransaction): Finding[] {
   const mode = tx.db.get<{ journal_mode: string }>('pragma journal_mode')?.journal_mode ?? ''
   if (mode === 'wal' || mode === 'memory') return [fine('journal-mode', `The journal mode is ${mode}.`, { mode })]
   const fix = 'holdfast doctor --fix sets it back: the store does, whenever it opens a file to write.'
@@ -28,7 +28,7 @@ function journalMode(tx: Transaction): Finding[] {
 
 const faultsMax = 10
 
-function integrity(tx: Transaction, { full }: ExamineRequest): Finding[] {
+function integrity(tx: SqliteTransaction, { full }: ExamineRequest): Finding[] {
   const check = full ? 'integrity_check' : 'quick_check'
   const rows = tx.db.all<Record<string, string>>(`pragma ${check}(${faultsMax})`).map((row) => row[check] ?? '')
   if (rows.length === 1 && rows[0] === 'ok')
@@ -39,6 +39,6 @@ function integrity(tx: Transaction, { full }: ExamineRequest): Finding[] {
 }
 
 /** Mends what can be. The counts come last: they are right whatever the others did. */
-export function repair(tx: Transaction): readonly Finding[] {
+export function repair(tx: SqliteTransaction): readonly Finding[] {
   return [...putBack(tx), ...recountKeys(tx), ...recountBatches(tx), ...recount(tx)]
 }

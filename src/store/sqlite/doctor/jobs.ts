@@ -5,14 +5,14 @@ import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
 import { listOrHold, place } from '../job.ts'
 import type { QueueRow } from '../queue.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 
 interface Late {
   readonly jobs: number
   readonly first: number | null
 }
 
-export function unswept(tx: Transaction, { patienceMs }: ExamineRequest): Finding[] {
+export function unswept(tx: SqliteTransaction, { patienceMs }: ExamineRequest): Finding[] {
   const before = tx.now - patienceMs
   const look = (text: string) => tx.db.get<Late>(text, before) as Late
   const leases = look('select count(*) as jobs, min(expires_at) as first from holdfast_lease where expires_at < ?')
@@ -39,7 +39,7 @@ const listed = `
     union all select seq, queue, 'held' from holdfast_held
     union all select seq, queue, 'scheduled' from holdfast_scheduled
     union all select l.seq, j.queue, 'running' from holdfast_lease l join holdfast_job j on j.seq = l.seq
-    union all select e.seq, s.queue, s.state from holdfast_ended e join holdfast_shelf s on s.no = e.shelf
+    union all select e.seq, s.queue, s.state from holdfast_ended e join holdfast_retention_class s on s.no = e.retention_class
   )`
 
 interface AstrayRow {
@@ -54,7 +54,7 @@ interface AstrayRow {
 /** Bounded like everything. */
 const astrayMax = 1_000
 
-function findAstray(tx: Transaction): AstrayRow[] {
+function findAstray(tx: SqliteTransaction): AstrayRow[] {
   return tx.db.all(
     `select seq, id, queue, priority, batch, limit_key from holdfast_job j
       where not exists (select 1 from holdfast_ended e where e.seq = j.seq)
@@ -66,7 +66,7 @@ function findAstray(tx: Transaction): AstrayRow[] {
   )
 }
 
-export function astray(tx: Transaction): Finding[] {
+export function astray(tx: SqliteTransaction): Finding[] {
   const ids = findAstray(tx).map(({ id }) => id)
   if (ids.length === 0)
     return [fine('jobs-astray', 'Every job is listed where a claim finds it, or is held by a lease.')]
@@ -86,7 +86,7 @@ interface Miscounted {
   readonly right: Counts
 }
 
-function findMiscounted(tx: Transaction): Miscounted[] {
+function findMiscounted(tx: SqliteTransaction): Miscounted[] {
   const sums = states.map((state) => `coalesce(sum(l.state = '${state}'), 0) as ${state}`)
   return tx.db
     .all<Counts & { no: number }>(
@@ -96,7 +96,7 @@ function findMiscounted(tx: Transaction): Miscounted[] {
     .filter(({ queue, right }) => states.some((state) => queue[state] !== right[state]))
 }
 
-export function miscounted(tx: Transaction, { full }: ExamineRequest): Finding[] {
+export function miscounted(tx: SqliteTransaction, { full }: ExamineRequest): Finding[] {
   const told = tx.db.get<{ jobs: number }>(
     `select coalesce(sum(abs(${states.join(') + abs(')})), 0) as jobs from holdfast_queue`,
   )
@@ -112,7 +112,7 @@ export function miscounted(tx: Transaction, { full }: ExamineRequest): Finding[]
 }
 
 /** First in their queue, as a rescue would. */
-export function putBack(tx: Transaction): Finding[] {
+export function putBack(tx: SqliteTransaction): Finding[] {
   const rows = findAstray(tx)
   for (const job of rows) {
     const ord = place(tx, true)
@@ -126,7 +126,7 @@ export function putBack(tx: Transaction): Finding[] {
 }
 
 /** Through the counts that this transaction writes at its end. */
-export function recount(tx: Transaction): Finding[] {
+export function recount(tx: SqliteTransaction): Finding[] {
   const off = findMiscounted(tx)
   for (const { queue, right } of off) {
     for (const state of states) tx.count(queue, state, right[state] - queue[state])

@@ -2,7 +2,7 @@
 
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 
 const keysMax = 1_000
 
@@ -12,7 +12,7 @@ interface KeyName {
 }
 
 /** Keys that let nobody in though they could, for longer than anybody's patience, and keys that are miscounted. */
-export function heldBack(tx: Transaction, request: ExamineRequest): Finding[] {
+export function heldBack(tx: SqliteTransaction, request: ExamineRequest): Finding[] {
   const late = findHeldBack(tx, request.patienceMs)
   if (late.length > 0) {
     const sentence = `Jobs of ${counted(late.length, 'limit key')} are held though there is room (${few(late.map(({ key }) => key))}): nobody sweeps.`
@@ -28,7 +28,7 @@ export function heldBack(tx: Transaction, request: ExamineRequest): Finding[] {
   return [fine('jobs-held-back', 'Jobs are held only where their key has no room.')]
 }
 
-function findHeldBack(tx: Transaction, patienceMs: number): KeyName[] {
+function findHeldBack(tx: SqliteTransaction, patienceMs: number): KeyName[] {
   const select = 'select queue, key from holdfast_key where has_line = 1 and due_at is not null and due_at < ? limit +?'
   return tx.db.all<KeyName>(select, tx.now - patienceMs, keysMax)
 }
@@ -41,7 +41,7 @@ interface KeyCounts extends KeyName {
   readonly running: number
 }
 
-function findMiscountedKeys(tx: Transaction): KeyCounts[] {
+function findMiscountedKeys(tx: SqliteTransaction): KeyCounts[] {
   if (isTooLarge(tx)) return []
   return tx.db.all<KeyCounts>(
     `with has (queue, key, state) as (
@@ -65,12 +65,12 @@ function findMiscountedKeys(tx: Transaction): KeyCounts[] {
   )
 }
 
-function isTooLarge(tx: Transaction): boolean {
+function isTooLarge(tx: SqliteTransaction): boolean {
   const sum = 'select coalesce(sum(held + scheduled + ready + running), 0) as jobs from holdfast_queue'
   return (tx.db.get<{ jobs: number }>(sum)?.jobs ?? 0) > recountMax
 }
 
-export function recountKeys(tx: Transaction): Finding[] {
+export function recountKeys(tx: SqliteTransaction): Finding[] {
   tx.settleUp()
   tx.keys.flush()
   const off = findMiscountedKeys(tx)
@@ -96,7 +96,7 @@ interface BatchCounts {
 }
 
 /** Ended items may be gone by their retention, so that there are no fewer than are found. */
-function findMiscountedBatches(tx: Transaction): BatchCounts[] {
+function findMiscountedBatches(tx: SqliteTransaction): BatchCounts[] {
   if (isTooLarge(tx)) return []
   return tx.db.all<BatchCounts>(
     `with items (batch, state) as (
@@ -105,7 +105,7 @@ function findMiscountedBatches(tx: Transaction): BatchCounts[] {
          from holdfast_job j
          left join holdfast_lease l on l.seq = j.seq
          left join holdfast_ended e on e.seq = j.seq
-         left join holdfast_shelf s on s.no = e.shelf
+         left join holdfast_retention_class s on s.no = e.retention_class
         where j.batch > 0
      ), counts as (
        select b.no, b.id, coalesce(sum(i.state in ('waiting', 'ready')), 0) as waiting,
@@ -123,7 +123,7 @@ function findMiscountedBatches(tx: Transaction): BatchCounts[] {
 
 /** Items are ready where no lane leads a claim. */
 function findUnreachable(
-  tx: Transaction,
+  tx: SqliteTransaction,
 ): { readonly batch: number; readonly queue: number; readonly priority: number }[] {
   return tx.db.all(
     `select distinct r.batch, r.queue, r.priority from holdfast_ready r
@@ -134,7 +134,7 @@ function findUnreachable(
   )
 }
 
-export function batchesMiscounted(tx: Transaction): Finding[] {
+export function batchesMiscounted(tx: SqliteTransaction): Finding[] {
   const off = findMiscountedBatches(tx).map(({ id }) => id)
   const unreachable = isTooLarge(tx) ? [] : findUnreachable(tx)
   if (off.length > 0) {
@@ -145,10 +145,10 @@ export function batchesMiscounted(tx: Transaction): Finding[] {
     const sentence = `Items of ${counted(unreachable.length, 'batch', 'batches')} are ready where no claim looks.`
     return [wrong('batches', sentence, 'holdfast doctor --fix opens them.', { lanes: unreachable })]
   }
-  return [fine('batches', 'Batches count their items right.')]
+  return [fine('batches', 'BatchLedger count their items right.')]
 }
 
-export function recountBatches(tx: Transaction): Finding[] {
+export function recountBatches(tx: SqliteTransaction): Finding[] {
   tx.settleUp()
   tx.batches.flush()
   const off = findMiscountedBatches(tx)

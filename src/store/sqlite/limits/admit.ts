@@ -2,11 +2,11 @@
 
 import { roomOf } from '../claim.ts'
 import { limitOf, type QueueRow } from '../queue.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { nextStartOf } from './starts.ts'
 
 /** Lets in who has room by now. Answers whether there may be more. */
-export function admitDue(tx: Transaction, max: number): boolean {
+export function admitDue(tx: SqliteTransaction, max: number): boolean {
   tx.settleUp()
   tx.keys.flush()
   const due = tx.db.all<KeyName>(
@@ -33,7 +33,7 @@ interface KeyName {
   readonly key: string
 }
 
-function admitTo(tx: Transaction, { queue: no, key }: KeyName, max: number): number {
+function admitTo(tx: SqliteTransaction, { queue: no, key }: KeyName, max: number): number {
   const queue = tx.queueByNo(no)
   const row = tx.keys.row(queue, key)
   tx.keys.touch(row) // when it is due next is found out anew
@@ -49,7 +49,7 @@ interface Admitted {
 }
 
 /** The keys of a queue whose limit was changed, in bounded steps: `key_review` is the last that was looked at. */
-function review(tx: Transaction, queue: QueueRow, max: number): Admitted {
+function review(tx: SqliteTransaction, queue: QueueRow, max: number): Admitted {
   const keys = tx.db.all<KeyName>(
     'select queue, key from holdfast_key where queue = ? and key > ? order by key limit +?',
     queue.no,
@@ -70,14 +70,14 @@ function review(tx: Transaction, queue: QueueRow, max: number): Admitted {
 }
 
 /** Whoever waits for jobs of a queue with a rate is told once some may start. */
-export function wakeRated(tx: Transaction): void {
+export function wakeRated(tx: SqliteTransaction): void {
   for (const queue of tx.queues()) {
     if (queue.max_starts !== null && queue.ready > 0 && roomOf(tx, queue) > 0) tx.wake(queue.name, queue.ready)
   }
 }
 
 /** When time lets somebody in, or lets the next of a queue start. */
-export function nextAdmissionAt(tx: Transaction): number | null {
+export function nextAdmissionAt(tx: SqliteTransaction): number | null {
   const due = tx.db.get<{ at: number | null }>(
     'select min(due_at) as at from holdfast_key where due_at is not null',
   )?.at
@@ -89,7 +89,7 @@ export function nextAdmissionAt(tx: Transaction): number | null {
 }
 
 /** Starts that count for longer than their window from now on were noted before the clock was set back. */
-export function clampStarts(tx: Transaction): void {
+export function clampStarts(tx: SqliteTransaction): void {
   const last = tx.db.get<{ at: number | null }>('select max(until) as at from holdfast_start')?.at ?? null
   if (last === null) return
   const windowsMs = tx.queues().flatMap(({ starts_ms, key_starts_ms }) => [starts_ms ?? 0, key_starts_ms ?? 0])

@@ -2,18 +2,18 @@
 // know whether there are three before them or thousands.
 
 import { bounds } from '../../../job/bounds.ts'
-import type { KeyStanding, Standing } from '../../store.ts'
+import type { KeyBlockers, Standing } from '../../store.ts'
 import { toBatch } from '../batch/batches.ts'
 import { readOverrides } from '../define.ts'
 import { type FoundRow, findById } from '../job.ts'
 import { keyLimitOf, limitOf, type QueueRow } from '../queue.ts'
 import { readRecord } from '../read.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { nextStartOf } from './starts.ts'
 
 const holdersMax = 10
 
-export function readStanding(tx: Transaction, id: string): Standing | null {
+export function readBlockers(tx: SqliteTransaction, id: string): Standing | null {
   const job = findById(tx, id)
   const record = job && readRecord(tx, job.seq)
   if (!job || !record) return null
@@ -32,12 +32,12 @@ export function readStanding(tx: Transaction, id: string): Standing | null {
       nextStartAt: nextStartOf(tx, queue, limit?.rate ?? null),
     },
     ahead: job.state === 'ready' ? countAhead(tx, job) : null,
-    key: keyStanding(tx, queue, job),
+    key: keyBlockers(tx, queue, job),
     batch: batch && !batch.is_deleted ? toBatch(batch) : null,
   }
 }
 
-function countAhead(tx: Transaction, { queue, batch, priority, ord }: FoundRow): number {
+function countAhead(tx: SqliteTransaction, { queue, batch, priority, ord }: FoundRow): number {
   return count(
     tx,
     'select 1 from holdfast_ready where queue = ? and batch = ? and (priority, ord) < (?, ?)',
@@ -48,7 +48,7 @@ function countAhead(tx: Transaction, { queue, batch, priority, ord }: FoundRow):
   )
 }
 
-function keyStanding(tx: Transaction, queue: QueueRow, job: FoundRow): KeyStanding | null {
+function keyBlockers(tx: SqliteTransaction, queue: QueueRow, job: FoundRow): KeyBlockers | null {
   const limit = keyLimitOf(queue)
   const key = job.limit_key
   if (key === null || limit === null) return null
@@ -65,7 +65,7 @@ function keyStanding(tx: Transaction, queue: QueueRow, job: FoundRow): KeyStandi
 
 type Value = string | number | null
 
-function count(tx: Transaction, sql: string, ...values: Value[]): number {
+function count(tx: SqliteTransaction, sql: string, ...values: Value[]): number {
   const select = `select count(*) as jobs from (${sql} limit ${bounds.aheadMax})`
   return tx.db.get<{ jobs: number }>(select, ...values)?.jobs ?? 0
 }
@@ -73,7 +73,7 @@ function count(tx: Transaction, sql: string, ...values: Value[]): number {
 /** Looked for among so many that are ready and so many that run: no index leads from a key to them. */
 const looksMax = 10_000
 
-function holdersOf(tx: Transaction, queue: QueueRow, key: string): string[] {
+function holdersOf(tx: SqliteTransaction, queue: QueueRow, key: string): string[] {
   const rows = tx.db.all<{ id: string }>(
     `select j.id from holdfast_job j
       where j.queue = ?1 and j.limit_key = ?2

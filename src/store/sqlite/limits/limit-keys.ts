@@ -24,7 +24,7 @@
 import { type LimitUse, roomIn } from '../../../job/limits.ts'
 import { place } from '../job.ts'
 import { keyLimitOf, type QueueRow } from '../queue.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 import { noteStarts, startsOf, timeOfNextStart } from './starts.ts'
 
 /** What is written of a key. */
@@ -80,7 +80,7 @@ const selectBatches = `with recursive b (batch) as (
 const admitMax = 1_000
 
 export class Keys {
-  readonly #tx: Transaction
+  readonly #tx: SqliteTransaction
   /** By queue. */
   readonly #rows = new Map<number, Map<string, KeyRow>>()
   readonly #touched = new Set<KeyRow>()
@@ -91,7 +91,7 @@ export class Keys {
   /** How many were let in. */
   admitted = 0
 
-  constructor(tx: Transaction) {
+  constructor(tx: SqliteTransaction) {
     this.#tx = tx
   }
 

@@ -4,7 +4,7 @@
 import { type LimitUse, nextStartAt, type Starts } from '../../../job/limits.ts'
 import type { Rate } from '../../../job/record.ts'
 import type { QueueRow } from '../queue.ts'
-import type { Transaction } from '../transaction.ts'
+import type { SqliteTransaction } from '../transaction.ts'
 
 interface StartRow extends Starts {
   readonly total: number
@@ -15,7 +15,13 @@ const selectFirst = `${selectStarts} and until > ? order by until limit 1`
 const selectLast = `${selectStarts} order by until desc limit 1`
 const selectNext = `${selectStarts} and until > ? order by until limit +?`
 
-export function noteStarts(tx: Transaction, queue: QueueRow, key: string, { windowMs }: Rate, jobs: number): void {
+export function noteStarts(
+  tx: SqliteTransaction,
+  queue: QueueRow,
+  key: string,
+  { windowMs }: Rate,
+  jobs: number,
+): void {
   const last = tx.bare.get<StartRow>(selectLast, queue.no, key)
   tx.bare.run(
     `insert into holdfast_start (queue, key, until, jobs, total) values (?1, ?2, ?3, ?4, ?5 + ?4)
@@ -29,7 +35,7 @@ export function noteStarts(tx: Transaction, queue: QueueRow, key: string, { wind
 }
 
 /** How many count. */
-export function startsOf(tx: Transaction, queue: QueueRow, key: string): number {
+export function startsOf(tx: SqliteTransaction, queue: QueueRow, key: string): number {
   const first = tx.bare.get<StartRow>(selectFirst, queue.no, key, tx.now)
   if (!first) return 0
   const last = tx.bare.get<StartRow>(selectLast, queue.no, key) ?? first
@@ -37,7 +43,7 @@ export function startsOf(tx: Transaction, queue: QueueRow, key: string): number 
 }
 
 export function timeOfNextStart(
-  tx: Transaction,
+  tx: SqliteTransaction,
   queue: QueueRow,
   key: string,
   rate: Rate,
@@ -49,7 +55,7 @@ export function timeOfNextStart(
 }
 
 /** When a start of this queue may be next, where all that its rate allows are used up. */
-export function nextStartOf(tx: Transaction, queue: QueueRow, rate: Rate | null): number | null {
+export function nextStartOf(tx: SqliteTransaction, queue: QueueRow, rate: Rate | null): number | null {
   if (rate === null) return null
   const use = { admitted: 0, reserved: 0, started: startsOf(tx, queue, '') }
   return timeOfNextStart(tx, queue, '', rate, use)

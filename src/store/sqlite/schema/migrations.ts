@@ -11,7 +11,7 @@
 // Measured with raw statements in groups of 1,000 (insert, claim, done; µs a job): one table updated in place 8 + 13 + 15;
 // a live table and a history table, the row moved at the end 8 + 10 + 17; this layout 6 + 3 + 6. An index on
 // `lease (expires_at)` would cost 2 + 3 µs a job; the sweep scans the leases instead, which are as many as jobs running.
-// Retention is stamped when a job ends by the shelf it is put on, so that one index serves both "newest first" and
+// Retention is stamped when a job ends by the retention_class it is put on, so that one index serves both "newest first" and
 // "what is over", also after a queue's retention was changed.
 
 import type { DatabaseSync } from 'node:sqlite'
@@ -30,7 +30,7 @@ export const steps: readonly Step[] = [
     only_row integer primary key check (only_row = 1),
     schema integer not null,
     min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
-    next integer not null, -- the next number for job.seq, job.ord, queue.no, shelf.no, batch.no, lane.turn and kv.version: one sequence for all
+    next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
     watched_until integer not null default 0, -- changes are told before this time
     changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
   ) strict;
@@ -81,7 +81,7 @@ export const steps: readonly Step[] = [
     run_at integer not null,   -- when it is due (scheduled) or became ready
     attempts integer not null, -- without the claim that holds it now
     max_attempts integer not null,
-    freed integer not null,
+    free_releases integer not null,
     created_at integer not null,
     start_before integer,
     timeout_ms integer,
@@ -227,7 +227,7 @@ export const steps: readonly Step[] = [
     expires_at integer not null
   ) strict;
 
-  create table holdfast_shelf ( -- where ended jobs of one queue and state lie that are kept equally long
+  create table holdfast_retention_class ( -- where ended jobs of one queue and state lie that are kept equally long
     no integer primary key,
     queue integer not null,
     state text not null,
@@ -236,7 +236,7 @@ export const steps: readonly Step[] = [
 
   create table holdfast_ended (
     seq integer primary key,
-    shelf integer not null,
+    retention_class integer not null,
     attempts integer not null,
     attempt integer,      -- the last run's number, worker, start and ending; null where it never ran
     worker text,
@@ -245,9 +245,9 @@ export const steps: readonly Step[] = [
     finished_at integer not null,
     result text,
     error text,
-    remarks text -- JSON
+    annotations text -- JSON
   ) strict;
-  create index holdfast_ended_by_age on holdfast_ended (shelf, finished_at);
+  create index holdfast_ended_by_age on holdfast_ended (retention_class, finished_at);
 
   create table holdfast_dedup (
     queue integer not null,

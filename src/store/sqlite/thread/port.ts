@@ -11,10 +11,10 @@ import { Worker } from 'node:worker_threads'
 import { HoldfastError, type Refused, toError } from '../../../errors.ts'
 import type { Clock } from '../../../runtime/clock.ts'
 import type { DatabaseFile } from '../connection/database.ts'
-import { type Answer, type Call, Engine, type Item, type News, type VerbName } from '../engine.ts'
+import { type Answer, type Call, type CommitNotices, Engine, type Item, type VerbName } from '../engine.ts'
 import { packItems, unpackAnswers } from './wire.ts'
 
-export type OnNews = (news: News) => void
+export type OnCommitted = (notices: CommitNotices) => void
 
 export interface Port {
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]>
@@ -28,14 +28,14 @@ interface Pending {
 
 export class InThread implements Port {
   readonly #engine: Engine
-  readonly #onNews: OnNews
+  readonly #onCommitted: OnCommitted
   readonly #pending = new Map<number, Pending>()
   #calls: Call[] = []
   #no = 0
 
-  constructor(file: DatabaseFile, clock: Clock, onNews: OnNews) {
+  constructor(file: DatabaseFile, clock: Clock, onCommitted: OnCommitted) {
     this.#engine = new Engine(file, clock)
-    this.#onNews = onNews
+    this.#onCommitted = onCommitted
   }
 
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]> {
@@ -54,12 +54,12 @@ export class InThread implements Port {
   #run(): void {
     const calls = this.#calls
     this.#calls = []
-    this.#engine.run(calls, (replies, news) => {
+    this.#engine.run(calls, (replies, notices) => {
       for (const { no, answers } of replies) {
         this.#pending.get(no)?.resolve(answers as never)
         this.#pending.delete(no)
       }
-      this.#onNews(news)
+      this.#onCommitted(notices)
     })
   }
 }
@@ -69,7 +69,7 @@ export type ToThread = { readonly no: number; readonly verb: VerbName; readonly 
 export type FromThread =
   | { readonly opened: true }
   | { readonly failed: Refused }
-  | { readonly replies: readonly { readonly no: number; readonly wire: unknown }[]; readonly news: News }
+  | { readonly replies: readonly { readonly no: number; readonly wire: unknown }[]; readonly notices: CommitNotices }
 
 interface Sent extends Pending {
   readonly verb: VerbName
@@ -97,20 +97,20 @@ export const startThread: StartThread = (workerData) => {
 
 export class InOwnThread implements Port {
   readonly #worker: Thread
-  readonly #onNews: OnNews
+  readonly #onCommitted: OnCommitted
   readonly #pending = new Map<number, Sent>()
   #no = 0
   #isClosing = false
   #isOver: HoldfastError | null = null
 
-  static async open(worker: Thread, onNews: OnNews): Promise<InOwnThread> {
+  static async open(worker: Thread, onCommitted: OnCommitted): Promise<InOwnThread> {
     await opened(worker)
-    return new InOwnThread(worker, onNews)
+    return new InOwnThread(worker, onCommitted)
   }
 
-  private constructor(worker: Thread, onNews: OnNews) {
+  private constructor(worker: Thread, onCommitted: OnCommitted) {
     this.#worker = worker
-    this.#onNews = onNews
+    this.#onCommitted = onCommitted
     worker.on('message', (message: FromThread) => this.#receive(message))
     worker.on('error', (error) => this.#end(error))
     worker.on('exit', () => this.#end(undefined))
@@ -144,7 +144,7 @@ export class InOwnThread implements Port {
       resolve(unpackAnswers(verb, wire, items) as never)
     }
     if (this.#pending.size === 0 && !this.#isClosing) this.#worker.unref()
-    this.#onNews(message.news)
+    this.#onCommitted(message.notices)
   }
 
   #end(error: unknown): void {

@@ -22,7 +22,7 @@ export function serve(port: MessagePort, { file, clock }: ThreadData): void {
 
 function answer(port: MessagePort, engine: Engine): void {
   const send = (message: FromThread) => port.postMessage(message)
-  const foreign = new ForeignCommits(engine.db, (news) => send({ replies: [], news }))
+  const foreign = new ForeignCommits(engine.db, (notices) => send({ replies: [], notices }))
   port.on('message', (first: ToThread) => {
     const calls: Call[] = []
     let isClosing = false
@@ -31,8 +31,8 @@ function answer(port: MessagePort, engine: Engine): void {
       else calls.push({ no: message.no, verb: message.verb, items: unpackItems(message.verb, message.wire) })
     }
     if (calls.length > 0) {
-      engine.run(calls, (replies, news) => {
-        send({ replies: replies.map(({ no, verb, answers }) => ({ no, wire: packAnswers(verb, answers) })), news })
+      engine.run(calls, (replies, notices) => {
+        send({ replies: replies.map(({ no, verb, answers }) => ({ no, wire: packAnswers(verb, answers) })), notices })
       })
     }
     if (!isClosing) return

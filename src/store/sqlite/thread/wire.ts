@@ -134,7 +134,7 @@ function toNewJob(at: (column: number) => never): NewJob {
 /** One that is done without effects is only its result. */
 function packSettles(requests: readonly SettleRequest[]): Columns {
   const rows = requests.map(({ id, fence, retryDelayMs, settlement }) => {
-    const isPlain = settlement.as === 'done' && settlement.effects === null && !settlement.remarks
+    const isPlain = settlement.as === 'done' && settlement.effects === null && !settlement.annotations
     return { id, fence, retryDelayMs, what: isPlain ? settlement.result : settlement }
   })
   return pack(rows, ['id', 'fence', 'retryDelayMs', 'what'])

@@ -3,17 +3,17 @@
 
 export const applyVerdict = `
 -- The jobs that these holds hold, locked until the transaction ends.
-create function holdfast.held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
+create function holdfast.leased(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[])
-returns setof holdfast.held_job language plpgsql
+returns setof holdfast.leased_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   return query
-    select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
+    select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.free_releases,
            j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-           l.batch, j.gate, q.max_running is not null or l.batch > 0
-      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
+           l.batch, j.limit_key, q.max_running is not null or l.batch > 0
+      from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
                           where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
      cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
@@ -22,8 +22,8 @@ end $holdfast$;
 
 -- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
 -- renews or sweeps at this moment are left to them.
-create function holdfast.expired(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
-returns setof holdfast.held_job language plpgsql
+create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
+returns setof holdfast.leased_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -54,9 +54,9 @@ begin
          where l.token = any (v_tokens)
          order by l.token, l.lane, u.xid, u.ord, l.no desc
       )
-      select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.freed,
+      select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.free_releases,
              j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-             l.batch, j.gate, q.max_running is not null or l.batch > 0
+             l.batch, j.limit_key, q.max_running is not null or l.batch > 0
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
@@ -72,31 +72,31 @@ begin
   end loop;
 end $holdfast$;
 
--- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, freed, past, batch, costs }].
+-- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, batch, costs }].
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with turn as materialized (
-    select nextval('holdfast.number') as number, u.*, k.spot, k.gate, u.ready and k.gate is not null as held, l.priority
+    select nextval('holdfast.number') as number, u.*, k.spot, k.limit_key, u.ready and k.limit_key is not null as held, l.priority
       from jsonb_to_recordset(p_jobs)
-             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, freed smallint, past text)
-     cross join lateral (select ctid as spot, gate from holdfast.job where id = u.id offset 0) k
+             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, free_releases smallint, past text)
+     cross join lateral (select ctid as spot, limit_key from holdfast.job where id = u.id offset 0) k
      cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
   ),
   moved as (
     update holdfast.job j
        set lane = t.lane, ready_xid = case when t.ready and not t.held then pg_current_xact_id() end, is_held = t.held,
-           ord = case when t.held then holdfast.line_place(t.priority, t.lane & 1 = 1, t.number) else t.number end,
-           run_at = t."runAt", attempts = t.attempts, freed = t.freed, past = t.past, woken = false
+           ord = case when t.held then holdfast.waiting_ord(t.priority, t.lane & 1 = 1, t.number) else t.number end,
+           run_at = t."runAt", attempts = t.attempts, free_releases = t.free_releases, past = t.past, woken = false
       from turn t
      where j.ctid = t.spot
-    returning j.id, j.lane, j.ready_xid, j.is_held, j.gate, j.ord
+    returning j.id, j.lane, j.ready_xid, j.is_held, j.limit_key, j.ord
   ),
   knocked as (
-    insert into holdfast.knock (gate, xid, gone, ord)
-    select m.gate, pg_current_xact_id(), count(*), min(m.ord) filter (where m.is_held)
-      from moved m where m.gate is not null group by m.gate
+    insert into holdfast.limit_event (limit_key, xid, gone, ord)
+    select m.limit_key, pg_current_xact_id(), count(*), min(m.ord) filter (where m.is_held)
+      from moved m where m.limit_key is not null group by m.limit_key
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
@@ -118,21 +118,21 @@ begin
     from moved m join holdfast.lane l on l.no = m.lane & ~1
    group by l.queue;
   if jsonb_path_exists(p_jobs, '$[*].costs') then
-    perform holdfast.note(array_agg(u.batch), array_agg(jsonb_build_object('costs', u.costs)::text))
+    perform holdfast.count_annotations(array_agg(u.batch), array_agg(jsonb_build_object('costs', u.costs)::text))
        from jsonb_to_recordset(p_jobs) u(batch int, costs jsonb) where u.costs is not null;
   end if;
 end $holdfast$;
 
--- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, remarks }].
+-- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, annotations }].
 create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with gone as materialized (
     select u.was, u.state, u.attempts as had, u.attempt, u.worker, u."startedAt" as started_at, u.ending, u.result,
-           u.error, u.remarks, j.*
+           u.error, u.annotations, j.*
       from jsonb_to_recordset(p_jobs) u(id uuid, was text, state text, attempts smallint, attempt smallint, worker text,
-             "startedAt" bigint, ending text, result text, error text, remarks text)
+             "startedAt" bigint, ending text, result text, error text, annotations text)
      cross join lateral (select k.*, k.ctid as spot from holdfast.job k where k.id = u.id offset 0) j
   ),
   removed as (
@@ -144,17 +144,17 @@ begin
       from gone g join holdfast.lane l on l.no = g.lane & ~1 join holdfast.queue q on q.no = l.queue
   ),
   kept as (
-    insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+    insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
       attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-      idempotency_key, batch, cancel, past, gate, remarks, headers, payload, result, error)
-    select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.keep_class(k.retain_ms), k.run_at,
+      idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, error)
+    select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.retention_class(k.retain_ms), k.run_at,
            k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
            k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, nullif(k.batch, 0),
-           k.cancel, k.past, k.gate, k.remarks, k.headers, k.payload, k.result, k.error
+           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error
       from known k
      where k.retain_ms is distinct from 0
   ),
-  freed as (
+  free_releases as (
     delete from holdfast.dedup d
      where d.ctid = any (array(
        select s.spot from known k cross join lateral (
@@ -186,9 +186,9 @@ begin
       from known k where k.batch > 0 group by k.batch
   ),
   knocked as (
-    insert into holdfast.knock (gate, xid, gone, unused)
-    select k.gate, pg_current_xact_id(), count(*), count(*) filter (where k.was = 'ready')
-      from known k where k.gate is not null and k.was in ('ready', 'running') group by k.gate
+    insert into holdfast.limit_event (limit_key, xid, gone, unused)
+    select k.limit_key, pg_current_xact_id(), count(*), count(*) filter (where k.was = 'ready')
+      from known k where k.limit_key is not null and k.was in ('ready', 'running') group by k.limit_key
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
@@ -204,9 +204,9 @@ begin
          count(*) filter (where k.state = 'cancelled' and k.retain_ms is distinct from 0)
     from known k
    group by k.queue;
-  if jsonb_path_exists(p_jobs, '$[*].remarks') then
-    perform holdfast.note(array_agg(u.batch), array_agg(u.remarks))
-       from jsonb_to_recordset(p_jobs) u(batch int, remarks text) where u.remarks is not null;
+  if jsonb_path_exists(p_jobs, '$[*].annotations') then
+    perform holdfast.count_annotations(array_agg(u.batch), array_agg(u.annotations))
+       from jsonb_to_recordset(p_jobs) u(batch int, annotations text) where u.annotations is not null;
   end if;
 end $holdfast$;
 `

@@ -2,7 +2,7 @@ export const batchAdmission = `
 -- Of these, which must be looked at: those where no item is left, or so many changes that they should be added up, or with a share of
 -- items that may fail. Whoever settled asks each time: 0.1 ms, where to read them took 0.8.
 -- And which may admit items that wait for nothing else: whoever noted so has committed once its lock is had.
-create function holdfast.batches_to_attend(p_nos int[], p_changes int, out attend int[], out admit int[]) language plpgsql volatile
+create function holdfast.batches_to_settle(p_nos int[], p_changes int, out attend int[], out admit int[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -46,12 +46,12 @@ begin
        where l.batch = p_no limit v_batch.concurrency) r);
 end $holdfast$;
 
--- Knocks at gates where items wait for nothing but this batch, as many as it may admit; answers which.
+-- Knocks at limit_keys where items wait for nothing but this batch, as many as it may admit; answers which.
 create function holdfast.take_waits(p_no int, p_max int) returns text[] language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
-  v_gates text[];
+  v_limit_keys text[];
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pg_advisory_xact_lock(ADMIT_LOCKS, p_no);
@@ -60,18 +60,18 @@ begin
      where w.ctid = any (array(
        select s.ctid from holdfast.batch_wait s where s.batch = p_no
         order by s.ord limit greatest(0, least(p_max, coalesce(holdfast.admission_room(p_no), p_max)))))
-    returning w.gate, w.ord
+    returning w.limit_key, w.ord
   ),
   knocked as (
-    insert into holdfast.knock (gate, xid) select t.gate, pg_current_xact_id() from taken t
+    insert into holdfast.limit_event (limit_key, xid) select t.limit_key, pg_current_xact_id() from taken t
   )
-  select array_agg(t.gate order by t.ord) into v_gates from taken t;
-  return coalesce(v_gates, '{}');
+  select array_agg(t.limit_key order by t.ord) into v_limit_keys from taken t;
+  return coalesce(v_limit_keys, '{}');
 end $holdfast$;
 
--- Of a batch whose lanes are closed: items that have room at their gates and have not started go back to their places in line.
--- Answers the gates that have room now, and how many items were moved.
-create function holdfast.return_slots(p_no int, p_max int, p_now bigint, out gates text[], out moved int) language plpgsql
+-- Of a batch whose lanes are closed: items that have room at their limit_keys and have not started go back to their places in line.
+-- Answers the limit_keys that have room now, and how many items were moved.
+create function holdfast.return_slots(p_no int, p_max int, p_now bigint, out limit_keys text[], out moved int) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
@@ -88,7 +88,7 @@ begin
      cross join lateral (select * from holdfast.lane where no = u.lane & ~1 and not is_open offset 0) l
      cross join lateral (
        select k.ctid as spot, l.queue, l.priority from holdfast.job k
-        where k.lane = u.lane and k.ready_xid is not null and k.gate is not null
+        where k.lane = u.lane and k.ready_xid is not null and k.limit_key is not null
           and holdfast.is_waiting(k.lane, k.ready_xid, k.ord, k.start_before, k.seq)
         limit p_max for update of k skip locked) j -- no row is waited for under the lock of a lane (lock-jobs.ts)
      limit p_max
@@ -96,16 +96,16 @@ begin
   returned as (
     update holdfast.job j
        set is_held = true, is_item = true, ready_xid = null,
-           ord = coalesce(j.line_ord, holdfast.line_place(a.priority, j.lane & 1 = 1, j.seq))
+           ord = coalesce(j.line_ord, holdfast.waiting_ord(a.priority, j.lane & 1 = 1, j.seq))
       from admitted a where j.ctid = a.spot
-    returning j.id, j.gate, j.ord, j.start_before, j.seq, a.queue
+    returning j.id, j.limit_key, j.ord, j.start_before, j.seq, a.queue
   ),
   unpassed as (
     update holdfast.overdue o set passed = false from returned r where o.start_before = r.start_before and o.seq = r.seq and o.passed
   ),
   knocked as (
-    insert into holdfast.knock (gate, xid, gone, unused, ord)
-    select r.gate, pg_current_xact_id(), count(*), count(*), min(r.ord) from returned r group by r.gate
+    insert into holdfast.limit_event (limit_key, xid, gone, unused, ord)
+    select r.limit_key, pg_current_xact_id(), count(*), count(*), min(r.ord) from returned r group by r.limit_key
   ),
   counted as (
     insert into holdfast.tally (xid, queue, held, ready)
@@ -116,6 +116,6 @@ begin
     select pg_current_xact_id(), v_now, r.queue, 'held', count(*), array_agg(r.id)
       from returned r where (select holdfast.is_watched(v_now)) group by r.queue
   )
-  select coalesce(array_agg(distinct r.gate), '{}'), count(*) into gates, moved from returned r;
+  select coalesce(array_agg(distinct r.limit_key), '{}'), count(*) into limit_keys, moved from returned r;
 end $holdfast$;
 `

@@ -55,7 +55,7 @@ begin
   perform holdfast.lock_lanes(holdfast.both_sides(v_lanes));
   v_found := array(
     select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), '{ready,held,scheduled}', p_mark, p_max) w);
-  jobs := coalesce((select jsonb_agg(jsonb_build_object('id', u.id, 'attempts', u.attempts, 'was', u.was, 'gate', u.gate))
+  jobs := coalesce((select jsonb_agg(jsonb_build_object('id', u.id, 'attempts', u.attempts, 'was', u.was, 'keyRef', u.limit_key))
                       from unnest(v_found) u), '[]');
   if cardinality(v_found) < p_max then
     mark := jsonb_build_object('lane', v_lanes[cardinality(v_lanes)]);

@@ -24,8 +24,8 @@ create function holdfast.low_batch(p_batch int) returns xid8 language sql stable
                     where batch = p_batch and low is not null order by xid desc limit 1), '0'::xid8)
 $holdfast$;
 
-create function holdfast.low_note(p_batch int) returns xid8 language sql stable as $holdfast$
-  select coalesce((select low from holdfast.batch_note
+create function holdfast.low_annotation(p_batch int) returns xid8 language sql stable as $holdfast$
+  select coalesce((select low from holdfast.batch_annotation
                     where batch = p_batch and low is not null order by xid desc limit 1), '0'::xid8)
 $holdfast$;
 
@@ -38,13 +38,13 @@ language sql stable as $holdfast$
 $holdfast$;
 
 -- What came of items that have ended, by what was said of each; taken back (-1) where they are deleted. What they cost stays.
-create function holdfast.note(p_batches int[], p_remarks text[], p_change int default 1) returns void
+create function holdfast.count_annotations(p_batches int[], p_annotations text[], p_change int default 1) returns void
 language plpgsql as $holdfast$
 begin
-  insert into holdfast.batch_note (batch, xid, kind, label, amount)
+  insert into holdfast.batch_annotation (batch, xid, kind, label, amount)
   select n.batch, pg_current_xact_id(), n.kind, n.label, sum(n.amount)
-    from (select u.batch, u.remarks::jsonb as said from unnest(p_batches, p_remarks) u(batch, remarks)
-           where u.batch > 0 and u.remarks is not null) r
+    from (select u.batch, u.annotations::jsonb as said from unnest(p_batches, p_annotations) u(batch, annotations)
+           where u.batch > 0 and u.annotations is not null) r
    cross join lateral (
      select r.batch, k.kind, r.said ->> k.kind as label, p_change::float8 as amount
        from (values ('outcome'), ('warning')) k(kind) where r.said ->> k.kind is not null
@@ -61,7 +61,7 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $holdfast$
 declare
   v_low xid8 := holdfast.low_batch(p_batch);
-  v_low_note xid8 := holdfast.low_note(p_batch);
+  v_low_note xid8 := holdfast.low_annotation(p_batch);
 begin
   with old as (
     delete from holdfast.batch_tally t where t.batch = p_batch and t.xid >= v_low returning t.*
@@ -71,9 +71,9 @@ begin
          coalesce(sum(o.running), 0), coalesce(sum(o.done), 0), coalesce(sum(o.dead), 0), coalesce(sum(o.cancelled), 0)
     from old o;
   with old as (
-    delete from holdfast.batch_note t where t.batch = p_batch and t.xid >= v_low_note returning t.*
+    delete from holdfast.batch_annotation t where t.batch = p_batch and t.xid >= v_low_note returning t.*
   )
-  insert into holdfast.batch_note (batch, xid, low, kind, label, amount)
+  insert into holdfast.batch_annotation (batch, xid, low, kind, label, amount)
   select p_batch, pg_current_xact_id(), pg_snapshot_xmin(pg_current_snapshot()), o.kind, o.label, sum(o.amount)
     from old o group by o.kind, o.label;
 end $holdfast$;
@@ -89,8 +89,8 @@ language sql stable as $holdfast$
          b.round, b.is_closed, b.is_cancelled, b.paused_at, b.paused_by, b.paused_ms, b.started_at, b.finished_at,
          b.retry_until, b.reason, c.waiting, c.running, c.done, c.dead, c.cancelled, c.changes,
          (select jsonb_agg(jsonb_build_array(n.kind, n.label, n.amount))::text
-            from (select t.kind, t.label, sum(t.amount) as amount from holdfast.batch_note t
-                   where t.batch = b.no and t.xid >= holdfast.low_note(b.no) group by t.kind, t.label
+            from (select t.kind, t.label, sum(t.amount) as amount from holdfast.batch_annotation t
+                   where t.batch = b.no and t.xid >= holdfast.low_annotation(b.no) group by t.kind, t.label
                   having t.kind = 'cost' or sum(t.amount) <> 0) n)
     from unnest(p_nos) with ordinality u(no, turn)
     join holdfast.batch b on b.no = u.no and not b.is_deleted

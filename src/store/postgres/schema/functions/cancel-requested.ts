@@ -10,7 +10,7 @@ as $holdfast$
 begin
   return query
     select f.turn
-      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
+      from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select k.cancel from holdfast.job k where k.ctid = f.spot offset 0) j
      where j.cancel is not null;
 end $holdfast$;

@@ -90,7 +90,7 @@ begin
 end $holdfast$;
 
 create function holdfast.check_plain(p_ids uuid[], p_lanes int[], p_max_attempts smallint[], p_payloads text[],
-  p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[]) returns void
+  p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[]) returns void
 language plpgsql as $holdfast$
 declare
   v_all int[] := array[cardinality(p_ids)];
@@ -101,7 +101,7 @@ begin
      or (p_timeouts is not null and not holdfast.has_length(p_timeouts, v_all))
      or (p_delays is not null and not holdfast.has_length(p_delays, v_all))
      or (p_run_ats is not null and not holdfast.has_length(p_run_ats, v_all))
-     or (p_gates is not null and not holdfast.has_length(p_gates, v_all)) then
+     or (p_limit_keys is not null and not holdfast.has_length(p_limit_keys, v_all)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: each array has one element for each job; lanes and attempts may have one '
       'for all.');
   end if;
@@ -113,16 +113,16 @@ begin
   end if;
   perform holdfast.check_texts(p_payloads, p_headers);
   perform holdfast.check_lanes(p_lanes);
-  if exists (select from unnest(p_gates, p_lanes) u(gate, lane)
+  if exists (select from unnest(p_limit_keys, p_lanes) u(limit_key, lane)
                join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
-              where not holdfast.is_gate(u.gate, l.queue)) then
+              where not holdfast.is_limit_key(u.limit_key, l.queue)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit key is 1 to 512 bytes of text, and belongs to the queue of its job.');
   end if;
 end $holdfast$;
 
 -- The queue's number, a colon, the key.
-create function holdfast.is_gate(p_gate text, p_queue int) returns boolean language sql immutable as $holdfast$
-  select starts_with(p_gate, p_queue || ':') and octet_length(p_gate) - octet_length(p_queue || ':') between 1 and 512
+create function holdfast.is_limit_key(p_limit_key text, p_queue int) returns boolean language sql immutable as $holdfast$
+  select starts_with(p_limit_key, p_queue || ':') and octet_length(p_limit_key) - octet_length(p_queue || ':') between 1 and 512
 $holdfast$;
 
 create function holdfast.check_requests(p_requests jsonb) returns void language plpgsql as $holdfast$
@@ -192,12 +192,12 @@ begin
 end $holdfast$;
 
 -- Attending reads what others have committed meanwhile, so it needs a snapshot for each statement.
-create function holdfast.check_gates(p_gates text[]) returns void language plpgsql as $holdfast$
+create function holdfast.check_limit_keys(p_limit_keys text[]) returns void language plpgsql as $holdfast$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'limit keys are attended to in read committed' using errcode = 'HF001';
   end if;
-  if exists (select from unnest(p_gates) u(gate) where coalesce(u.gate !~ '^[0-9]{1,9}:.', true)) then
+  if exists (select from unnest(p_limit_keys) u(limit_key) where coalesce(u.limit_key !~ '^[0-9]{1,9}:.', true)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit key is named by its queue''s number, a colon and the key.');
   end if;
 end $holdfast$;

@@ -42,18 +42,18 @@ import { claimed, pinned } from './claim-one.ts'
 import { startsInTime } from './lanes-to-claim.ts'
 
 const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
-                 j.start_before, j.dedup_scope, j.gate, j.headers, j.payload,
+                 j.start_before, j.dedup_scope, j.limit_key, j.headers, j.payload,
                  octet_length(j.payload) + coalesce(octet_length(j.headers), 0) as bytes`
 
 const columns = `v_taken, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, v_keyed,
-               v_hurried, v_gates`
+               v_hurried, v_limit_keys`
 
 const columnsOf = (t: string) => `count(*), array_agg(${t}.ready_xid), array_agg(${t}.ord), array_agg(${t}.id),
                ${once(`${t}.attempts`)}, ${once(`${t}.max_attempts`)}, ${once(`${t}.created_at`)},
                case when count(${t}.timeout_ms) > 0 then array_agg(${t}.timeout_ms) end,
                case when count(${t}.headers) > 0 then string_agg(coalesce(${t}.headers, ''), e'\\x1e') end,
                string_agg(${t}.payload, e'\\x1e'), count(${t}.dedup_scope), count(${t}.start_before),
-               case when count(${t}.gate) > 0 then array_agg(${t}.gate) end`
+               case when count(${t}.limit_key) > 0 then array_agg(${t}.limit_key) end`
 
 function once(column: string): string {
   return `case when min(${column}) = max(${column}) then array[min(${column})] else array_agg(${column}) end`
@@ -102,7 +102,7 @@ declare
   v_ahead int;
   v_keyed int;
   v_hurried int;
-  v_gates text[];
+  v_limit_keys text[];
   v_total int;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -285,7 +285,7 @@ begin
       lane := v_lane;
       started_at := v_now;
       expires_at := v_now + p_lease_ms;
-      have_gates := v_gates is not null;
+      have_limit_keys := v_limit_keys is not null;
       epoch := v_epochs[v_turn];
       is_plain := v_choice.is_only and not v_choice.are_limited;
       return next;
@@ -303,14 +303,14 @@ begin
             cross join lateral (select e.ctid as spot from holdfast.dedup e
                                  where e.queue = l.queue and e.key = j.dedup_key and e.seq = j.seq offset 0) s));
       end if;
-      if v_gates is not null and v_key_windows[v_turn] is not null then
+      if v_limit_keys is not null and v_key_windows[v_turn] is not null then
         with started as (
-          insert into holdfast.start (gate, until, jobs)
-          select u.gate, v_now + v_key_windows[v_turn], count(*) from unnest(v_gates) u(gate)
-           where u.gate is not null group by u.gate
-          returning gate, jobs
+          insert into holdfast.limit_start (limit_key, until, jobs)
+          select u.limit_key, v_now + v_key_windows[v_turn], count(*) from unnest(v_limit_keys) u(limit_key)
+           where u.limit_key is not null group by u.limit_key
+          returning limit_key, jobs
         )
-        insert into holdfast.knock (gate, xid, unused) select s.gate, pg_current_xact_id(), s.jobs from started s;
+        insert into holdfast.limit_event (limit_key, xid, unused) select s.limit_key, pg_current_xact_id(), s.jobs from started s;
       end if;
       if v_hurried > 0 then
         delete from holdfast.overdue o
@@ -329,7 +329,7 @@ begin
         v_rooms := v_rooms || jsonb_build_object(v_queue::text,
           coalesce((v_rooms ->> v_queue::text)::int, v_queue_rooms[v_turn]) - v_total);
         if v_windows[v_turn] is not null then
-          insert into holdfast.start (gate, until, jobs)
+          insert into holdfast.limit_start (limit_key, until, jobs)
           values (v_queue::text, v_now + v_windows[v_turn], v_total);
         end if;
       end if;
@@ -373,7 +373,7 @@ begin
            array_agg(t.attempts order by t.no, t.turn), array_agg(t.max_attempts order by t.no, t.turn),
            array_agg(t.created_at order by t.no, t.turn), array_agg(t.timeout_ms order by t.no, t.turn),
            string_agg(coalesce(t.headers, ''), e'\\x1e' order by t.no, t.turn),
-           string_agg(t.payload, e'\\x1e' order by t.no, t.turn), count(t.gate) > 0,
+           string_agg(t.payload, e'\\x1e' order by t.no, t.turn), count(t.limit_key) > 0,
            (select l.epoch from holdfast.lane l where l.no = t.lane & ~1)
       from (select l.no, u.turn, l.started_at, j.*
               from holdfast.lease l

@@ -154,17 +154,17 @@ begin
    where q.no = p_no
   returning * into v_new;
   if (v_old.key_max_running, v_old.key_max_starts) is distinct from (v_new.key_max_running, v_new.key_max_starts) then
-    insert into holdfast.knock (gate, xid, ord) -- there may be room for more
-    select j.gate, pg_current_xact_id(), min(j.ord)
+    insert into holdfast.limit_event (limit_key, xid, ord) -- there may be room for more
+    select j.limit_key, pg_current_xact_id(), min(j.ord)
       from holdfast.lane l cross join (values (0), (1)) f(front)
       join holdfast.job j on j.lane = l.no + f.front and j.ready_xid is null and j.is_held
-     where l.queue = p_no group by j.gate;
+     where l.queue = p_no group by j.limit_key;
   end if;
   if v_old.key_max_starts is null and v_new.key_max_starts is not null then
-    insert into holdfast.knock (gate, xid, reserved)
-    select g.gate, pg_current_xact_id(), coalesce(n.jobs, 0)
-      from (select distinct gate from holdfast.gate_room where gate >= p_no || ':' and gate < p_no || ';') g
-      left join holdfast.ready_by_gate(p_no) n on n.gate = g.gate;
+    insert into holdfast.limit_event (limit_key, xid, reserved)
+    select g.limit_key, pg_current_xact_id(), coalesce(n.jobs, 0)
+      from (select distinct limit_key from holdfast.limit_usage where limit_key >= p_no || ':' and limit_key < p_no || ';') g
+      left join holdfast.ready_by_limit_key(p_no) n on n.limit_key = g.limit_key;
   end if;
 end $holdfast$;
 

@@ -60,9 +60,9 @@ begin
     select k.batch, pg_current_xact_id(), -count(*) from known k where k.batch > 0 group by k.batch
   ),
   knocked as (
-    insert into holdfast.knock (gate, xid, gone, unused)
-    select k.gate, pg_current_xact_id(), count(*), count(*)
-      from known k where k.gate is not null and k.ready_xid is not null group by k.gate
+    insert into holdfast.limit_event (limit_key, xid, gone, unused)
+    select k.limit_key, pg_current_xact_id(), count(*), count(*)
+      from known k where k.limit_key is not null and k.ready_xid is not null group by k.limit_key
   ),
   told as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
@@ -81,11 +81,11 @@ language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_pl
 declare
   v_deleted bigint;
   v_batches int[];
-  v_remarks text[];
+  v_annotations text[];
 begin
   with gone as (
     delete from holdfast.ended e where e.id = p_id
-    returning e.queue, e.seq, e.state, e.batch, e.remarks, e.dedup_key, e.idempotency_key
+    returning e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key
   ),
   batched as (
     insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
@@ -93,7 +93,7 @@ begin
            -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
       from gone g where g.batch is not null group by g.batch
   ),
-  freed as (
+  free_releases as (
     delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
   ),
   forgotten as (
@@ -111,8 +111,8 @@ begin
     select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
       from gone g where holdfast.is_watched(p_now) group by g.queue
   )
-  select count(*), array_agg(g.batch), array_agg(g.remarks) into v_deleted, v_batches, v_remarks from gone g;
-  perform holdfast.note(v_batches, v_remarks, -1);
+  select count(*), array_agg(g.batch), array_agg(g.annotations) into v_deleted, v_batches, v_annotations from gone g;
+  perform holdfast.count_annotations(v_batches, v_annotations, -1);
   return v_deleted;
 end $holdfast$;
 `

@@ -1,5 +1,5 @@
 // A JOB ALONE: the enqueue of a producer with next to nothing to do, a part of `enqueue.ts`. One job that is due and stands at
-// no gate goes in as `enqueue_plain` would put it there, without columns to take apart, and in the same order: what was sent again
+// no limit_key goes in as `enqueue_plain` would put it there, without columns to take apart, and in the same order: what was sent again
 // is found out first, and a lane that is gone or is another one by its epoch, or another version of the queue's definition, undoes
 // all of it. (One caller on an idle server: 0.04 ms less of the client, 0.02 to 0.07 of the server.)
 

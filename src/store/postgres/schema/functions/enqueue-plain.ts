@@ -2,10 +2,10 @@
 
 import { numberOf } from '../hash.ts'
 
-/** Columns that tell whether a job is due, and stands at a gate. */
-const timed = 'p_lanes, p_delays, p_run_ats, p_gates'
+/** Columns that tell whether a job is due, and stands at a limit_key. */
+const timed = 'p_lanes, p_delays, p_run_ats, p_limit_keys'
 
-const timedNames = 'lane, delay_ms, run_at, gate'
+const timedNames = 'lane, delay_ms, run_at, limit_key'
 
 const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 
@@ -13,11 +13,11 @@ const isDue = `${due} as is_due`
 
 export const enqueuePlain = `
 -- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the version of its
--- queue's definition that the client filled in by. Answers which lists of knocks are to be attended to at once.
--- Where a gate is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
--- of it all the same, because he may have gone before this has committed. News go out with the commit.
+-- queue's definition that the client filled in by. Answers which lists of limit_events are to be attended to at once.
+-- Where a limit_key is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
+-- of it all the same, because he may have gone before this has committed. Notifications go out with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
-  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_gates text[],
+  p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[],
   p_known int[], p_epochs uuid[], p_now bigint, p_news text default null, p_versions int[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
@@ -34,7 +34,7 @@ declare
   v_lists text;
 begin
   if not holdfast.is_trusted() then
-    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates);
+    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys);
   end if;
   if p_flush is not null then -- as \`land\` does it; calling it would take a tenth of the time that 32 jobs take
     insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
@@ -45,7 +45,7 @@ begin
   if p_news is not null then
     perform pg_notify(WAKE_CHANNEL, p_news);
   end if;
-  if p_delays is null and p_run_ats is null and p_gates is null then
+  if p_delays is null and p_run_ats is null and p_limit_keys is null then
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
     select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
            coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
@@ -90,63 +90,63 @@ begin
     perform holdfast.miss_lane();
   end if;
   v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids))); -- nobody's between them
-  insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, gate,
+  insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, limit_key,
     headers, payload)
-  select u.number, case when u.due_at <= v_now and u.gate is not null
-                          then holdfast.line_place(v_priorities[array_position(v_nos, u.lane)], false, u.number)
+  select u.number, case when u.due_at <= v_now and u.limit_key is not null
+                          then holdfast.waiting_ord(v_priorities[array_position(v_nos, u.lane)], false, u.number)
                         else u.number end,
-         case when u.due_at <= v_now and u.gate is null then pg_current_xact_id() end,
-         u.due_at <= v_now and u.gate is not null, coalesce(v_items[array_position(v_nos, u.lane)], false),
+         case when u.due_at <= v_now and u.limit_key is null then pg_current_xact_id() end,
+         u.due_at <= v_now and u.limit_key is not null, coalesce(v_items[array_position(v_nos, u.lane)], false),
          greatest(u.due_at, v_now), v_now, u.id, u.lane,
-         coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.gate, u.headers, u.payload
-    from (select j.number, j.id, coalesce(j.lane, p_lanes[1]) as lane, j.max_attempts, j.payload, j.headers, j.timeout_ms, j.gate,
+         coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.limit_key, u.headers, u.payload
+    from (select j.number, j.id, coalesce(j.lane, p_lanes[1]) as lane, j.max_attempts, j.payload, j.headers, j.timeout_ms, j.limit_key,
                  coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at
-            from unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_gates)
-                   j(number, id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, gate)) u;
-  v_all_held := p_delays is null and p_run_ats is null and array_position(p_gates, null) is null;
+            from unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys)
+                   j(number, id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, limit_key)) u;
+  v_all_held := p_delays is null and p_run_ats is null and array_position(p_limit_keys, null) is null;
   if v_all_held and cardinality(p_lanes) = 1 then
     insert into holdfast.tally (xid, queue, held) values (pg_current_xact_id(), v_queues[1], cardinality(p_ids));
   else
     insert into holdfast.tally (xid, queue, ready, held, scheduled)
-    select pg_current_xact_id(), v_queues[u.i], count(*) filter (where u.is_due and u.gate is null),
-           count(*) filter (where u.is_due and u.gate is not null), count(*) filter (where not u.is_due)
-      from (select j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i, ${isDue}
+    select pg_current_xact_id(), v_queues[u.i], count(*) filter (where u.is_due and u.limit_key is null),
+           count(*) filter (where u.is_due and u.limit_key is not null), count(*) filter (where not u.is_due)
+      from (select j.limit_key, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i, ${isDue}
               from unnest(p_ids, ${timed}) j(id, ${timedNames})) u
      group by 2;
   end if;
   if holdfast.is_watched(v_now) then
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), v_now, v_queues[u.i],
-           case when not u.is_due then 'scheduled' when u.gate is null then 'ready' else 'held' end, count(*), array_agg(u.id)
-      from (select j.id, j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i, ${isDue}
+           case when not u.is_due then 'scheduled' when u.limit_key is null then 'ready' else 'held' end, count(*), array_agg(u.id)
+      from (select j.id, j.limit_key, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i, ${isDue}
               from unnest(p_ids, ${timed}) j(id, ${timedNames})) u
      group by 3, 4;
   end if;
   with came as (
-    select u.gate, ${numberOf('u.gate')} as number, v_key_most[u.i] as most, holdfast.line_place(v_priorities[u.i], false, min(u.number)) as ord
-      from (select j.number, j.gate, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i
+    select u.limit_key, ${numberOf('u.limit_key')} as number, v_key_most[u.i] as most, holdfast.waiting_ord(v_priorities[u.i], false, min(u.number)) as ord
+      from (select j.number, j.limit_key, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i
               from unnest(v_numbers, ${timed}) j(number, ${timedNames})
-             where j.gate is not null and (v_all_held or ${due})) u
-     group by u.gate, u.i
+             where j.limit_key is not null and (v_all_held or ${due})) u
+     group by u.limit_key, u.i
   ),
   found as (
-    select c.gate, c.number, c.ord, coalesce(r.admitted >= c.most and r.line_from <= c.ord, false) as is_full
+    select c.limit_key, c.number, c.ord, coalesce(r.admitted >= c.most and r.waiting_from <= c.ord, false) as is_full
       from came c
-      left join lateral (select * from holdfast.gate_room where ${numberOf('gate')} = c.number and gate = c.gate
+      left join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = c.number and limit_key = c.limit_key
                           order by no desc limit 1) r on true
   ),
   lists as materialized (
-    select nextval('holdfast.number') as no, p.is_full, p.gates[s.first:s.first + 199] as gates,
+    select nextval('holdfast.number') as no, p.is_full, p.limit_keys[s.first:s.first + 199] as limit_keys,
            p.ords[s.first:s.first + 199] as ords
-      from (select array_agg(f.gate order by f.number) filter (where f.is_full) as full_gates,
+      from (select array_agg(f.limit_key order by f.number) filter (where f.is_full) as full_limit_keys,
                    array_agg(f.ord order by f.number) filter (where f.is_full) as full_ords,
-                   array_agg(f.gate order by f.number) filter (where not f.is_full) as gates,
+                   array_agg(f.limit_key order by f.number) filter (where not f.is_full) as limit_keys,
                    array_agg(f.ord order by f.number) filter (where not f.is_full) as ords from found f) a
-     cross join lateral (values (true, a.full_gates, a.full_ords), (false, a.gates, a.ords)) p(is_full, gates, ords)
-     cross join lateral generate_series(1, cardinality(p.gates), 200) s(first)
+     cross join lateral (values (true, a.full_limit_keys, a.full_ords), (false, a.limit_keys, a.ords)) p(is_full, limit_keys, ords)
+     cross join lateral generate_series(1, cardinality(p.limit_keys), 200) s(first)
   ),
   knocked as (
-    insert into holdfast.knock_list (no, xid, gates, ords) select l.no, pg_current_xact_id(), l.gates, l.ords from lists l
+    insert into holdfast.limit_event_list (no, xid, limit_keys, ords) select l.no, pg_current_xact_id(), l.limit_keys, l.ords from lists l
   )
   select jsonb_agg(l.no)::text into v_lists from lists l where not l.is_full;
   return v_lists;

@@ -18,7 +18,7 @@ create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns b
 $holdfast$;
 
 -- One job, with all its conditions: of a lane, as a client filled it in that knew \`version\` of the queue's definition, or of a queue
--- by its name, to be filled in here. Answers also which gates are to be attended to. A refusal is raised (HF1xx) and undone by
+-- by its name, to be filled in here. Answers also which limit_keys are to be attended to. A refusal is raised (HF1xx) and undone by
 -- whoever called.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -33,14 +33,14 @@ declare
   v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
   v_start_before bigint := (p_job ->> 'startBefore')::bigint;
   v_until bigint := case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end;
-  v_gate text;
+  v_limit_key text;
   v_state text;
   v_priority int;
   v_is_item boolean;
   v_ord bigint := v_seq;
   v_first holdfast.idempotency%rowtype;
   v_slot holdfast.dedup%rowtype;
-  v_gates text[];
+  v_limit_keys text[];
 begin
   if p_job ? 'lane' then -- as the client remembers it
     select l.queue, l.no, l.priority, l.batch > 0 into v_queue, v_lane, v_priority, v_is_item
@@ -57,8 +57,8 @@ begin
       from holdfast.place_of(p_job ->> 'name', (p_job ->> 'priority')::smallint, p_job -> 'opened') o;
     p_job := holdfast.fill_in(p_job, v_queue);
   end if;
-  v_gate := v_queue || ':' || (p_job ->> 'limitKey');
-  v_state := case when v_due_at > p_now then 'scheduled' when v_gate is not null then 'held' else 'ready' end;
+  v_limit_key := v_queue || ':' || (p_job ->> 'limitKey');
+  v_state := case when v_due_at > p_now then 'scheduled' when v_limit_key is not null then 'held' else 'ready' end;
   if p_job ? 'idempotencyKey' then
     loop
       insert into holdfast.idempotency (queue, key, seq, id, hash)
@@ -95,22 +95,22 @@ begin
         delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
       end if;
       if p_job ? 'replace' then
-        v_gates := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_gate, v_due_at, p_now);
-        if v_gates is not null then
-          return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true, 'gates', v_gates);
+        v_limit_keys := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_limit_key, v_due_at, p_now);
+        if v_limit_keys is not null then
+          return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true, 'keyRefs', v_limit_keys);
         end if;
       end if;
       return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
     end loop;
   end if;
   if v_state = 'held' then
-    v_ord := holdfast.line_place(v_priority, false, v_seq);
+    v_ord := holdfast.waiting_ord(v_priority, false, v_seq);
   end if;
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-    start_before, dedup_key, dedup_scope, idempotency_key, gate, headers, payload)
+    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload)
   values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held', coalesce(v_is_item, false),
     greatest(v_due_at, p_now), p_now, v_id, v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint,
-    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_gate, p_job ->> 'headers', p_job ->> 'payload')
+    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_limit_key, p_job ->> 'headers', p_job ->> 'payload')
   on conflict (id) do nothing;
   if not found and not p_job ? 'given' then
     -- Nobody else has made this id: it is this very job, and whoever called will hear that the call has landed before.
@@ -122,7 +122,7 @@ begin
     insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, v_seq, v_lane, v_id);
   end if;
   if v_state = 'held' then
-    insert into holdfast.knock (gate, xid, ord) values (v_gate, pg_current_xact_id(), v_ord);
+    insert into holdfast.limit_event (limit_key, xid, ord) values (v_limit_key, pg_current_xact_id(), v_ord);
   end if;
   insert into holdfast.tally (xid, queue, ready, held, scheduled)
   values (pg_current_xact_id(), v_queue, (v_state = 'ready')::int, (v_state = 'held')::int, (v_state = 'scheduled')::int);
@@ -130,12 +130,12 @@ begin
     perform holdfast.tell(v_queue, v_state, array[v_id], p_now);
   end if;
   return jsonb_build_object('id', v_id, 'status', 'created', 'ready', v_state <> 'scheduled',
-    'gates', case v_state when 'held' then array[v_gate] end);
+    'keyRefs', case v_state when 'held' then array[v_limit_key] end);
 end $holdfast$;
 
 -- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. In haste it gives up
 -- (lock_not_available) rather than wait for a stranger.
-create function holdfast.enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_hasty boolean) returns jsonb
+create function holdfast.enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_fail_fast boolean) returns jsonb
 language plpgsql as $holdfast$
 declare
   v_now bigint;
@@ -151,7 +151,7 @@ begin
   if not holdfast.is_trusted() then
     perform holdfast.check_requests(p_requests);
   end if;
-  if p_hasty then
+  if p_fail_fast then
     perform set_config('lock_timeout', '20ms', true);
   end if;
   perform holdfast.lock_lanes(array(

@@ -27,12 +27,12 @@ begin
 end $holdfast$;
 
 -- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, epoch, version, … }]. They are
--- visible in no other state. The gate without a key says that there should be one.
+-- visible in no other state. The limit_key without a key says that there should be one.
 create function holdfast.bury(p_jobs jsonb, p_now bigint) returns void language plpgsql as $holdfast$
 declare
   v_buried int;
 begin
-  insert into holdfast.job (seq, ord, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key, dedup_scope, gate,
+  insert into holdfast.job (seq, ord, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key, dedup_scope, limit_key,
     headers, payload)
   select n.number, n.number, p_now, p_now, u.id, u.lane, u."maxAttempts", u."timeoutMs", u."dedupKey", u."dedupScope",
          l.queue || ':', u.headers, u.payload

@@ -20,7 +20,7 @@
 
 export const findLeased = `
 -- Where the jobs lie that these holds hold, as the calling statement sees them (that is what stable means).
-create function holdfast.find_held(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
+create function holdfast.find_leased(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[])
 returns setof holdfast.found_job language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off

@@ -78,17 +78,17 @@ begin
   insert into holdfast.batch_tally (batch, xid, waiting, running, done, dead, cancelled)
   select o.batch, pg_current_xact_id(), sum(o.waiting), sum(o.running), sum(o.done), sum(o.dead), sum(o.cancelled)
     from old o group by o.batch;
-  with old as (delete from holdfast.batch_note returning *)
-  insert into holdfast.batch_note (batch, xid, kind, label, amount)
+  with old as (delete from holdfast.batch_annotation returning *)
+  insert into holdfast.batch_annotation (batch, xid, kind, label, amount)
   select o.batch, pg_current_xact_id(), o.kind, o.label, sum(o.amount) from old o group by o.batch, o.kind, o.label;
-  delete from holdfast.knock;
-  delete from holdfast.knock_list;
-  delete from holdfast.gate_room;
-  insert into holdfast.gate_room (gate, admitted, reserved, low, line_from)
-  select j.gate, count(*), count(*), pg_current_xact_id(), 0
-    from holdfast.job j where j.gate is not null and j.ready_xid is not null group by j.gate;
-  insert into holdfast.knock (gate, xid, ord)
-  select j.gate, pg_current_xact_id(), min(j.ord) from holdfast.job j where j.is_held group by j.gate;
+  delete from holdfast.limit_event;
+  delete from holdfast.limit_event_list;
+  delete from holdfast.limit_usage;
+  insert into holdfast.limit_usage (limit_key, admitted, reserved, low, waiting_from)
+  select j.limit_key, count(*), count(*), pg_current_xact_id(), 0
+    from holdfast.job j where j.limit_key is not null and j.ready_xid is not null group by j.limit_key;
+  insert into holdfast.limit_event (limit_key, xid, ord)
+  select j.limit_key, pg_current_xact_id(), min(j.ord) from holdfast.job j where j.is_held group by j.limit_key;
   delete from holdfast.lane_cursor;
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);

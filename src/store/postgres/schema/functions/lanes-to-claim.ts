@@ -8,7 +8,7 @@
 const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
 
 /** Or has been claimed before: then it has started. */
-export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.freed > 0)'
+export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.free_releases > 0)'
 
 export const lanesToClaim = `
 -- What bounds a claim from each of these lanes that are open; null: nothing does.
@@ -27,8 +27,8 @@ begin
       select q.no, q.window_ms, q.key_window_ms, case when q.max_running is not null or q.max_starts is not null then
                least(q.max_running - (select coalesce(sum(t.running), 0) from holdfast.tally t
                                        where t.queue = q.no and t.xid >= holdfast.low_tally()),
-                     q.max_starts - (select coalesce(sum(s.jobs), 0) from holdfast.start s
-                                      where s.gate = q.no::text and s.until > p_now)) end as room
+                     q.max_starts - (select coalesce(sum(s.jobs), 0) from holdfast.limit_start s
+                                      where s.limit_key = q.no::text and s.until > p_now)) end as room
         from (select distinct queue as no from lanes) d
        cross join lateral (select * from holdfast.queue where no = d.no offset 0) q
     ),

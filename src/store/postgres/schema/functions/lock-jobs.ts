@@ -30,7 +30,7 @@ export const lockJobs = `
 -- where it would have to wait for a row: for a transaction that has locks already.
 create function holdfast.lock_jobs(p_ids uuid[], p_waits boolean)
 returns table (id uuid, lane int, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text,
-  batch int, gate text, state text)
+  batch int, limit_key text, state text)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 #variable_conflict use_column
 declare
@@ -52,7 +52,7 @@ begin
          where j.id = any (v_locked) and j.ready_xid is not null and not j.lane = any (v_lanes) -- it has come there meanwhile
            and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)) then
         return query
-          select j.id, j.lane, q.name, l.priority, j.attempts, j.cancel, j.run_at, j.headers, l.batch, j.gate,
+          select j.id, j.lane, q.name, l.priority, j.attempts, j.cancel, j.run_at, j.headers, l.batch, j.limit_key,
                  case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
                       when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
                       else 'running' end

@@ -2,7 +2,7 @@
 
 export const moveWaiting = `
 -- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how.
-create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_gate text, p_now bigint) returns text
+create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_limit_key text, p_now bigint) returns text
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_old holdfast.job%rowtype;
@@ -15,25 +15,25 @@ begin
   if not found then
     perform holdfast.miss_lane();
   end if;
-  v_state := case when p_run_at > p_now then 'scheduled' when p_gate is not null then 'held' else 'ready' end;
+  v_state := case when p_run_at > p_now then 'scheduled' when p_limit_key is not null then 'held' else 'ready' end;
   v_ord := nextval('holdfast.number');
   if v_state = 'held' then
-    v_ord := holdfast.line_place(v_lane.priority, false, v_ord);
+    v_ord := holdfast.waiting_ord(v_lane.priority, false, v_ord);
   end if;
   update holdfast.job j
      set run_at = greatest(p_run_at, p_now), ready_xid = case v_state when 'ready' then pg_current_xact_id() end,
-         is_held = v_state = 'held', is_item = v_lane.batch > 0, ord = v_ord, lane = p_lane, gate = p_gate
+         is_held = v_state = 'held', is_item = v_lane.batch > 0, ord = v_ord, lane = p_lane, limit_key = p_limit_key
    where j.id = p_id;
   update holdfast.overdue o set passed = false, lane = p_lane where o.start_before = v_old.start_before and o.seq = v_old.seq;
   insert into holdfast.tally (xid, queue, ready, held, scheduled)
   values (pg_current_xact_id(), v_lane.queue, (v_state = 'ready')::int - (v_old.ready_xid is not null)::int,
     (v_state = 'held')::int - v_old.is_held::int,
     (v_state = 'scheduled')::int - (v_old.ready_xid is null and not v_old.is_held)::int);
-  if v_old.gate is not null and v_old.ready_xid is not null then
-    insert into holdfast.knock (gate, xid, gone, unused) values (v_old.gate, pg_current_xact_id(), 1, 1);
+  if v_old.limit_key is not null and v_old.ready_xid is not null then
+    insert into holdfast.limit_event (limit_key, xid, gone, unused) values (v_old.limit_key, pg_current_xact_id(), 1, 1);
   end if;
   if v_state = 'held' then
-    insert into holdfast.knock (gate, xid, ord) values (p_gate, pg_current_xact_id(), v_ord);
+    insert into holdfast.limit_event (limit_key, xid, ord) values (p_limit_key, pg_current_xact_id(), v_ord);
   end if;
   if holdfast.is_watched(p_now) then
     perform holdfast.tell(v_lane.queue, v_state, array[p_id], p_now);
@@ -41,9 +41,9 @@ begin
   return v_state;
 end $holdfast$;
 
--- The holder of a dedup key takes over payload, limit key and time. Answers which gates it has left or come to; null: it does
+-- The holder of a dedup key takes over payload, limit key and time. Answers which limit_keys it has left or come to; null: it does
 -- not wait any more.
-create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_gate text, p_due_at bigint, p_now bigint)
+create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text, p_due_at bigint, p_now bigint)
 returns text[] language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
@@ -65,8 +65,8 @@ begin
         for update;
     exit when found; -- else it was claimed, has moved, or has ended meanwhile
   end loop;
-  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_gate, p_now);
+  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_limit_key, p_now);
   update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
-  return array(select distinct u.gate from unnest(array[v_holder.gate, p_gate]) u(gate) where u.gate is not null);
+  return array(select distinct u.limit_key from unnest(array[v_holder.limit_key, p_limit_key]) u(limit_key) where u.limit_key is not null);
 end $holdfast$;
 `

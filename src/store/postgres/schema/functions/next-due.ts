@@ -51,7 +51,7 @@ begin
                (select run_at from holdfast.job
                  where ready_xid is null and not is_held and run_at >= p_from and run_at <= p_until
                  order by run_at limit 1),
-               (select until from holdfast.start where until >= p_from and until <= p_until order by until limit 1),
+               (select until from holdfast.limit_start where until >= p_from and until <= p_until order by until limit 1),
                (select start_before from holdfast.overdue order by start_before limit 1));
 end $holdfast$;
 `

@@ -6,7 +6,7 @@ export const openLanes = `
 -- open transaction is about to open must be waited for. A hasty caller gives up (lock_not_available) and asks again later, so
 -- that it holds no connection meanwhile.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
-  p_retain_dead_ms bigint, p_batch uuid default null, p_hasty boolean default false)
+  p_retain_dead_ms bigint, p_batch uuid default null, p_fail_fast boolean default false)
 returns table (name text, priority smallint, queue int, lane int, batch int, epoch uuid, version int,
   attempts smallint, default_priority smallint, key_path text, key_by_code boolean) language plpgsql as $holdfast$
 #variable_conflict use_column
@@ -14,7 +14,7 @@ declare
   v_open boolean := true;
   v_batch int := 0;
 begin
-  if p_hasty then
+  if p_fail_fast then
     perform set_config('lock_timeout', '20ms', true);
   end if;
   if not holdfast.is_trusted() then

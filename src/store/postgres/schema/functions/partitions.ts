@@ -22,8 +22,8 @@ begin
   for v_need in
     select distinct c.class, w.width, (p_now + r.retain_ms) / w.width + k.ahead as bucket
       from (select retain_done_ms as retain_ms from holdfast.queue union select retain_dead_ms from holdfast.queue) r,
-           lateral (select holdfast.keep_class(r.retain_ms) as class) c,
-           lateral (select holdfast.keep_width(c.class) as width) w,
+           lateral (select holdfast.retention_class(r.retain_ms) as class) c,
+           lateral (select holdfast.retention_width(c.class) as width) w,
            generate_series(0, 3) k(ahead)
      where r.retain_ms > 0
      union
@@ -65,7 +65,7 @@ begin
       from pg_inherits i join pg_class c on c.oid = i.inhrelid,
            lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
      where i.inhparent = 'holdfast.ended'::regclass and m is not null
-       and (m[2]::bigint + 1) * holdfast.keep_width(m[1]::int) <= p_now
+       and (m[2]::bigint + 1) * holdfast.retention_width(m[1]::int) <= p_now
      order by 3, 4
   loop
     begin

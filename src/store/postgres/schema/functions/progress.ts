@@ -16,7 +16,7 @@ begin
   return query
     with held as materialized (
       select f.turn, f.claim, f.lane, f.xid, f.ord
-        from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
+        from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
     ),
     kept as (
       insert into holdfast.progress as p (lane, xid, ord, token, value, message, at)

@@ -1,7 +1,7 @@
 export const promote = `
--- Answers how many of each queue are ready now, and at which gates others stand.
+-- Answers how many of each queue are ready now, and at which limit_keys others stand.
 create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0)
-returns table (name text, jobs bigint, ready bigint, gates text[])
+returns table (name text, jobs bigint, ready bigint, limit_keys text[])
 language plpgsql set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
@@ -17,20 +17,20 @@ begin
     turn as materialized (select nextval('holdfast.number') as ord, d.spot from due d),
     moved as (
       update holdfast.job j
-         set ready_xid = case when j.gate is null then pg_current_xact_id() end, is_held = j.gate is not null,
-             ord = case when j.gate is null then t.ord else holdfast.line_place(
+         set ready_xid = case when j.limit_key is null then pg_current_xact_id() end, is_held = j.limit_key is not null,
+             ord = case when j.limit_key is null then t.ord else holdfast.waiting_ord(
                      (select l.priority from holdfast.lane l where l.no = j.lane & ~1), false, t.ord) end,
              run_at = p_now
         from turn t where j.ctid = t.spot
-      returning j.id, j.lane, j.is_held, j.gate, j.ord
+      returning j.id, j.lane, j.is_held, j.limit_key, j.ord
     ),
     knocked as (
-      insert into holdfast.knock (gate, xid, ord)
-      select m.gate, pg_current_xact_id(), min(m.ord) from moved m where m.is_held group by m.gate
+      insert into holdfast.limit_event (limit_key, xid, ord)
+      select m.limit_key, pg_current_xact_id(), min(m.ord) from moved m where m.is_held group by m.limit_key
     ),
     sums as materialized (
       select l.queue, count(*) as n, count(*) filter (where m.is_held) as held,
-             array_agg(distinct m.gate) filter (where m.is_held) as gates
+             array_agg(distinct m.limit_key) filter (where m.is_held) as limit_keys
         from moved m cross join lateral (select * from holdfast.lane where no = m.lane & ~1 offset 0) l group by l.queue
     ),
     counted as (
@@ -44,6 +44,6 @@ begin
         from moved m cross join lateral (select * from holdfast.lane where no = m.lane & ~1 offset 0) l
        where holdfast.is_watched(p_now) group by l.queue, m.is_held
     )
-    select q.name, s.n, s.n - s.held, s.gates from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
+    select q.name, s.n, s.n - s.held, s.limit_keys from sums s cross join lateral (select * from holdfast.queue where no = s.queue offset 0) q;
 end $holdfast$;
 `

@@ -2,10 +2,10 @@
 export const lanesInAStep = 32
 
 export const purge = `
--- One step: up to so many jobs of a queue that are in one state, from where the last step ended. Answers at which gates there is
+-- One step: up to so many jobs of a queue that are in one state, from where the last step ended. Answers at which limit_keys there is
 -- room now, which batches have fewer items, and where to go on; null: there are no more.
 create function holdfast.purge(p_queue text, p_state text, p_mark jsonb, p_max int, p_now bigint,
-  out deleted bigint, out gates jsonb, out batches jsonb, out mark jsonb)
+  out deleted bigint, out limit_keys jsonb, out batches jsonb, out mark jsonb)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -22,12 +22,12 @@ declare
   v_to_seq bigint;
   v_seqs bigint[];
   v_batches int[];
-  v_remarks text[];
+  v_annotations text[];
   v_dedup_keys text[];
   v_idempotency_keys text[];
 begin
   deleted := 0;
-  gates := '[]';
+  limit_keys := '[]';
   batches := '[]';
   select q.no into v_queue from holdfast.queue q where q.name = p_queue;
   if p_state in ('held', 'ready', 'scheduled') then
@@ -51,7 +51,7 @@ begin
     v_found := array(
       select w from holdfast.walk_waiting(holdfast.both_sides(v_lanes), array[p_state], p_mark, p_max) w);
     v_ids := array(select u.id from unnest(v_found) u);
-    gates := to_jsonb(array(select distinct u.gate from unnest(v_found) u where u.gate is not null and u.was = 'ready'));
+    limit_keys := to_jsonb(array(select distinct u.limit_key from unnest(v_found) u where u.limit_key is not null and u.was = 'ready'));
     batches := to_jsonb(array(
       select distinct l.batch from (select distinct u.lane & ~1 as no from unnest(v_found) u) d
        cross join lateral (select * from holdfast.lane where no = d.no offset 0) l where l.batch > 0));
@@ -84,7 +84,7 @@ begin
     delete from holdfast.ended e
      where e.queue = v_queue and e.state = p_state and (e.finished_at, e.seq) > (v_at, v_seq)
        and (e.finished_at, e.seq) <= (v_to_at, v_to_seq)
-    returning e.id, e.seq, e.batch, e.remarks, e.dedup_key, e.idempotency_key
+    returning e.id, e.seq, e.batch, e.annotations, e.dedup_key, e.idempotency_key
   ),
   batched as (
     insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)
@@ -104,9 +104,9 @@ begin
       from gone g where holdfast.is_watched(p_now) having count(*) > 0
   )
   select count(*), to_jsonb(coalesce(array_agg(distinct g.batch) filter (where g.batch is not null), '{}')),
-         array_agg(g.seq), array_agg(g.batch), array_agg(g.remarks), array_agg(g.dedup_key), array_agg(g.idempotency_key)
-    into deleted, batches, v_seqs, v_batches, v_remarks, v_dedup_keys, v_idempotency_keys from gone g;
+         array_agg(g.seq), array_agg(g.batch), array_agg(g.annotations), array_agg(g.dedup_key), array_agg(g.idempotency_key)
+    into deleted, batches, v_seqs, v_batches, v_annotations, v_dedup_keys, v_idempotency_keys from gone g;
   perform holdfast.free_keys(array_fill(v_queue, array[coalesce(cardinality(v_seqs), 0)]), v_seqs, v_dedup_keys, v_idempotency_keys);
-  perform holdfast.note(v_batches, v_remarks, -1);
+  perform holdfast.count_annotations(v_batches, v_annotations, -1);
 end $holdfast$;
 `

@@ -1,22 +1,22 @@
 export const rateWindows = `
--- Starts whose window is over: knocks at their gates, and answers how many they were, and of which queues.
+-- Starts whose window is over: limit_events at their limit_keys, and answers how many they were, and of which queues.
 create function holdfast.end_windows(p_now bigint, p_from bigint, p_max int)
 returns table (starts bigint, queues jsonb) language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
     with gone as (
-      delete from holdfast.start s
-       where s.ctid = any (array(select ctid from holdfast.start where until >= p_from and until <= p_now
+      delete from holdfast.limit_start s
+       where s.ctid = any (array(select ctid from holdfast.limit_start where until >= p_from and until <= p_now
                                   order by until limit p_max for update skip locked))
-      returning s.gate
+      returning s.limit_key
     ),
     knocked as (
-      insert into holdfast.knock (gate, xid)
-      select distinct g.gate, pg_current_xact_id() from gone g where strpos(g.gate, ':') > 0
+      insert into holdfast.limit_event (limit_key, xid)
+      select distinct g.limit_key, pg_current_xact_id() from gone g where strpos(g.limit_key, ':') > 0
     )
     select (select count(*) from gone),
            to_jsonb(array(select q.name from holdfast.queue q
-                           where q.no in (select g.gate::int from gone g where strpos(g.gate, ':') = 0)));
+                           where q.no in (select g.limit_key::int from gone g where strpos(g.limit_key, ':') = 0)));
 end $holdfast$;
 `

@@ -76,7 +76,7 @@ begin
   delete from holdfast.lane l where l.batch = p_no;
   delete from holdfast.batch_wait w where w.batch = p_no;
   delete from holdfast.batch_tally t where t.batch = p_no;
-  delete from holdfast.batch_note t where t.batch = p_no;
+  delete from holdfast.batch_annotation t where t.batch = p_no;
   delete from holdfast.batch b where b.no = p_no;
 end $holdfast$;
 `

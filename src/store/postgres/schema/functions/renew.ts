@@ -15,7 +15,7 @@ begin
     with held as materialized (
       select f.turn, f.claim, f.worker, f.started_at, f.lane, f.xid, f.ord, p_leases_ms[f.turn] as lease_ms,
              j.cancel is not null as cancel
-        from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
+        from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
        cross join lateral (select k.cancel from holdfast.job k where k.ctid = f.spot offset 0) j
     ),
     renewed as (

@@ -2,7 +2,7 @@
 
 /** Of a dead job, what must be known to bring it back; `e` is its row, `q` its queue. */
 export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
-  e.dedup_scope, e.dedup_key, e.gate, e.remarks`
+  e.dedup_scope, e.dedup_key, e.limit_key, e.annotations`
 
 /** Batches whose items one step brings back: each costs a lock, and a transaction has room for only so many. */
 const batchesInAStep = 64
@@ -100,10 +100,10 @@ begin
       select * into v_slot from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
     end if;
-    if v_held is null and v_ended.gate = v_ended.queue || ':' then -- buried, because its limit key could not be known
+    if v_held is null and v_ended.limit_key = v_ended.queue || ':' then -- buried, because its limit key could not be known
       select f.key, f.is_known into v_found
         from holdfast.queue q cross join lateral holdfast.find_key(q, v_ended.payload) f where q.no = v_ended.queue;
-      v_ended.gate := v_ended.queue || ':' || v_found.key;
+      v_ended.limit_key := v_ended.queue || ':' || v_found.key;
       v_keyless := not v_found.is_known;
       v_held := case when v_keyless then v_turn.id end;
     end if;
@@ -135,27 +135,27 @@ begin
            (select b.id from holdfast.batch b where b.no = v_batch)) o where q.no = v_ended.queue;
       end if;
       v_ord := nextval('holdfast.number');
-      if v_ended.gate is not null then
-        v_ord := holdfast.line_place(v_ended.priority, false, v_ord);
+      if v_ended.limit_key is not null then
+        v_ord := holdfast.waiting_ord(v_ended.priority, false, v_ord);
       end if;
       insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-        dedup_key, dedup_scope, idempotency_key, past, gate, headers, payload)
-      values (v_ended.seq, v_ord, case when v_ended.gate is null then pg_current_xact_id() end, v_ended.gate is not null,
+        dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload)
+      values (v_ended.seq, v_ord, case when v_ended.limit_key is null then pg_current_xact_id() end, v_ended.limit_key is not null,
         v_batch is not null, p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
-        v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.gate, v_ended.headers, v_ended.payload)
+        v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.limit_key, v_ended.headers, v_ended.payload)
       on conflict (id) do nothing;
       if found then
         delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;
         insert into holdfast.tally (xid, queue, dead, ready, held)
-        values (pg_current_xact_id(), v_ended.queue, -1, (v_ended.gate is null)::int, (v_ended.gate is not null)::int);
-        if v_ended.gate is not null then
-          insert into holdfast.knock (gate, xid, ord) values (v_ended.gate, pg_current_xact_id(), v_ord);
+        values (pg_current_xact_id(), v_ended.queue, -1, (v_ended.limit_key is null)::int, (v_ended.limit_key is not null)::int);
+        if v_ended.limit_key is not null then
+          insert into holdfast.limit_event (limit_key, xid, ord) values (v_ended.limit_key, pg_current_xact_id(), v_ord);
         end if;
         if v_batch is not null then
           insert into holdfast.batch_tally (batch, xid, dead, waiting) values (v_batch, pg_current_xact_id(), -1, 1);
         end if;
         if holdfast.is_watched(p_now) then
-          perform holdfast.tell(v_ended.queue, case when v_ended.gate is null then 'ready' else 'held' end,
+          perform holdfast.tell(v_ended.queue, case when v_ended.limit_key is null then 'ready' else 'held' end,
             array[v_ended.id], p_now);
         end if;
       else

@@ -3,13 +3,13 @@
 /** Lands jobs that are done: rows `gone` with their number (turn), claim, and the number (i) of their lane. */
 const landDone = `
     kept as (
-      insert into holdfast.ended (seq, finished_at, keep_until, keep_class, run_at, created_at, id, queue, priority, state,
+      insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
         attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-        idempotency_key, batch, cancel, past, gate, remarks, headers, payload, result)
-      select g.seq, v_now, v_keep_until[g.i], v_keep_class[g.i], g.run_at, g.created_at, g.id, v_queues[g.i],
+        idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result)
+      select g.seq, v_now, v_keep_until[g.i], v_retention_class[g.i], g.run_at, g.created_at, g.id, v_queues[g.i],
              v_priorities[g.i], 'done', g.attempts + 1, g.max_attempts, g.attempts + 1, v_started[g.claim],
              v_workers[g.claim], 'done', g.timeout_ms, g.start_before, g.dedup_key, g.dedup_scope, g.idempotency_key,
-             nullif(v_batches[g.i], 0), g.cancel, g.past, g.gate, p_remarks[g.turn], g.headers, g.payload,
+             nullif(v_batches[g.i], 0), g.cancel, g.past, g.limit_key, p_annotations[g.turn], g.headers, g.payload,
              p_results[g.turn]
         from gone g
        where v_keep_until[g.i] > v_now
@@ -20,7 +20,7 @@ const dropDone = tellDone().slice(1)
 
 function tellDone(): string {
   const holdsKey = `filter (where g.dedup_scope in ('live', 'waiting'))`
-  const leaves = 'filter (where g.gate is not null)'
+  const leaves = 'filter (where g.limit_key is not null)'
   const freesKey = 'filter (where g.idempotency_key is not null and v_keep_until[g.i] <= v_now)'
   return `,
     counted as (
@@ -41,17 +41,17 @@ function tellDone(): string {
     select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
            array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]),
-           array_agg(g.gate) ${leaves}, array_agg(g.i) ${leaves}
-      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_gates, v_through
+           array_agg(g.limit_key) ${leaves}, array_agg(g.i) ${leaves}
+      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_limit_keys, v_through
       from gone g;`
 }
 
 const freeKeys = `
     v_landed := v_landed || v_gone;
-    v_left := v_left || v_gates;
+    v_left := v_left || v_limit_keys;
     v_left_i := v_left_i || v_through;
-    if p_remarks is not null then
-      perform holdfast.note(v_items, array(select p_remarks[u.turn] from unnest(v_gone) with ordinality u(turn, n) order by u.n));
+    if p_annotations is not null then
+      perform holdfast.count_annotations(v_items, array(select p_annotations[u.turn] from unnest(v_gone) with ordinality u(turn, n) order by u.n));
     end if;
     if v_dedup_keys is not null then
       delete from holdfast.dedup d
@@ -75,9 +75,9 @@ const numbered = `p_starts[v_stretch] + (j.ord - p_firsts[v_stretch])::int as tu
 
 export const settleDone = `
 -- Jobs that are done and leave no effects, as one set. Answers (null: nothing of it) which of them (by number) were not theirs
--- to settle; which lists of knocks and which batches are to be attended to; and which queues have a limit, and so room for others now.
+-- to settle; which lists of limit_events and which batches are to be attended to; and which queues have a limit, and so room for others now.
 create function holdfast.settle_done(p_flush uuid, p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],
-  p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_remarks text[], p_now bigint)
+  p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_annotations text[], p_now bigint)
 returns text language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -94,7 +94,7 @@ declare
   v_key_most int[];
   v_limited text[];
   v_keep_until bigint[];
-  v_keep_class smallint[];
+  v_retention_class smallint[];
   v_i int;
   v_count int := p_starts[cardinality(p_starts)] + p_lasts[cardinality(p_lasts)] - p_firsts[cardinality(p_firsts)];
   v_spots tid[];
@@ -111,8 +111,8 @@ declare
   v_once_keys text[];
   v_once_seqs bigint[];
   v_items int[]; -- the batches of those that are gone
-  v_gates text[];
-  v_left text[]; -- the gates of those that are gone
+  v_limit_keys text[];
+  v_left text[]; -- the limit_keys of those that are gone
   v_through int[];
   v_left_i int[];
   v_handed jsonb;
@@ -124,11 +124,11 @@ begin
     from unnest(p_tokens) with ordinality t(token, turn)
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
-         array_agg(holdfast.keep_class(q.retain_done_ms)), array_agg(l.batch),
+         array_agg(holdfast.retention_class(q.retain_done_ms)), array_agg(l.batch),
          array_agg(case when q.key_max_starts is null then q.key_max_running end),
          array_agg(distinct q.name) filter (where q.max_running is not null or exists (
            select from holdfast.batch b where b.no = nullif(l.batch, 0) and b.concurrency is not null))
-    into v_lanes, v_queues, v_priorities, v_keep_until, v_keep_class, v_batches, v_key_most, v_limited
+    into v_lanes, v_queues, v_priorities, v_keep_until, v_retention_class, v_batches, v_key_most, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
   for v_stretch in 1 .. case when cardinality(p_firsts) <= v_few then cardinality(p_firsts) else 0 end loop
@@ -142,14 +142,14 @@ begin
     else
       with gone as (
         delete from holdfast.job j where ${ofStretch}
-        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.gate, ${numbered}
+        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.limit_key, ${numbered}
       ),${dropDone}
     end if;${freeKeys}
   end loop;
   for v_look in 1 .. case when cardinality(p_firsts) <= v_few then 0 else 5 end loop
     select array_agg(f.spot), array_agg(f.lane), array_agg(f.xid), array_agg(f.ord), array_agg(f.turn), array_agg(f.claim)
       into v_spots, v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims
-      from holdfast.find_held(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f;
+      from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f;
     exit when v_spots is null;
     with deleted as (
       delete from holdfast.job j

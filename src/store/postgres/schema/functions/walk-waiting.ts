@@ -1,4 +1,4 @@
-const waitingColumns = (was: string) => `j.id, j.attempts, ${was}, j.gate, j.lane, j.ready_xid, j.ord`
+const waitingColumns = (was: string) => `j.id, j.attempts, ${was}, j.limit_key, j.lane, j.ready_xid, j.ord`
 
 const walkReady = `return query
         select ${waitingColumns("'ready'")} from holdfast.job j

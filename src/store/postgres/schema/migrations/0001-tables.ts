@@ -5,8 +5,8 @@
 // its turn within that transaction. Whether a job at a place waits or runs is told by the lane's cursor; who runs it by the
 // lease that lists its place. Whatever makes a job ready again gives it a new place, so a place names one hold.
 //
-// Who is limited. Items of a batch have lanes of their own. A job with a limit key names the gate it has to pass; while that
-// has no room it is held: in no lane, but in the gate's line, where its place is `ord`. See `../functions/admit.ts` and
+// Who is limited. Items of a batch have lanes of their own. A job with a limit key names the limit_key it has to pass; while that
+// has no room it is held: in no lane, but in the limit_key's line, where its place is `ord`. See `../functions/admit.ts` and
 // `../functions/batch-counts.ts`.
 //
 // Rows that every claim or settlement would update in place (cursors, counts) are inserted and deleted instead, in the
@@ -18,7 +18,7 @@
 //
 // Pages of `job_id` are left half empty: a job that is held, or comes back, is written once more under the same id. In pages
 // that were full, somebody had to be cleared away each time, and to hand over cost 22 µs a job instead of 19.
-// `job_place` and `job_line` have no entry twice, so nobody need look for such as are.
+// `job_place` and `job_waiting` have no entry twice, so nobody need look for such as are.
 //
 // IDENTITY. While a publication exists that covers a table (`for all tables`: a change feed, an upgrade with little downtime), the
 // server refuses every update and delete of a row of it unless the table has a replica identity. So every logged table has one:
@@ -26,7 +26,7 @@
 // - its primary key, where there is one;
 // - the unique index of ids, for `job`: a delete logs 16 bytes more, under `wal_level = logical` alone;
 // - the whole row, for the rest. It costs nothing but under `wal_level = logical`, where a delete logs the old row. The rows of
-//   counts and gates are narrow. Those of `ended` are not, but most go with their partition, which logs nothing of them. A key
+//   counts and limit_keys are narrow. Those of `ended` are not, but most go with their partition, which logs nothing of them. A key
 //   for each of these tables was the other way: one more index to write for every settlement, on every server.
 //
 // Partitions that are made later get theirs where they are made; unlogged tables are never published. Bytes of WAL a job, enqueued,
@@ -49,7 +49,7 @@ create table holdfast.meta (
   system_identifier text -- of the cluster whose transaction numbers the rows carry; null: not known
 );
 
-create sequence holdfast.number; -- for job.seq, job.ord, kv.version and knock_list.no
+create sequence holdfast.number; -- for job.seq, job.ord, kv.version and limit_event_list.no
 
 create table holdfast.queue (
   no int generated always as identity primary key,
@@ -109,7 +109,7 @@ create table holdfast.job (
   lane int not null,
   attempts smallint not null default 0, -- without the claim that holds it now
   max_attempts smallint not null,
-  freed smallint not null default 0,
+  free_releases smallint not null default 0,
   timeout_ms bigint,
   start_before bigint,
   dedup_key text collate "C",
@@ -119,8 +119,8 @@ create table holdfast.job (
   past text, -- JSON: attempts that have ended
   woken boolean not null default false, -- while it ran
   is_held boolean not null default false,
-  is_item boolean not null default false, -- of a batch; only said of those with a gate
-  gate text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
+  is_item boolean not null default false, -- of a batch; only said of those with a limit_key
+  limit_key text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
   line_ord bigint, -- of an item that was let in: its place in the line, should it go back there
   headers text,
   payload text not null
@@ -129,8 +129,8 @@ create unique index job_id on holdfast.job (id) with (fillfactor = 50);
 create index job_place on holdfast.job (lane, ready_xid, ord) with (deduplicate_items = off);
 create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
 create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
-create index job_line on holdfast.job (${numberOf('gate')}, ord) with (deduplicate_items = off) where is_held and not is_item;
-create index job_item_line on holdfast.job (${numberOf('gate')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
+create index job_waiting on holdfast.job (${numberOf('limit_key')}, ord) with (deduplicate_items = off) where is_held and not is_item;
+create index job_item_waiting on holdfast.job (${numberOf('limit_key')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
@@ -153,7 +153,7 @@ create table holdfast.ended ( -- until retention is over; keep_until decides whi
   seq bigint not null,
   finished_at bigint not null,
   keep_until bigint not null,
-  keep_class smallint not null,
+  retention_class smallint not null,
   run_at bigint not null,
   created_at bigint not null,
   id uuid not null,
@@ -174,13 +174,13 @@ create table holdfast.ended ( -- until retention is over; keep_until decides whi
   batch int, -- null: of none
   cancel text,
   past text,
-  gate text collate "C",
-  remarks text, -- JSON: what came of it, and what its last run has cost
+  limit_key text collate "C",
+  annotations text, -- JSON: what came of it, and what its last run has cost
   headers text,
   payload text not null,
   result text,
   error text
-) partition by range (keep_class, keep_until);
+) partition by range (retention_class, keep_until);
 create index ended_id on holdfast.ended (id);
 create index ended_list on holdfast.ended (queue, state, finished_at, seq);
 create index ended_batch on holdfast.ended (batch, seq) where batch is not null;
@@ -246,44 +246,44 @@ create table holdfast.flush ( -- what has landed, so that a call whose answer wa
 );
 create index flush_at on holdfast.flush (at);
 
-create table holdfast.gate_room ( -- only the newest row of a gate counts; where there is none, nobody has room or stands in line
-  gate text collate "C" not null,
+create table holdfast.limit_usage ( -- only the newest row of a limit_key counts; where there is none, nobody has room or stands in line
+  limit_key text collate "C" not null,
   no bigint generated always as identity,
   admitted int not null, -- ready or running
   reserved int not null, -- of these, have yet to start; counted while the key has a rate
   low xid8 not null,
-  line_from bigint not null
+  waiting_from bigint not null
 );
-create unique index gate_room_newest on holdfast.gate_room (${numberOf('gate')}, no);
+create unique index limit_usage_newest on holdfast.limit_usage (${numberOf('limit_key')}, no);
 
-create table holdfast.knock (
-  gate text collate "C" not null,
+create table holdfast.limit_event (
+  limit_key text collate "C" not null,
   xid xid8 not null,
   gone int not null default 0, -- gave back their room
   unused int not null default 0, -- and of what was reserved
   reserved int, -- so many had yet to start when a rate was set; null: none was
   ord bigint -- the first place in the line that somebody came to; null: nobody came
 );
-create index knock_gate on holdfast.knock (gate, xid);
-create index knock_xid on holdfast.knock (xid);
+create index limit_event_key on holdfast.limit_event (limit_key, xid);
+create index limit_event_xid on holdfast.limit_event (xid);
 
-create table holdfast.knock_list ( -- knocks of one call at up to 200 gates
+create table holdfast.limit_event_list ( -- limit_events of one call at up to 200 limit_keys
   no bigint primary key,
   xid xid8 not null,
-  gates text[] collate "C" not null,
-  gone int[], -- of each gate; null: none
-  ords bigint[] -- of each gate; null: nobody came
+  limit_keys text[] collate "C" not null,
+  gone int[], -- of each limit_key; null: none
+  ords bigint[] -- of each limit_key; null: nobody came
 );
-create index knock_list_xid on holdfast.knock_list (xid);
-alter table holdfast.knock_list set (toast_tuple_target = 8160); -- written as they are: a tenth of what compressing them took
+create index limit_event_list_xid on holdfast.limit_event_list (xid);
+alter table holdfast.limit_event_list set (toast_tuple_target = 8160); -- written as they are: a tenth of what compressing them took
 
-create table holdfast.start ( -- of a gate, or of a queue with a rate: then it is the queue's number
-  gate text collate "C" not null,
+create table holdfast.limit_start ( -- of a limit_key, or of a queue with a rate: then it is the queue's number
+  limit_key text collate "C" not null,
   until bigint not null, -- counts before
   jobs int not null
 );
-create index start_gate on holdfast.start (gate, until);
-create index start_until on holdfast.start (until);
+create index limit_start_key on holdfast.limit_start (limit_key, until);
+create index limit_start_until on holdfast.limit_start (until);
 
 create table holdfast.batch (
   no int generated always as identity primary key,
@@ -311,11 +311,11 @@ create table holdfast.batch (
 create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
 create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
 
-create table holdfast.batch_wait ( -- gates where items of a batch wait for nothing but their batch
+create table holdfast.batch_wait ( -- limit_keys where items of a batch wait for nothing but their batch
   batch int not null,
-  gate text collate "C" not null,
+  limit_key text collate "C" not null,
   ord bigint not null, -- the place of the first of them, as it was seen
-  primary key (batch, gate)
+  primary key (batch, limit_key)
 );
 create index batch_wait_ord on holdfast.batch_wait (batch, ord);
 
@@ -332,7 +332,7 @@ create table holdfast.batch_tally (
 create index batch_tally_xid on holdfast.batch_tally (batch, xid);
 create index batch_tally_sum on holdfast.batch_tally (batch, xid) where low is not null;
 
-create table holdfast.batch_note ( -- outcomes and warnings by label, costs by name
+create table holdfast.batch_annotation ( -- outcomes and warnings by label, costs by name
   batch int not null,
   xid xid8 not null,
   low xid8,
@@ -340,18 +340,18 @@ create table holdfast.batch_note ( -- outcomes and warnings by label, costs by n
   label text not null,
   amount float8 not null
 );
-create index batch_note_xid on holdfast.batch_note (batch, xid);
-create index batch_note_sum on holdfast.batch_note (batch, xid) where low is not null;
+create index batch_annotation_xid on holdfast.batch_annotation (batch, xid);
+create index batch_annotation_sum on holdfast.batch_annotation (batch, xid) where low is not null;
 
 alter table holdfast.job replica identity using index job_id;
 alter table holdfast.ended replica identity full;
 alter table holdfast.ended_rest replica identity full;
 alter table holdfast.tally replica identity full;
-alter table holdfast.gate_room replica identity full;
-alter table holdfast.knock replica identity full;
-alter table holdfast.start replica identity full;
+alter table holdfast.limit_usage replica identity full;
+alter table holdfast.limit_event replica identity full;
+alter table holdfast.limit_start replica identity full;
 alter table holdfast.batch_tally replica identity full;
-alter table holdfast.batch_note replica identity full;
+alter table holdfast.batch_annotation replica identity full;
 
 -- Rows come and go by the thousand a second: vacuum after a fixed number of them, whatever the table's size, and quickly.
 alter table holdfast.job set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000,
@@ -366,33 +366,33 @@ alter table holdfast.tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_v
 alter table holdfast.flush set (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.dedup set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.gate_room set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+alter table holdfast.limit_usage set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.knock set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+alter table holdfast.limit_event set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.knock_list set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+alter table holdfast.limit_event_list set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+alter table holdfast.limit_start set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.batch_wait set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.batch_tally set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
-alter table holdfast.batch_note set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+alter table holdfast.batch_annotation set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0);
 
 create type holdfast.found_job as (spot tid, lane int, xid xid8, ord bigint, turn int, claim int, worker text,
   started_at bigint);
 
-create type holdfast.held_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
-  attempt smallint, max_attempts smallint, freed smallint, cancel text, past text, worker text, started_at bigint,
-  on_dead text, payload text, woken boolean, batch int, gate text,
+create type holdfast.leased_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
+  attempt smallint, max_attempts smallint, free_releases smallint, cancel text, past text, worker text, started_at bigint,
+  on_dead text, payload text, woken boolean, batch int, limit_key text,
   is_limited boolean);
 
 create type holdfast.dead_job as (id uuid, seq bigint, past text, attempt smallint, worker text, started_at bigint,
-  finished_at bigint, ending text, error text, name text, dedup_scope text, dedup_key text, gate text, remarks text);
+  finished_at bigint, ending text, error text, name text, dedup_scope text, dedup_key text, limit_key text, annotations text);
 
 create index ended_rest_expiry on holdfast.ended_rest (keep_until);
 
-create type holdfast.waiting_job as (id uuid, attempts smallint, was text, gate text, lane int, xid xid8, ord bigint);
+create type holdfast.waiting_job as (id uuid, attempts smallint, was text, limit_key text, lane int, xid xid8, ord bigint);
 `

@@ -17,11 +17,11 @@ const perTenant = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ ten
 const letsNobodyIn: Rule = {
   from: `begin
   perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock(GATE_LOCKS`,
+  perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS`,
   to: `begin
   return;
   perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock(GATE_LOCKS`,
+  perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS`,
 }
 const looksAtNone: Rule = {
   from: 'join holdfast.batch b on b.no = u.no and not b.is_deleted',
@@ -52,7 +52,7 @@ test(
   }),
 )
 
-const hears = 'with read as (\n    delete from holdfast.knock_list l'
+const hears = 'with read as (\n    delete from holdfast.limit_event_list l'
 const hearsNobody: Rule = { from: hears, to: `raise exception 'no room' using errcode = '53100';\n  ${hears}` }
 
 test(
@@ -80,7 +80,7 @@ test(
     const lease = await claimOne(holdfast, 'mail')
     await holdfast.sweep() // which hears that the second came
     await hand.rows(
-      `insert into holdfast.knock (gate, xid) select '1:b', pg_current_xact_id() from generate_series(1, 5000)`,
+      `insert into holdfast.limit_event (limit_key, xid) select '1:b', pg_current_xact_id() from generate_series(1, 5000)`,
     )
     await without(hand, letsNobodyIn, () => lease.dead('no such address').then(() => undefined))
     assert.equal((await holdfast.sweep()).admitted, 1)
@@ -180,8 +180,8 @@ test(
 )
 
 const knocksAtFullGates: Rule = {
-  from: 'l.gates, l.ords from lists l',
-  to: 'l.gates, l.ords from lists l where not l.is_full',
+  from: 'l.limit_keys, l.ords from lists l',
+  to: 'l.limit_keys, l.ords from lists l where not l.is_full',
 }
 
 /** The gate is full when they come, and nobody is left when they commit. */
@@ -266,7 +266,7 @@ test(
     const { ready, held } = await holdfast.stats('mail')
     assert.deepEqual({ ready, held }, { ready: 450, held: 4 * 450 })
     await holdfast.sweep()
-    assert.deepEqual(await hand.rows('select no from holdfast.knock_list limit 1'), [])
+    assert.deepEqual(await hand.rows('select no from holdfast.limit_event_list limit 1'), [])
     assert.equal((await holdfast.stats('mail')).ready, 450)
   }),
 )
@@ -317,12 +317,12 @@ test(
       queue.enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: { tenant: `tenant ${n % tenants}` } })))
     const letInOnce = async (session: Client) => {
       const { rows } = await session.query(
-        hand.schema.sql(`insert into holdfast.knock_list (no, xid, gates, gone)
-          select nextval('holdfast.number'), pg_current_xact_id(), array_agg(g.gate), array_agg(1)
-            from (select distinct gate from holdfast.job where is_held and gate < '1:tenant 2' order by gate limit 10) g
+        hand.schema.sql(`insert into holdfast.limit_event_list (no, xid, limit_keys, gone)
+          select nextval('holdfast.number'), pg_current_xact_id(), array_agg(g.limit_key), array_agg(1)
+            from (select distinct limit_key from holdfast.job where is_held and limit_key < '1:tenant 2' order by limit_key limit 10) g
           returning no`),
       )
-      return touched(session, hand.schema.sql(`select * from holdfast.attend('{}', '{${rows[0].no}}', null)`))
+      return touched(session, hand.schema.sql(`select * from holdfast.admit('{}', '{${rows[0].no}}', null)`))
     }
     /** What the second time touched: the first may also read the catalogs. */
     const letIn = async (session: Client) => {
@@ -336,7 +336,7 @@ test(
     const costs = [await letIn(session)]
     for (let analyzed = 0; analyzed < 2; analyzed++) {
       costs.push(await letIn(await hand.connect()))
-      await hand.rows('analyze holdfast.job, holdfast.gate_room, holdfast.knock_list')
+      await hand.rows('analyze holdfast.job, holdfast.limit_usage, holdfast.limit_event_list')
     }
     assert.ok(Math.max(...costs) < few * 2 + 400, `${few} blocks, then ${costs}`)
   }),

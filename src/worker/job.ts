@@ -135,7 +135,7 @@ export class Job<Payload = unknown, Result = unknown> {
   }
 
   log(message: string, facts: Readonly<Record<string, unknown>> = {}): void {
-    this.#context.log(message, facts)
+    this.#context.log(message, isObject(facts) ? facts : facts == null ? {} : { facts })
   }
 
   /** Asks for more time: from now on for so long, both the lease and the timeout. Rejects with LEASE_LOST. */
@@ -207,4 +207,9 @@ export class Job<Payload = unknown, Result = unknown> {
   static costsIn(job: Job): Costs | null {
     return job.#costs?.total ?? null
   }
+}
+
+/** A handler in JavaScript may say `job.log('failed', error.message)`. */
+function isObject(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

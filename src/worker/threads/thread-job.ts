@@ -1,5 +1,9 @@
 // What a job in a thread asks of its worker, as messages. Once the job has ended nothing is sent for it any more: `extend`
 // rejects with LEASE_LOST, as in the main thread, and what was said by `progress` and `log` is dropped.
+//
+// A thread can send faster than the worker reads, and the worker's event loop serves every other job as well. So a job sends at
+// most 100 log lines in a tenth of a second; the others are counted, and one line tells how many there were. Of progress that is
+// said within a tenth of a second the last word is sent. (A handler that logged in a loop stopped the worker for 3.9 s.)
 
 import { HoldfastError } from '../../errors.ts'
 import type { DeliveryFacts } from '../../events.ts'
@@ -7,6 +11,9 @@ import { type Duration, show, toMs } from '../../runtime/duration.ts'
 import type { ClaimedJob } from '../../store/store.ts'
 import { checkProgress, extendRule, type JobContext } from '../job.ts'
 import type { FromThread, SentError, Start } from './messages.ts'
+
+const windowMs = 100
+const linesMax = 100
 
 export class ThreadJob implements JobContext {
   readonly no: number
@@ -17,6 +24,11 @@ export class ThreadJob implements JobContext {
   readonly #extensions = new Map<number, PromiseWithResolvers<void>>()
   #lastCall = 0
   #hasEnded = false
+  #windowEndsAt = 0
+  #lines = 0
+  #linesLeftOut = 0
+  #progress: Extract<FromThread, { type: 'progress' }> | null = null
+  #progressTimer: NodeJS.Timeout | undefined
 
   constructor({ job, claimed, timeoutMs }: Start, send: (message: FromThread) => void) {
     this.no = job
@@ -31,11 +43,43 @@ export class ThreadJob implements JobContext {
 
   progress(progress: number, message: string | null): void {
     checkProgress(progress, message)
-    if (!this.#hasEnded) this.#send({ type: 'progress', job: this.no, progress, message })
+    if (this.#hasEnded) return
+    const said = { type: 'progress', job: this.no, progress, message } as const
+    if (this.#progressTimer) {
+      this.#progress = said
+      return
+    }
+    this.#send(said)
+    this.#progressTimer = setTimeout(() => this.#sendProgress(), windowMs).unref()
+  }
+
+  #sendProgress(): void {
+    clearTimeout(this.#progressTimer)
+    this.#progressTimer = undefined
+    if (this.#progress) this.#send(this.#progress)
+    this.#progress = null
   }
 
   log(message: string, facts: Readonly<Record<string, unknown>>): void {
     if (this.#hasEnded) return
+    const now = performance.now()
+    if (now >= this.#windowEndsAt) {
+      this.#tellLinesLeftOut()
+      this.#windowEndsAt = now + windowMs
+      this.#lines = 0
+    }
+    this.#lines += 1
+    if (this.#lines > linesMax) this.#linesLeftOut += 1
+    else this.#sendLine(message, facts)
+  }
+
+  #tellLinesLeftOut(): void {
+    const linesLeftOut = this.#linesLeftOut
+    this.#linesLeftOut = 0
+    if (linesLeftOut > 0) this.#sendLine('Log lines were left out: this job logs too much.', { linesLeftOut })
+  }
+
+  #sendLine(message: string, facts: Readonly<Record<string, unknown>>): void {
     const send = (cloneable: Readonly<Record<string, unknown>>) =>
       this.#send({ type: 'log', job: this.no, message: String(message), facts: cloneable })
     try {
@@ -77,6 +121,8 @@ export class ThreadJob implements JobContext {
 
   /** Its handler has ended. Extensions without an answer are refused; a handler that did not wait for them meets no error. */
   end(): void {
+    this.#tellLinesLeftOut()
+    this.#sendProgress()
     this.#hasEnded = true
     for (const { promise, reject } of this.#extensions.values()) {
       promise.catch(() => undefined)

@@ -30,6 +30,15 @@ export interface DeliveryFacts {
   readonly durationMs: number
 }
 
+export interface BatchControlFacts {
+  readonly batch: string
+  readonly name: string
+  readonly by: string | null
+  readonly reason: string | null
+  /** What it is now. */
+  readonly state: BatchState
+}
+
 export interface HoldfastEvents {
   'job.enqueued': { readonly id: string; readonly queue: string; readonly status: 'created' | 'duplicate' }
   /** A worker calls the handler. */
@@ -138,15 +147,13 @@ export interface HoldfastEvents {
     readonly duplicates: number
     readonly durationMs: number
   }
-  /** Somebody in this process closed, paused, resumed, cancelled, retried or deleted it; `state` is what it is now. */
-  'batch.steered': {
-    readonly batch: string
-    readonly name: string
-    readonly as: 'close' | 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'
-    readonly by: string | null
-    readonly reason: string | null
-    readonly state: BatchState
-  }
+  /** This process has closed, paused, resumed, cancelled, retried or deleted a batch. */
+  'batch.closed': BatchControlFacts
+  'batch.paused': BatchControlFacts
+  'batch.resumed': BatchControlFacts
+  'batch.cancelled': BatchControlFacts
+  'batch.retried': BatchControlFacts
+  'batch.deleted': BatchControlFacts
   /** This process has defined a queue otherwise than it was stored; `from` and `to` are versions of the stored definition. */
   'queue.redefined': {
     readonly queue: string

@@ -21,6 +21,7 @@ export type { JobChange, Watch, WatchFilter } from './client/watch.ts'
 export { type ErrorCode, HoldfastError, isHoldfastError } from './errors.ts'
 export type {
   AnyListener,
+  BatchControlFacts,
   EventName,
   HoldfastEvents,
   JobFacts,

@@ -3,7 +3,7 @@
 
 import { type JobInfo, toJobInfo } from '../client/job-info.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
-import type { Events } from '../events.ts'
+import type { EventName, Events } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkOptions, checkSignal, checkText } from '../job/names.ts'
 import type { JobState } from '../job/record.ts'
@@ -60,6 +60,15 @@ const lookMaxMs = 1_000
 const lateness = 0.25
 /** Payloads and results may be large. */
 const pageItems = 100
+
+const eventOf = {
+  close: 'batch.closed',
+  pause: 'batch.paused',
+  resume: 'batch.resumed',
+  cancel: 'batch.cancelled',
+  retryFailed: 'batch.retried',
+  delete: 'batch.deleted',
+} as const satisfies Record<Steering, EventName>
 
 export class Batch {
   readonly id: string
@@ -172,7 +181,8 @@ export class Batch {
       const answer = await store.steerBatch(request)
       if (isRefused(answer)) throw toError(answer)
       const { name, state } = answer
-      events.emit('batch.steered', { ...request, name, state })
+      const { by, reason } = request
+      events.emit(eventOf[as], { batch: this.id, name, by, reason, state })
       return toProgress(answer, await store.time())
     })
   }

@@ -20,6 +20,14 @@ interface Words<Name extends EventName> {
   readonly say: (event: HoldfastEvents[Name]) => LogLine | null
 }
 
+type BatchControlName =
+  | 'batch.closed'
+  | 'batch.paused'
+  | 'batch.resumed'
+  | 'batch.cancelled'
+  | 'batch.retried'
+  | 'batch.deleted'
+
 export type Wording = { readonly [Name in EventName]: Words<Name> | null }
 
 export const wording: Wording = {
@@ -151,15 +159,12 @@ export const wording: Wording = {
       return { message, facts: { batch, name, added, duplicates, durationMs }, kind: null }
     },
   },
-  'batch.steered': {
-    level: 'info',
-    say: ({ batch, name, as, by, reason, state }) => {
-      const who = by === null ? '' : ` by ${by}`
-      const why = reason === null ? '' : ` (${reason})`
-      const message = `Batch ${name} (${batch}) was ${steered[as]}${who}${why}.`
-      return { message, facts: { batch, name, as, by, reason, state }, kind: null }
-    },
-  },
+  'batch.closed': batchControl('closed'),
+  'batch.paused': batchControl('paused'),
+  'batch.resumed': batchControl('resumed'),
+  'batch.cancelled': batchControl('cancelled'),
+  'batch.retried': batchControl('told to run its failed items again'),
+  'batch.deleted': batchControl('deleted'),
   'batch.finished': {
     level: 'info',
     say: ({ batch, name, state, round }) => {
@@ -355,14 +360,17 @@ const failed = {
   expired: 'was never heard of again',
 } as const
 
-const steered = {
-  close: 'closed',
-  pause: 'paused',
-  resume: 'resumed',
-  cancel: 'cancelled',
-  retryFailed: 'told to retry what failed',
-  delete: 'deleted',
-} as const
+function batchControl(done: string): Words<BatchControlName> {
+  return {
+    level: 'info',
+    say: ({ batch, name, by, reason, state }) => {
+      const caller = by === null ? '' : ` by ${by}`
+      const why = reason === null ? '' : ` (${reason})`
+      const message = `Batch ${name} (${batch}) was ${done}${caller}${why}.`
+      return { message, facts: { batch, name, by, reason, state }, kind: null }
+    },
+  }
+}
 
 const skippedFor = {
   missed: 'nobody was there to fire them in time',

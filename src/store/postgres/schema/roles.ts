@@ -183,7 +183,7 @@ end $holdfast$;
 function refuseOwner(schema: Schema, role: string): string {
   return `do $holdfast$ begin
   if (select tableowner from pg_tables where schemaname = '${schema.name}' and tablename = 'meta') = '${role}' then
-    raise exception 'role ${role.replaceAll('%', '%%')} owns the schema' using errcode = 'HF007';
+    raise exception 'role ${role.replaceAll('%', '%%')} owns the schema' using errcode = 'HF009';
   end if;
 end $holdfast$;`
 }

@@ -1,6 +1,7 @@
-// `npm test` runs every test file, `npm test -- test/house test/package/pack.test.ts` only those, and `npm run
-// test:system` the ones that need a Debian package; flags go to `node --test`. A path that matches nothing is an error,
-// not a green run. Files about PostgreSQL get one server for all of them, unless HOLDFAST_TEST_POSTGRES names one.
+// `npm test` runs every test file, `npm test -- test/house test/package/pack.test.ts` only those. `npm run test:quick` runs the ones
+// that need no server and no other process, `npm run test:system` those that need a Debian package; flags go to `node --test`. A
+// path that matches nothing is an error, not a green run. Files about PostgreSQL get one server for all of them, unless
+// HOLDFAST_TEST_POSTGRES names one.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { globSync, readFileSync, statSync } from 'node:fs'
@@ -15,10 +16,22 @@ const filesACore = 2
 const compiled = 'node_modules/.cache/holdfast-tests'
 const args = process.argv.slice(2)
 const system = args.includes('--system')
-const flags = args.filter((arg) => arg.startsWith('--') && arg !== '--system')
+const quick = args.includes('--quick')
+const flags = args.filter((arg) => arg.startsWith('--') && arg !== '--system' && arg !== '--quick')
 const wanted = args.filter((arg) => !arg.startsWith('--'))
 
-const files = (wanted.length > 0 ? wanted : [system ? 'test/system' : 'test']).flatMap(testFilesIn)
+/** For the inner loop: under a minute together with types and lint, on two cores. */
+const quickFiles = [
+  ...['conformance/sqlite-memory', 'conformance/without-sql', 'house/house', 'house/imports', 'house/steps'],
+  ...['client/backoff', 'client/json', 'client/open', 'client/results', 'client/waiters', 'server/handler'],
+  ...['observe/explain', 'observe/health', 'observe/log', 'observe/metrics', 'schedule/cron', 'batch/json-lines'],
+  ...['testing/expect-enqueued', 'testing/handler-job', 'testing/virtual-clock', 'webhook/addresses'],
+  ...['webhook/signature', 'worker/alarm', 'worker/breaker', 'worker/progress-board', 'worker/resource'],
+  ...['worker/thread-wire', 'worker/turns'],
+].map((name) => `test/${name}.test.ts`)
+
+const everything = system ? ['test/system'] : quick ? [...quickFiles, 'test/types'] : ['test']
+const files = (wanted.length > 0 ? wanted : everything).flatMap(testFilesIn)
 
 process.exitCode = await runTests()
 

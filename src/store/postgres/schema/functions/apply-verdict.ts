@@ -20,8 +20,8 @@ begin
      cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q;
 end $holdfast$;
 
--- Jobs whose lease has run out, the longest first. Of the leases that list a job the youngest counts. Leases that somebody
--- renews or sweeps at this moment are left to them.
+-- Jobs whose lease has expired, the longest first. Of the leases that list a job the youngest counts. Leases that another transaction
+-- renews or sweeps at this moment are passed over.
 create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
 returns setof holdfast.leased_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off

@@ -1,5 +1,5 @@
-// Whoever holds jobs asks now and then whether somebody wants them cancelled. Holds come as stretches, as in SETTLE; it is one
-// look at the index of places for each, and nothing is locked or written.
+// A worker asks now and then whether its jobs are asked to be cancelled. Leases come as stretches (`find-leased.ts`). It is one look at the
+// index of places for each, and nothing is locked or written.
 
 export const cancelRequested = `
 create function holdfast.cancel_requested(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],

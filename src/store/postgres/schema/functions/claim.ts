@@ -1,42 +1,49 @@
-// CLAIM. A claim writes nothing per job: it moves the cursors of lanes and lists what it passed in a lease.
+// CLAIM. A claim writes nothing per job. It moves the cursors of lanes, and lists the places that it passed in a lease.
 //
-// Under a lane's lock (an advisory lock of the transaction, taken in a statement of its own because a statement's
-// snapshot is older than any lock it waits for) one statement, so one snapshot, does it all:
+//   lane:    place place place │ place place place place │ place …      (places in the order of ready_xid, ord)
+//                              ▲                         ▲
+//                        old cursor                 new cursor          taken: what is between, and what gaps have brought
 //
-//   1. of the gaps (transactions that were open when the bound passed them) those that have ended since are taken from,
-//      in order; where the limit cuts one short it is remembered how far; one that was not reached stays a gap;
-//   2. places after the bound are taken in order, up to the limit, and below the snapshot's xmax;
-//   3. the new bound is the last place taken; or, where the scan came to its end, (xmax, 0): cancelled and uncommitted
-//      rows ahead of the bound are then not walked again. The transactions in progress from the old bound (inclusive) to
-//      the new one become gaps;
-//   4. a new cursor row goes in and the old one out, also where nothing was taken but gaps have ended.
+// THE STATEMENT. A claim takes the lane's lock, and then looks for jobs in one statement, so in one snapshot. The lock is taken in a
+// statement of its own, because the snapshot of a statement is older than any lock that it waits for. The statement:
 //
-// Why nothing hides. Let a row have the place (x, o), and let a claim with snapshot S put the bound after it without taking
-// it. Then S could not see the row. If x had committed for S, S would see it: so x was in progress for S, or not assigned
-// yet. Not assigned means x ≥ xmax(S), and the bound never passes (xmax(S), 0). In progress means x is in S's list; S is
-// the very snapshot that the gaps are taken from, and x lies between the old bound and the new: it becomes a gap. It stays
-// one until a later snapshot sees it ended, and then its places are read by that same snapshot. A subtransaction's rows
-// carry the number of the whole transaction, which is in progress until the whole has ended. A prepared transaction stays
-// in the list until it is committed.
+//   1. reads the gaps: transactions that were open when the cursor passed them. From gaps that have ended since, jobs are taken first,
+//      in order. Where the limit of this claim ends inside a gap, the gap stays with the place that was reached. Gaps behind it stay
+//      whole;
+//   2. takes places after the cursor, in order, up to the limit, and below the xmax of the snapshot;
+//   3. sets the new cursor to the last place taken. If the scan came to its end, the new cursor is (xmax, 0), so cancelled and
+//      uncommitted rows before it are not walked again. Transactions in progress from the old cursor (inclusive) to the new one become
+//      gaps;
+//   4. inserts a new cursor row and deletes the old one. This is done also where nothing was taken but gaps have ended.
 //
-// A claim's own number is never in its own list. So a claim is a transaction of its own (it refuses to run where a number
-// has been assigned), and it never makes a job ready.
+// WHY NOTHING HIDES. Assume that a row has the place (x, o), and that a claim with the snapshot S set the cursor after it without
+// taking it.
 //
-// Which lanes it looks at, in which order, and what limits leave of them, is in `lanes-to-claim.ts`. That is read before the lanes
-// are locked, and the wait may be long. So the statement that looks for jobs reads once more whether a queue is paused, or has a
-// limit that was not there before: then nothing is taken from its lanes. See `await_claims`.
+//   - Then S did not see the row. If x had committed for S, S would have seen it. So x was in progress for S, or not assigned yet.
+//   - Not assigned means x ≥ xmax(S). The cursor never passes (xmax(S), 0). So x was in progress.
+//   - In progress means that x is in the list of S. The gaps are taken from the same S, and x is between the old and the new cursor.
+//     So x became a gap.
+//   - A gap stays until a later snapshot sees x ended. Then the same snapshot reads its places.
 //
-// Locks: the token's, then those of limited queues and batches, then the lanes' in the order of their numbers. A claim that was sent again because its answer was
-// lost waits for the first by the token, finds the lease, and answers with the same jobs.
+// Rows of a subtransaction carry the number of the whole transaction, which is in progress until the whole has ended. A prepared
+// transaction stays in the list until it is committed. A claim's own number is never in its own list: so a claim is a transaction
+// of its own (it refuses to run where a number has been assigned), and it never makes a job ready.
 //
-// A job that must start before a time that is gone is passed over; the sweep cancels it. It is marked as passed, so that
-// it is claimed after all should the clock be set back.
+// LIMITS AND PAUSES. `lanes-to-claim.ts` chooses the lanes, their order, and what limits leave. That is read before the lanes are locked,
+// and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is paused, or has a limit
+// that was not there before. Then it takes nothing from its lanes. See `await_claims`.
 //
-// Crash: the commit does not wait for the disk. If it is lost, cursor, lease and counts are lost together, and the jobs
-// are ready as before. The holder's token is then in no lease, so its settlement changes nothing.
+// LOCKS. First the token, then limited queues and batches, then lanes in the order of their numbers. A claim that is sent again because
+// its answer was lost waits for the first by the token, finds the lease, and answers with the same jobs.
 //
-// Plans are pinned. One made for an empty table and kept by the session took the bare cursor of bench/ 142 ms a claim at
-// 300,000 jobs instead of 2.
+// TOO LATE. A job whose `startBefore` is over is passed over; the sweep cancels it. It is marked as passed, so that it can be claimed if
+// the clock is set back.
+//
+// CRASH. The commit does not wait for the disk. If it is lost, cursor, lease and counts are lost together, and the jobs are ready as
+// before. The token is then in no lease, so a settlement that shows it changes nothing.
+//
+// PLANS are pinned. A plan made for an empty table, and kept by the session, took the bare cursor of bench/ 142 ms a claim at 300,000
+// jobs instead of 2.
 
 import { claimed, pinned } from './claim-one.ts'
 import { startsInTime } from './lanes-to-claim.ts'
@@ -60,9 +67,9 @@ function once(column: string): string {
 }
 
 export const claim = `
--- Up to two rows for each lane that gave something (what was taken behind its bound, and after it), jobs as columns; what
--- is the same for all is there once, and texts are joined by a character that JSON text cannot contain. (500 jobs as rows
--- with ten columns cost the client 1.9 µs a job, so 0.7.)
+-- Answers up to two rows for each lane that gave jobs: those taken from gaps, and those taken after the cursor. Jobs are columns. A value
+-- that is the same for all is there once; texts are joined by a character that JSON text cannot contain. (500 jobs as rows with ten
+-- columns cost the client 1.9 µs a job, this way 0.7.)
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
   p_finished uuid[], p_now bigint, p_again boolean default true)
 returns table (${claimed}, is_plain boolean)
@@ -71,10 +78,10 @@ ${pinned}
 as $holdfast$
 #variable_conflict use_column
 declare
-  v_choice record; -- of lanes; where none of them is limited, nothing is locked or looked up for limits
+  v_choice record; -- the lanes; where none of them is limited, nothing is locked or looked up for limits
   v_lanes int[];
   v_lane int;
-  v_queues int[]; -- of each lane, as what follows
+  v_queues int[]; -- the queue of each lane; epochs, batches, rooms and windows likewise
   v_epochs uuid[];
   v_queue int;
   v_batches int[];
@@ -83,19 +90,19 @@ declare
   v_batch_rooms bigint[];
   v_windows bigint[];
   v_key_windows bigint[];
-  v_rooms jsonb := '{}'; -- how many more may be taken of each limited queue (by number) and batch (by number after a #)
+  v_rooms jsonb := '{}'; -- how many more jobs each limited queue (by number) and batch (by number after a #) may start
   v_turn int;
-  v_cursor record; -- of the lane, and what one look says is ahead of it
+  v_cursor record; -- the cursor of the lane, and how many jobs one look counted after it
   v_next record;
-  v_snapshot pg_snapshot; -- of the statement that looked for jobs after the bound
+  v_snapshot pg_snapshot; -- of the statement that looked for jobs after the cursor
   v_open xid8[];
-  v_ended boolean; -- a gap was done with
-  v_cut boolean; -- the limit was reached before the bound
-  v_slow boolean; -- finding nothing took long
+  v_ended boolean; -- a gap has ended
+  v_cut boolean; -- the limit was reached inside the gaps
+  v_slow boolean; -- the look found nothing and took long
   v_now bigint;
-  v_few constant int := 8; -- these fit into any answer
-  v_left int := p_max; -- of all
-  v_most int; -- of this lane
+  v_few constant int := 8; -- so many jobs fit into any answer
+  v_left int := p_max; -- jobs that the whole claim may still take
+  v_most int; -- jobs that this lane may still give
   v_bytes bigint := 0;
   v_bytes_max constant bigint := 33554432; -- payloads and headers of one answer; the job that reaches it is the last
   v_taken int;
@@ -112,7 +119,7 @@ begin
     raise exception 'a claim is a transaction of its own' using errcode = 'HF002';
   end if;
   perform set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text));
-  if p_again then -- else nobody has heard of the token
+  if p_again then -- else the token is new
     if exists (select from holdfast.lease l where l.token = p_token) then
       return query select c.*, false from holdfast.claim_again(p_token, p_lease_ms, p_now) c;
       return;
@@ -122,6 +129,7 @@ begin
     delete from holdfast.lease l where l.token = any (p_finished);
   end if;
 
+  -- Lanes: choose them, lock them, read what limits leave.
   v_choice := holdfast.lanes_to_claim(p_queues, p_max, p_now);
   v_lanes := v_choice.lanes;
   v_queues := v_choice.queues;
@@ -137,12 +145,14 @@ begin
       into v_lanes, v_queues, v_batches, v_queue_rooms, v_batch_rooms, v_windows, v_key_windows, v_epochs
       from holdfast.limits_of(v_lanes, v_now) l;
   end if;
-  for v_cursor in -- one look for all of them: of two lanes one is mostly empty
+
+  -- One look for all lanes, because of two lanes one is mostly empty. Then lane by lane.
+  for v_cursor in
     select u.turn, c.*, pg_current_snapshot() as snapshot, clock_timestamp() as began,
            (select count(*) from (select from holdfast.job j
                                    where j.lane = u.lane and (j.ready_xid, j.ord) > (c.xid, c.ord)
                                      and j.ready_xid < pg_snapshot_xmax(pg_current_snapshot())
-                                   limit v_few + 1) j) as jobs, -- no more are counted
+                                   limit v_few + 1) j) as jobs, -- counts no further
            clock_timestamp() as counted,
            exists (select from holdfast.overdue o where o.lane = u.lane and o.passed) as has_passed
       from unnest(v_lanes) with ordinality u(lane, turn)
@@ -173,7 +183,7 @@ begin
     for v_step in 1..2 loop
       exit when v_cut;
       v_taken := 0;
-      if v_step = 1 then -- behind the bound
+      if v_step = 1 then -- from gaps, and jobs that were too late and are not any more
         continue when cardinality(v_cursor.gap_xids) = 0 and not v_cursor.has_passed;
         with moment as materialized (select pg_current_snapshot() as snapshot),
         again as materialized (
@@ -220,7 +230,7 @@ begin
                (select coalesce(array_agg(g.xid), '{}') from gaps g), (select coalesce(array_agg(g.ord), '{}') from gaps g)
           into ${columns}, v_cut, v_ended, v_next.gap_xids, v_next.gap_ords
           from (select a.*, 0 as before from again a union all select * from late) t;
-      else
+      else -- after the cursor
         v_snapshot := v_cursor.snapshot;
         if v_cursor.jobs between 1 and v_few then -- the statement below takes twice as long for one job
           select ${columnsOf('t')}, pg_current_snapshot()
@@ -263,7 +273,7 @@ begin
           v_next.xid := xids[v_taken];
           v_next.ord := ords[v_taken];
         end if;
-        if v_taken < v_most and (v_taken = v_ahead and v_taken > 0 -- it came to the end of what it can see
+        if v_taken < v_most and (v_taken = v_ahead and v_taken > 0 -- the scan came to its end
             or v_taken = 0 and v_slow) then
           v_next.xid := pg_snapshot_xmax(v_snapshot);
           v_next.ord := 0;
@@ -277,6 +287,7 @@ begin
       end if;
       continue when v_taken = 0;
 
+      -- The lease, the answer, and what a start frees or counts.
       insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
       values (p_token, v_lane, p_worker, v_now, v_now, v_now + p_lease_ms, xids, ords);
       if holdfast.is_watched(v_now) then
@@ -322,6 +333,8 @@ begin
                                  where e.start_before = j.start_before and e.seq = j.seq offset 0) s));
       end if;
     end loop;
+
+    -- Counts of the queue and the batch.
     if v_total > 0 then
       insert into holdfast.tally (xid, queue, ready, running)
       values (pg_current_xact_id(), v_queue, -v_total, v_total);
@@ -343,6 +356,8 @@ begin
         update holdfast.batch b set started_at = v_now where b.no = v_batch and b.started_at is null;
       end if;
     end if;
+
+    -- The new cursor. Jobs that it passed because they are too late are marked.
     if v_ended or (v_next.xid, v_next.ord) <> (v_cursor.xid, v_cursor.ord) then
       insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
       values (v_lane, v_next.xid, v_next.ord, v_next.gap_xids, v_next.gap_ords);
@@ -358,7 +373,7 @@ begin
   end loop;
 end $holdfast$;
 
--- A claim that was sent again: the same jobs, as far as they are still held, for the full time again.
+-- A claim that was sent again: the same jobs, as far as their leases still stand, for the full time again.
 create function holdfast.claim_again(p_token uuid, p_lease_ms bigint, p_now bigint)
 returns table (${claimed})
 language plpgsql as $holdfast$

@@ -1,25 +1,26 @@
-// SETTLE and RENEW name holds as stretches: jobs of one claim that lie next to each other in a lane, one transaction's, their
-// `ord`s without a hole. A stretch is its claim (an index into the tokens of this call), lane, transaction, first and last
-// ord, and the number of its first job in this call. A hold stands while its token is in a lease and a job lies in that
-// place: whatever takes a job from its holder gives it another place, and a claim that a crashed server has forgotten
-// has no lease. (That the caller's id is that job's is told by the fence: no ids travel.)
+// LEASED JOBS ARE NAMED BY STRETCHES, in settle, renew, progress and cancel. A stretch is jobs of one claim that are next to each other in a
+// lane: of one transaction, their `ord`s without a hole. It is given as its claim (an index into the tokens of this call), lane,
+// transaction, first and last ord, and the number of its first job in this call.
 //
-// What was claimed together and is settled together is few stretches, and each is deleted as a range of the index. (500 jobs:
-// 0.5 ms; looked up one by one and deleted by where they lie 1.5.) Where somebody touched a row meanwhile, the range is
-// matched again once he has committed: the job was either taken from its holder, and is gone from its place, or somebody
-// asked to cancel it, and it is still there.
+// WHEN A LEASE STANDS: its token is in a row of `lease`, and a job is at that place. Whatever takes a job from its lease gives the job
+// another place. A claim that a crashed server has lost has no row of `lease`. The fence shows that the caller's id is that job's, so no
+// ids are sent.
 //
-// Many stretches are looked up as one set (`offset 0` keeps the look-up from being turned into a join, whose plan, made
-// while the tables were empty, may begin with all jobs there are: 350 ms and more a settlement at 20,000 jobs), then
-// deleted by where they lie. What is joined besides are sets of this call, by hash: the planner expects one row and would
-// compare each with each. A row that was touched meanwhile has moved and is looked for again. (`coalesce` keeps the planner
-// from finding jobs by their transaction instead.)
+// FEW STRETCHES: jobs that were claimed together and are settled together. Each stretch is deleted as a range of the index. (500 jobs: 0.5 ms;
+// looked up one by one and deleted by ctid 1.5.) Where another transaction has touched a row meanwhile, the range is matched again
+// once it has committed. Either it took the job from its lease, and the job is gone from its place; or it asked to cancel the job, and
+// the job is still there.
 //
-// Renewing adds a younger lease with the same token; of the leases that list a place the youngest counts. Renew locks the
-// token's leases before it looks, and so does the sweep before it takes jobs back: a renewal that was answered holds.
+// MANY STRETCHES are looked up as one set and then deleted by ctid. `offset 0` keeps the look-up from becoming a join: its plan, made while
+// the tables were empty, may begin with all jobs there are (350 ms and more a settlement at 20,000 jobs). Other joins are between sets
+// of this call, by hash: the planner expects one row and would compare each with each. A row that was touched meanwhile has moved and
+// is looked for again. (`coalesce` keeps the planner from finding jobs by their transaction instead.)
+//
+// RENEWING adds a younger lease with the same token. Of the leases that list a place the youngest counts. Renew locks the leases of the token
+// before it looks, and so does the sweep before it takes jobs back. So a renewal that was answered holds.
 
 export const findLeased = `
--- Where the jobs lie that these holds hold, as the calling statement sees them (that is what stable means).
+-- The ctids of the jobs under these leases, as the calling statement sees them (that is what stable means).
 create function holdfast.find_leased(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[])
 returns setof holdfast.found_job language plpgsql stable

@@ -1,3 +1,11 @@
+// ANOTHER CLUSTER. Rows carry transaction numbers, which mean nothing in a cluster that they were restored into. Then every ready job gets a
+// new place in the same order, and running jobs are ready again.
+//
+// A heal must keep claims out of every lane at once. It takes one lock instead of one for each lane: `lane_cursor`, in access exclusive mode.
+// That is the same as all lane locks. A claim, and every other transaction that decides by a cursor, reads that table after it has the lane's
+// lock and before it decides, and holds the table until it commits. So the heal waits for all that have looked, and those that come later read
+// what it leaves. It waits for reports and dumps of the table as well, which lane locks would not; a heal comes once after a restore.
+
 export const heal = `
 -- Whether rows came from another cluster: it says so itself, or a number is ahead of what this one has given out, or behind
 -- what the rows have. A row that a snapshot can see and that carries a transaction from its xmax on was not written here.
@@ -33,13 +41,13 @@ $holdfast$;
 create function holdfast.heal(p_system_identifier text) returns void language plpgsql as $holdfast$
 begin
   perform pg_advisory_xact_lock(SCHEMA_LOCKS, 1);
-  if not holdfast.is_from_elsewhere(p_system_identifier) then -- or not any more: somebody else has done it
+  if not holdfast.is_from_elsewhere(p_system_identifier) then -- or not any more: another process has done it
     update holdfast.meta set system_identifier = p_system_identifier where system_identifier is null;
     return;
   end if;
   perform holdfast.raise_sequences();
   lock table holdfast.lane_cursor in access exclusive mode; -- see LOCKS
-  perform from holdfast.job j order by j.id for update; -- whoever settles one of them waits, and finds its place gone
+  perform from holdfast.job j order by j.id for update; -- a settlement of one of them waits, and finds its place gone
   insert into holdfast.tally (xid, queue, running, ready)
   select pg_current_xact_id(), l.queue, -count(*), count(*)
     from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
@@ -92,7 +100,7 @@ begin
   delete from holdfast.lane_cursor;
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);
-  delete from holdfast.watch_log; -- whoever watches begins anew
+  delete from holdfast.watch_log; -- watchers begin anew
   delete from holdfast.change;
   update holdfast.meta set system_identifier = p_system_identifier;
 end $holdfast$;

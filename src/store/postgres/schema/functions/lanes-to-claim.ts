@@ -1,17 +1,19 @@
-// WHICH LANES a claim looks at, and how much it may take of them: a part of `claim.ts`.
+// WHICH LANES a claim looks at, and how many jobs it may take from them: a part of `claim.ts`.
 //
-// LIMITS of queues and batches. Where there is one, the claim takes no more than is left of it, which it finds out under a lock
-// of its own, before those of lanes: how many run is the sum of changes, and whoever takes more does so under the same lock.
-// A settlement that has not committed yet is not seen, so the sum is never too low. Lanes of batches are passed over
-// unless they are open; whoever closes one waits for its lock, and the claim looks once more when it has it.
+// LIMITS of queues and batches. A claim takes no more than such a limit leaves. It finds that out under a lock of its own, taken before those of
+// lanes. The number of running jobs is the sum of counted changes, and every claim that adds to it has the same lock. A settlement that has
+// not committed yet is not in the sum, so the sum is never too low.
+//
+// BATCHES. Closed lanes are passed over. A transaction that closes a lane waits for its lock, and a claim looks once more after it has the
+// lock. So no item starts after its batch was closed.
 
 const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
 
-/** Or has been claimed before: then it has started. */
+/** A job that has been claimed before has started in time. */
 export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.free_releases > 0)'
 
 export const lanesToClaim = `
--- What bounds a claim from each of these lanes that are open; null: nothing does.
+-- How many jobs limits let a claim take from each of these lanes that are open; null: no limit.
 create function holdfast.limits_of(p_lanes int[], p_now bigint)
 returns table (turn bigint, lane int, queue int, batch int, queue_room bigint, batch_room bigint, window_ms bigint,
   key_window_ms bigint, epoch uuid) language plpgsql as $holdfast$
@@ -42,8 +44,9 @@ begin
      order by l.turn;
 end $holdfast$;
 
--- The locks of limited queues and batches that these lanes belong to, and of batches whose first item may start now: then
--- their row is written, after the locks of lanes, and whoever steers a batch has its row before those.
+-- Takes the locks of limited queues and batches that these lanes belong to, and of batches whose first item may start now. The claim
+-- writes the row of such a batch after it has the locks of lanes, and a pause or cancel of a batch locks its row before those of lanes. The
+-- batch's lock keeps the two apart.
 create function holdfast.lock_limits(p_lanes int[]) returns void language plpgsql as $holdfast$
 declare
   v_no int;
@@ -87,14 +90,18 @@ create function holdfast.queues_of(p_lanes int[], out queues int[], out epochs u
    cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
 $holdfast$;
 
--- The lanes of these queues (null: of all) in the order of a claim: plain jobs and batches of one queue and priority in an
--- order that is drawn anew each time, so that none of them waits for ever. Of many, only those where something may be taken: it
--- is cheaper to look at 64 lanes in one statement than to lock them. One look after the other, until there are as many lanes
--- that surely give a job as jobs are wanted: of those of a batch that has a limit one does, of those of queues that have one
--- none, for they may give one between them. (All in one look: 25 ms a claim where 1,000 batches are open.) Where only gaps
--- have ended, a claim has something to tidy and nothing to take: such lanes come last, for they must not take the places of
--- lanes that have jobs.
--- Says, too, the queue and the epoch of each, whether any limit applies to one of them, and whether one queue was asked for that has no other.
+-- The lanes of these queues (null: of all) in the order in which a claim takes from them.
+--
+-- - Order: by priority. Plain jobs and batches of one queue and priority come in an order that is drawn anew each time, so none of them
+--   starves.
+-- - Choice: of many lanes only those that may give a job, because it is cheaper to look at 64 lanes in one statement than to lock them. Looks
+--   follow each other until as many lanes surely give a job as jobs are wanted. Of the lanes of a batch with a limit one counts. Lanes of
+--   queues with a limit do not count, because they may give one job between them. (All lanes in one look: 25 ms a claim where 1,000
+--   batches are open.)
+-- - Lanes where only gaps have ended come last: they have something to remove and nothing to give, and must not displace lanes with jobs.
+--
+-- Answers also the queue and the epoch of each lane, whether a limit applies to one of them, and whether one queue was asked for that has
+-- no other lane.
 create function holdfast.lanes_to_claim(p_queues text[], p_max int, p_now bigint,
   out lanes int[], out queues int[], out epochs uuid[], out are_limited boolean, out is_only boolean)
 language plpgsql as $holdfast$

@@ -1,7 +1,7 @@
 // Lanes: whether a job in one still waits, and how they are locked.
 
 export const lanes = `
--- Whether a ready job still waits; only somebody who holds its lane's lock can rely on the answer.
+-- Whether a ready job still waits. Only a transaction that has the lane's lock can rely on the answer.
 create function holdfast.is_waiting(p_lane int, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint)
 returns boolean language sql stable as $holdfast$
   select (p_xid, p_ord) > (c.xid, c.ord)

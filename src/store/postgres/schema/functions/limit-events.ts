@@ -1,11 +1,11 @@
 export const limitEvents = `
--- A place in a line; those of jobs that are not held are below all of them.
+-- The ord of a held job: its place among the held jobs of its limit key. Those of jobs that are not held are below all of them.
 create function holdfast.waiting_ord(p_priority int, p_came_back boolean, p_number bigint) returns bigint
 language sql immutable as $holdfast$
   select ((p_priority * 2 + case when p_came_back then 1 else 2 end)::bigint << 56) | p_number
 $holdfast$;
 
--- Gates at which somebody knocked and nobody came, and lists; below which transaction there are none; and whether these are all.
+-- Limit keys with events that no admission has taken, and lists of them; below which transaction there are none; and whether these are all.
 create function holdfast.pending_limit_events(p_from xid8, p_max int) returns table (limit_keys jsonb, lists jsonb, low xid8, are_all boolean)
 language plpgsql stable set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin

@@ -1,31 +1,14 @@
-// SWEEP and upkeep. Each is a transaction of its own, none waits for the disk, and all are safe in every process.
+// WHAT IS DUE is found by its time. Jobs that were due before leave dead entries in the index, which an old snapshot keeps there. So a sweep begins
+// (p_from) seconds before the last one. A job that is committed later with an older time, because its transaction was open for long, is found by the
+// sweep that begins at the beginning, once a minute.
 //
-// Counts are rows of changes. A fold adds up and removes, in one statement, those of transactions below its snapshot's
-// xmin: all of these have ended, so none is missed and none comes later. The sums carry that xmin, and readers begin
-// there: whatever an old snapshot keeps from being removed lies below and is not walked.
-//
-// What is due is found by its time, and what was due before leaves dead entries in the index that an old snapshot keeps
-// there. So a sweep begins (p_from) seconds before the last one; what comes later with an older time, because its
-// transaction was open for long, is found by the sweep that once a minute begins at the beginning.
-//
-// LOCKS. A server has room for about 64 locks for each connection it allows, in one table that all transactions share. So no
-// transaction takes more of them the more lanes, batches or partitions there are:
-//
-// - a sweep cancels what missed its start in up to 64 lanes at a time;
-// - partitions are made a few in a transaction, and dropped one by one;
-// - a heal must keep claims out of every lane at once. It takes one lock instead of one for each lane: `lane_cursor`, in access
-//   exclusive mode. It is the same as all lane locks. A claim, and everybody else who decides by a cursor, reads that table
-//   after it has the lane's lock and before it decides, and holds the table until it commits. So the heal waits for all that
-//   have looked, and those that come later read what it leaves. It waits for reports and dumps of the table as well, which
-//   lane locks did not; a heal comes once after a restore.
-//
-// Finished jobs lie in partitions by the time their retention is over, and go with the partition. Making one takes a lock
-// on the partition that catches what has no other; dropping one takes a lock on all of them. Both wait a moment only, and
-// are tried again later: nobody's settlement waits behind somebody's long report.
+// LOCKS. A server has room for about 64 locks for each connection that it allows, in one table that all transactions share. So no transaction of
+// a sweep takes more of them the more lanes, batches or partitions there are: a sweep cancels jobs that missed their start in up to 64 lanes at
+// a time; partitions are made a few in a transaction, and dropped one by one; a heal takes one lock (`heal.ts`).
 
 export const nextDue = `
--- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases that hold nothing any more, because their jobs were settled or renewed, are
--- removed on the way.
+-- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases without jobs, because these were
+-- settled or renewed, are removed on the way.
 create function holdfast.next_due(p_from bigint default 0, p_until bigint default 9223372036854775807) returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

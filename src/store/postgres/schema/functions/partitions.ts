@@ -1,3 +1,7 @@
+// PARTITIONS. Finished jobs are in partitions by the time their retention is over, and are dropped with the partition. Making one takes a lock on the
+// default partition; dropping one takes a lock on all of them. Both wait for a lock for a moment only, and are tried again later: so no
+// settlement waits behind a long report.
+
 /** Partitions that are made in one transaction. */
 export const partitionsMax = 16
 

@@ -1,11 +1,9 @@
-// PROGRESS is told of a hold and lives beside the job, in a table of its own: neither the job's row nor anything that a
-// settlement has to touch changes. It is read together with the lease that the job is held under now, so what an earlier
-// hold told is not seen any more once that is over; the upkeep of a sweep removes it.
-//
-// A row is updated in place, on the page it lies on (no index changes, and pages are left half empty for it).
+// PROGRESS is kept beside the job, in a table of its own: neither the job's row nor anything that a settlement touches changes. It is read
+// together with the current lease of the job. So what was reported under an earlier lease is not seen any more; the upkeep of a sweep removes
+// it. A row is updated in place, on its own page (no index changes, and pages are left half empty for it).
 
 export const progress = `
--- Holds as stretches, as in SETTLE; answers the numbers of those that stand. Of what is told of one hold the last counts.
+-- Leases as stretches (find-leased.ts); answers the numbers of those that stand. Of several reports of one lease the last counts.
 create function holdfast.progress(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[], p_values float8[], p_messages text[], p_now bigint)
 returns setof int language plpgsql

@@ -156,7 +156,7 @@ begin
        where j.ctid = any (v_spots) and coalesce(j.ready_xid, '0') = any (p_xids)
       returning j.*
     ),
-    gone as materialized ( -- by place: where somebody touched a row meanwhile, older servers delete it where it lies now
+    gone as materialized ( -- by place: where another transaction touched a row meanwhile, older servers delete it where it is now
       select d.*, f.turn, f.claim, array_position(v_lanes, d.lane & ~1) as i
         from deleted d
         join unnest(v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims) f(lane, xid, ord, turn, claim)
@@ -168,7 +168,7 @@ begin
     select array_agg(n.turn) into v_lost
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
-  if v_left is not null then -- last, because nobody may be waited for after it
+  if v_left is not null then -- last, because nothing may be waited for after it
     v_handed := holdfast.hand_over(v_left, array(select v_queues[i] from unnest(v_left_i) i), array(select v_key_most[i] from unnest(v_left_i) i), v_now);
   end if;
   v_batches := array(select distinct u from unnest(v_batches) u where u > 0);

@@ -1,30 +1,31 @@
-// WATCH. While somebody watches, every call that changes the state of jobs inserts what it changed, one row for each queue
-// and state, in its own transaction. Nobody watching, nothing is written.
+// WATCH. While a watcher is there, every call that changes the state of jobs inserts what it changed, one row for each queue and state, in its
+// own transaction. Without a watcher nothing is written.
 //
-// Whether somebody does. `watched_until` is a sequence used as a variable: setting it is no part of a transaction, leaves no
-// dead row, and is seen by everybody at once, whatever their snapshot; reading it is one look at one page and needs no
-// statement. A transaction reads it when it has a number (`is_watched` sees to that). So one that found nobody watching had
-// its number before the time was set, and a transaction that begins after that has a higher one (`since`): once all below it
-// have ended, whoever changes something has seen that he is watched. A new watch waits for them, for a bounded time.
+// IS THERE A WATCHER? `watched_until` is a sequence that is used as a variable. Setting it is no part of a transaction, leaves no dead row, and is
+// seen by every session at once, whatever its snapshot. Reading it is one look at one page and needs no statement. A transaction reads
+// it after it has its number (`is_watched` makes sure). So a transaction that found no watcher had its number before the time was set. A
+// transaction that begins after that has a higher number (`since`). Once all transactions below `since` have ended, every transaction that
+// changes something has seen the watcher. A new watch waits for them, for a bounded time.
 //
-// Which changes are new. Transactions commit in another order than they began, so no number tells what was seen: a snapshot
-// does. Between two snapshots lie the changes of transactions that the first could not see and the second can, in the order
-// of their own numbers: whoever changed a job after another saw it committed, and drew the higher number. They are of two
-// kinds. Those of transactions that the first snapshot lists as in progress are found by transaction. Those of transactions
-// from its xmax on are found by number, beginning with one that none of them can have drawn. Such a number is not the one
-// last drawn when the snapshot was taken: its xmax lies behind the last transaction that has *ended*, and some that run may
-// lie above it and have drawn theirs. It is one that was read before a transaction got its number that had ended when the
-// snapshot was taken: whoever had drawn a number by then lies below that transaction, so below the xmax. A look that has
-// walked far begins such a transaction for the next (`ahead`). Nothing older is walked.
+// WHICH CHANGES ARE NEW? Transactions commit in another order than they began, so no number says what a watcher has seen; a snapshot does. Between
+// two snapshots are the changes of transactions that the first cannot see and the second can. They are read in the order of their
+// numbers: a transaction that changed a job after another one saw that one committed, and drew the higher number. There are two kinds:
 //
-// Eras. Both tables are unlogged: a crashed server comes back without them, and with claims lost whose transaction numbers
-// it hands out again. So a mark names its era, which is written with them and is gone with them. A watch that finds nobody
-// watching begins a new era, because changes went untold in between: first the era, then the time, each in a transaction of
-// its own, so that the time is never set without it.
+//   - of transactions that the first snapshot lists as in progress: found by transaction;
+//   - of transactions from its xmax on: found by number, beginning with one that none of them can have drawn. The number last drawn when the
+//     snapshot was taken is not such a one: the xmax is behind the last transaction that has *ended*, and a running one above it may have drawn
+//     a lower number. A number that was read before a transaction got its own number, where that transaction had ended when the snapshot was
+//     taken, is: every transaction that had drawn a number by then is below that transaction, so below the xmax. A look that has walked
+//     far begins such a transaction for the next look (`ahead`). Nothing older is walked.
 //
-// Pruning. Now and then a sweep notes the time and the xmin of its snapshot: everything below had ended by then. Once the
-// note is old enough, what lies below its xmin is deleted, and a mark whose snapshot has an older xmin is refused. Both
-// ends of the range are known, so nobody walks over what an old snapshot keeps from being removed.
+// ERAS. Both tables are unlogged. A server that crashed comes back without them, and gives out transaction numbers of lost claims again. So a
+// mark names its era, which is written with the changes and is lost with them. A watch that finds no other watcher begins a new era,
+// because changes were not recorded in between. First the era is written, then the time, each in a transaction of its own. So the time is
+// never set without an era.
+//
+// PRUNING. Now and then a sweep records the time and the xmin of its snapshot: every transaction below had ended by then. Once that record is
+// old enough, changes below its xmin are deleted, and a mark whose snapshot has an older xmin is refused. Both ends of the range are known, so
+// dead rows that an old snapshot keeps are not walked.
 
 export const watch = `
 -- Asked in a transaction that changes something. (0.6 µs, as plpgsql takes it for an expression; a look into an empty table is 5.)
@@ -168,7 +169,7 @@ begin
   delete from holdfast.watch_log l where l.ended < v_low;
   if coalesce(pg_sequence_last_value('holdfast.watched_until'::regclass), 0) <= p_now
      and not exists (select from holdfast.change c where c.xid >= v_low) then
-    delete from holdfast.watch_log; -- nobody watches any more, and nothing is left
+    delete from holdfast.watch_log; -- there is no watcher any more, and nothing is left
     return;
   end if;
   insert into holdfast.watch_log (era, since, at, ended, low, told)

@@ -7,7 +7,7 @@ import { leaving, lockJobs } from './control.ts'
 import type { FollowUps, StoreContext } from './enqueue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
 
-/** The job is locked first, then the entry: so two who accept come one after the other, and the second finds nothing. */
+/** The job is locked first, then the entry. So of two calls that accept the same offer the second waits, and finds nothing. */
 export async function accept(context: StoreContext, request: AcceptRequest): Promise<AcceptAnswer> {
   let ready = new Map<string, number>()
   let followUps: FollowUps = {}

@@ -2,7 +2,7 @@ import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
 import { addAnyway, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
 
-/** The cursor's row is locked first: who is stale waits for whoever is not, and is told so. */
+/** The cursor's row is locked first. So a call with an old version waits for the one with the current version, and is answered that it is stale. */
 export async function advance(context: StoreContext, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
   let followUps: FollowUps = {}
   const answer = await context.lanes.withLanes(async () => {

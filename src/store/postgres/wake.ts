@@ -1,18 +1,19 @@
-// Wake-ups. Jobs that became ready here, and running jobs that somebody here asked to cancel, are told to this process at
-// once, and to others by NOTIFY: after the commit, in a transaction of its own, and gathered, because every commit with a
-// NOTIFY takes a lock that all others wait for. The first goes out at once, those that follow as one: after twice as many
-// milliseconds as the last had occasions. So a job now and then is told of at once (one every 5 ms was picked up after 1.9
-// ms; gathered for 10 ms always, after 4.9), and a producer that does nothing else tells of its jobs every `gatherMs`. Where
-// nothing was told for a while, the news of an enqueue go out with its own commit, a millisecond sooner: that is too seldom
-// for anybody to wait.
-// What could not be sent is sent again with what has come since, some times.
+// Wake-ups: jobs that became ready, and running jobs that are asked to be cancelled.
 //
-// A process that claims, or holds jobs and renews them, keeps one connection for LISTEN. When it breaks it is made again,
-// and because notifications may have been lost meanwhile, so is a look at the counts, and who holds jobs is told to ask
-// about them. Whether notifications arrive at all is tried out at the start: a pooler in transaction mode swallows them.
-// Where they do not, counts are looked at: often while there is work, less and less often while there is none; and with
-// every look, but not more often than `askEveryMs`, who holds jobs is told to ask about them. That keeps no connection, and
-// listening is tried again from time to time.
+// SENDING. This process is notified at once, other processes by NOTIFY. Every commit with a NOTIFY takes a lock that all such commits wait for. So
+// a NOTIFY is sent after the commit, in a transaction of its own, and gathered:
+//   - the first goes out at once; those that follow go out as one, after twice as many milliseconds as the last one gathered calls, up to
+//     `gatherMs`. So a job now and then is announced at once (one every 5 ms was picked up after 1.9 ms; always gathered for 10 ms, after
+//     4.9), and a producer under full load announces its jobs every `gatherMs`;
+//   - where nothing was sent for `silenceMs`, the notification of an enqueue goes out with its own commit, a millisecond sooner. That is too
+//     seldom for commits to wait for each other;
+//   - what could not be sent is sent again, a few times, with what has come since.
+//
+// LISTENING. A process that claims, or renews leases, keeps one connection for LISTEN. When it breaks, it is made again. Notifications may have been
+// lost meanwhile, so the counts are read, and workers are told to ask whether their jobs were cancelled. Whether notifications arrive at
+// all is tried out at the start: a pooler in transaction mode swallows them. Where they do not arrive, the counts are polled: often while there is
+// work, less and less often while there is none. With every look, but not more often than `askEveryMs`, workers are told to ask about their
+// jobs. That keeps no connection, and listening is tried again from time to time.
 //
 // Behind a pooler the connection for LISTEN may go past it, to an address of its own.
 
@@ -28,7 +29,7 @@ import { Notifications, probeOf, readMessage, textOf } from './notifications.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
-/** As long as nothing was told, the next goes out with the commit itself. */
+/** Where nothing was sent for so long, the next goes out with the commit itself. */
 const silenceMs = 50
 const pollMinMs = 25
 const pollMaxMs = 800
@@ -40,7 +41,7 @@ const deafMs = 60_000
 const askMs = 10_000
 const answerMs = 5_000
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
-/** Claims and renewals stop coming when nobody waits for work or holds any; then nobody has to be told. */
+/** After so long without a claim or a renewal, this process needs no notifications. */
 const idleMs = 5_000
 
 export class Wakes {
@@ -81,9 +82,9 @@ export class Wakes {
   }
 
   /**
-   * Has `work` done over the connection that listens: who has just told of a job is awake, and claims it sooner than a session
-   * that has to be woken. Null where there is none, somebody else asks over it, or it has an address of its own, where it may
-   * be somebody else. What it tells meanwhile comes afterwards. As in the pool, one that broke is not used again.
+   * Runs `work` over the connection that listens. The session that has just received a notification is awake, and claims sooner than one
+   * that has to be woken. Null where there is no such connection, where it is in use, or where it has an address of its own (there it may have
+   * another role). Notifications that arrive meanwhile are handled afterwards. As in the pool, a connection that broke is not used again.
    */
   lend<T>(work: (client: ClientBase) => Promise<T>): Promise<T> | null {
     const listener = this.#listener
@@ -171,7 +172,7 @@ export class Wakes {
     for (const subscriber of this.#subscribers) subscriber.onCancel?.(ids)
   }
 
-  /** Nobody can say which jobs are to be cancelled: who holds some asks. */
+  /** It is not known which jobs are to be cancelled: workers ask about theirs. */
   #tellToAsk(): void {
     this.#toldToAskAt = performance.now()
     this.#tellCancels(null)
@@ -185,7 +186,7 @@ export class Wakes {
   }
 
   async #send(): Promise<void> {
-    await immediate() // whoever was woken here is on its way first
+    await immediate() // claims that were woken here go first
     for (let failures = 0; !this.#gathered.isEmpty; ) {
       const [news, occasions] = [this.#gathered, this.#occasions]
       this.#gathered = new Notifications()
@@ -197,7 +198,7 @@ export class Wakes {
         await sleep(Math.min(gatherMs, 2 * occasions), undefined, { signal: this.#ended.signal }).catch(() => undefined)
       } catch {
         const pauseMs = reconnectMs[failures++]
-        if (pauseMs === undefined || this.#closing.signal.aborted) return // hints: whoever waits looks by itself
+        if (pauseMs === undefined || this.#closing.signal.aborted) return // only hints: waiting claims look by themselves
         news.add(this.#gathered)
         this.#gathered = news
         await this.#pause(pauseMs, this.#closing.signal)
@@ -245,7 +246,7 @@ export class Wakes {
     try {
       await this.#hearAt(client)
     } finally {
-      client.end().catch(() => undefined) // nobody waits for a server that may be gone
+      client.end().catch(() => undefined) // the server may be gone: nothing waits for this
     }
   }
 
@@ -253,7 +254,7 @@ export class Wakes {
   async #hearAt(client: ClientBase): Promise<void> {
     if (this.#ended.signal.aborted) return
     let isOver = false
-    streamOf(client)?.unref?.() // whoever waits keeps the process alive; the connection alone does not
+    streamOf(client)?.unref?.() // a call that waits keeps the process alive; the connection alone does not
     const { promise: ended, resolve: end } = Promise.withResolvers<void>()
     client.on('notification', ({ payload }) => this.#hear(payload ?? ''))
     const listener = {
@@ -286,7 +287,7 @@ export class Wakes {
     for (let isThere = true; isThere; ) {
       await this.#pause(askMs)
       if (this.#ended.signal.aborted) return
-      if (this.#isLent) continue // somebody waits for an answer already
+      if (this.#isLent) continue // another call waits for an answer already
       const answers = client.query('select 1').then(
         () => true,
         () => false,

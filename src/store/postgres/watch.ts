@@ -12,7 +12,7 @@ import type { Row, Value } from './connection/call.ts'
 import { list, parseList, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 
-/** How long a new watch waits for transactions that began before anybody watched. */
+/** How long a new watch waits for transactions that began before there was a watcher. */
 const exactMaxMs = 2_000
 const lookMs = 20
 const rowsMax = 250

@@ -1,12 +1,12 @@
-// Brings a schema up while others are at work on it.
+// Migrates a schema while other processes work on it.
 //
-// Any number of processes may start at once: the first to get the lock migrates, the rest find nothing left to do. Where
-// the schema is up to date nothing is written, so a role that may not create tables can open it.
+// Any number of processes may start at once: the first to get the lock migrates, the others find nothing left to do. Where the schema is up to date
+// nothing is written, so a role that may not create tables can open it.
 //
-// A new schema is made in one transaction. One that is in use goes up step by step, each in a transaction of its own, so
-// that no step holds what an earlier one locked. A statement that waits for a table makes everybody queue behind it who
-// comes later, so it waits a moment only; then the step is undone to a savepoint, which lets go of its locks but not of the
-// turn to migrate, and tried again after a pause in which everybody else goes on.
+// A new schema is made in one transaction. A schema in use goes up step by step, each in a transaction of its own, so no step holds what an
+// earlier one locked. A statement that waits for a table makes every later statement on that table wait behind it. So it waits a moment only. Then
+// the step is undone to a savepoint, which gives back its locks but keeps the turn to migrate, and is tried again after a pause in which all other
+// work goes on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'
@@ -188,7 +188,7 @@ function isLocked(error: unknown): boolean {
 function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {
   return new HoldfastError(
     'STORE_UNAVAILABLE',
-    `Schema ${schema.name} stays at version ${found}, which works on: for ${patienceMs / 1_000} s somebody's open transaction kept a table that the step to ${found + 1} needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
+    `Schema ${schema.name} stays at version ${found}, which works on: for ${patienceMs / 1_000} s an open transaction kept a table that the step to ${found + 1} needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
     { schema: schema.name, found, known: steps.length },
     { cause },
   )

@@ -1,20 +1,19 @@
-// Who may do what. Four kinds of roles use a schema:
+// Which role may do what. Four kinds of roles use a schema:
 //
-// - its owner migrates: whoever made it, or a member of that role;
-// - a producer enqueues, in its own transaction too, and asks what became of jobs whose ids it knows. It touches no table:
-//   the functions that it calls run with the owner's rights. So it reads nobody's payloads and claims nothing;
-// - a worker does everything to jobs, by rights on the tables: what its settlements bring along (SQL effects) must run with
-//   its own rights, never with the owner's. Only partitions are made and dropped for it by functions that run with the
-//   owner's, because a table is its maker's, and nobody else may attach or drop it;
-// - a reader looks at everything and changes nothing.
+// - its owner migrates: the role that made it, or a member of it;
+// - a producer enqueues, also in its own transaction, and asks for the results of jobs whose ids it knows. It touches no table: the functions that it
+//   calls run with the owner's rights. So it reads no payloads and claims nothing;
+// - a worker does everything to jobs, by rights on the tables: SQL effects of its settlements must run with its own rights, never with the
+//   owner's. Only partitions are made and dropped by functions that run with the owner's rights, because only the owner of a table may attach
+//   or drop it;
+// - a reader reads everything and changes nothing.
 //
-// (Lost: all verbs as functions with the owner's rights. The settlement's statements would have to move into one, SQL
-// effects with them. Lost, too: plain rights for producers. They would have to read and write most tables, payloads
-// included, to look for the holder of a key.)
+// Lost: all verbs as functions with the owner's rights. The statements of a settlement would have to move into one, SQL effects with them.
+// Lost, too: plain rights for producers. They would have to read and write most tables, payloads included, to look for the holder of a key.
 //
-// A function that runs with the owner's rights takes every name from the search path that is pinned on it, never from the
-// caller's. No function of the schema may be called without a grant, whatever rights it runs with. Those that are called beside it are pinned as well: a statement
-// that is kept planned is planned anew whenever the path has changed.
+// A function that runs with the owner's rights takes every name from the search path that is pinned on it, never from the caller's. No function of
+// the schema may be called without a grant. Functions that are called beside it are pinned as well: a prepared statement is planned anew
+// whenever the path has changed.
 
 import { HoldfastError } from '../../../errors.ts'
 import { show } from '../../../runtime/duration.ts'

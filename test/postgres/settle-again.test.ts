@@ -7,6 +7,7 @@ import { isRefused } from '../../src/errors.ts'
 import type { EffectSet } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
+import { prepareJob } from '../../src/queue/prepare.ts'
 import { systemClock } from '../../src/runtime/clock.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
@@ -195,6 +196,32 @@ test(
     assert.deepEqual(await childrenOf(hand), [1, 2])
     await hand.rows('drop trigger mind on holdfast.child')
     assert.deepEqual((await settleAll(far.store, requests.slice(1, 2), randomUUID())).map(stateOf), ['done'])
+  }),
+)
+
+test(
+  'a flush one of whose settlements waits for an open transaction is answered alike when it is asked again by its token',
+  inHand(async (hand) => {
+    await using far = await farStore(hand)
+    const follows = await prepareJob(defineQueue('new'), 'follows')
+    const requests = await claimed(far.store, hand, [
+      { ...done, effects: put },
+      { ...done, effects: { put: [], delete: [], sql: [], enqueue: [follows] } },
+    ])
+    const stranger = await hand.begin()
+    await stranger.run(`select holdfast.enqueue('new', '"stranger"')`)
+    const token = randomUUID()
+    const first = await far.store.settle(requests, token)
+    const again = await far.store.settle(requests, token)
+    for (const [soon, later] of [first, again]) {
+      assert.ok(!(soon instanceof Promise) && later instanceof Promise, 'only one of them waits')
+      assert.equal(stateOf(soon as SettleAnswer), 'done')
+    }
+    await stranger.commit()
+    for (const answers of [first, again]) assert.deepEqual((await Promise.all(answers)).map(stateOf), ['done', 'done'])
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done'], 'and afterwards')
+    assert.deepEqual((await settleAll(far.store, requests)).map(stateOf), ['lost', 'lost'])
+    assert.equal((await hand.holdfast.stats('new')).ready, 2)
   }),
 )
 

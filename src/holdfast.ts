@@ -603,8 +603,8 @@ export class Holdfast {
   }
 
   /**
-   * Stops the workers, flushes what was handed over and closes the store. Later calls are refused with CLOSED. Called again
-   * with a shorter grace, it hurries.
+   * Stops the workers, flushes what was handed over and closes the store. Later calls are refused with CLOSED, and so are calls under
+   * way that wait for another open transaction. Called again with a shorter grace, it hurries.
    */
   close(options: StopOptions = {}): Promise<void> {
     const stopped = [...this.#workers, ...this.#reapers].map((each) => each.stop(options))
@@ -629,6 +629,7 @@ export class Holdfast {
     this.#watches.close()
     if (stopped.length > 0) await Promise.allSettled(stopped) // what still runs may still call
     this.#calls.refuse()
+    this.#store.stopWaiting?.()
     this.#watches.close() // and watch
     await this.#sweeps.idle()
     await this.#scheduleLoop.idle()

@@ -7,6 +7,9 @@
 // done both or neither, and the next one does what is left. One that slept for hours, with a step in hand, has an old
 // version in hand. That is why this needs no dedup key for each slot: a key is forgotten some day, a version never comes again.
 //
+// A slot whose queue another open transaction is about to open is left to the next look, about a second later: its cursor stays where it
+// is. So it keeps no other schedule waiting.
+//
 // Time is asked after the schedules were read: what is due then was stored before.
 
 import { isHoldfastError, isRefused, toError } from '../errors.ts'
@@ -96,6 +99,7 @@ export class Firing {
       const next = this.#after(name, schedule, step, now)
       const answer = await this.#advance(name, version, next, step, now)
       if (answer === 'stale') return { fired, skipped, known: { version, nextSlot: now, lookAt: now } }
+      if (answer === 'busy') return { fired, skipped, known: { version, nextSlot: null, lookAt: now } } // at the next look
       fired += answer.created
       skipped += step.skipped + step.fire.length - answer.created
       schedule = next
@@ -130,7 +134,7 @@ export class Firing {
     const value = encodeSchedule(next)
     const answer: AdvanceAnswer = await this.#context.store.advance({ key: keyOf(name), version, value, jobs })
     if (isRefused(answer)) throw toError(answer)
-    if (answer === 'stale') return answer
+    if (answer === 'stale' || answer === 'busy') return answer
     const { events } = this.#context
     const { queue, delayMs } = next.job
     if (jobs.length > 0 && delayMs > 0) this.#context.expect(delayMs)

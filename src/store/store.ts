@@ -151,8 +151,11 @@ export interface Store {
   progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]>
   /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
   cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]>
-  /** `token` (any text that is used for these requests alone) makes it repeatable after STORE_UNAVAILABLE. */
-  settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]>
+  /**
+   * `token` (any text that is used for these requests alone) makes it repeatable after STORE_UNAVAILABLE. A settlement that must wait
+   * for another open transaction, the first to use a queue of its follow-ups, delays only itself: its answer comes later.
+   */
+  settle(requests: readonly SettleRequest[], token?: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
   sweep(request: SweepRequest): Promise<SweepReport>
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
@@ -205,6 +208,8 @@ export interface Store {
 
   /** Answers how to stop. */
   subscribe(subscriber: Subscriber): () => void
+  /** The client closes: calls that wait for another open transaction end with CLOSED, and have changed nothing. */
+  stopWaiting?(): void
   close(): Promise<void>
 }
 
@@ -605,8 +610,15 @@ export interface AdvanceRequest {
   readonly jobs: readonly NewJob[]
 }
 
-/** `stale`: somebody else was first. */
-export type AdvanceAnswer = { readonly version: number; readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
+/**
+ * `stale`: another process was first. `busy`: another open transaction is the first to use a queue of these jobs. Nothing was done,
+ * and the same request may be made again later.
+ */
+export type AdvanceAnswer =
+  | { readonly version: number; readonly enqueued: readonly Enqueued[] }
+  | 'stale'
+  | 'busy'
+  | Refused
 
 export interface KvScanQuery {
   readonly prefix: string

@@ -1,13 +1,15 @@
 // Settlements on their way to the store. They collect while a flush is in flight and go out as one; each run hears its own
-// answer. While the store is away they are kept and sent again, under the same token, so that a flush that landed although
+// answer. A store may promise the answer to one of them for later, because it waits for another open transaction: then that one leaves
+// its flush, its lease is renewed meanwhile, and the next flush goes out. While the store is away they are kept and sent again, under the same token, so that a flush that landed although
 // its answer was lost is not taken for a lost lease. They are given up only when the worker was told to stop and its time is
 // over; then the leases run out, and the jobs come back.
 
 import { randomUUID } from 'node:crypto'
 import { settleWeight, weightMax } from '../client/weight.ts'
+import { HoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import type { Settlement } from '../job/transition.ts'
-import type { Timers } from '../runtime/clock.ts'
+import { pause, type Timers } from '../runtime/clock.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
 import { isAway, isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
@@ -38,8 +40,16 @@ export interface SettlementsContext {
   readonly events: Events
   readonly timers: Timers
   readonly outage: Outage
-  settle(requests: readonly SettleRequest[], token: string): Promise<SettleAnswer[]>
+  settle(requests: readonly SettleRequest[], token: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
 }
+
+/** What was asked for together, and its token. */
+interface Flush {
+  readonly asked: readonly PendingSettlement[]
+  readonly token: string
+}
+
+const againMs = 1_000
 
 export class Settlements {
   readonly #context: SettlementsContext
@@ -48,6 +58,8 @@ export class Settlements {
     this.#over.signal.addEventListener('abort', () => resolve(), { once: true })
   })
   readonly #waiting: PendingSettlement[] = []
+  /** Those whose answers were promised for later. */
+  readonly #late = new Set<Promise<void>>()
   #count = 0
   #flushing: Promise<void> | null = null
 
@@ -73,7 +85,7 @@ export class Settlements {
   async drain(ms: number, complete: Promise<void> = Promise.resolve()): Promise<void> {
     const callOff = this.#context.timers.after(ms, () => this.#over.abort())
     await Promise.race([complete, this.#isOver])
-    while (this.#flushing) await this.#flushing
+    while (this.#flushing || this.#late.size > 0) await (this.#flushing ?? Promise.race(this.#late))
     callOff()
   }
 
@@ -86,16 +98,18 @@ export class Settlements {
   async #flush(group: readonly PendingSettlement[]): Promise<void> {
     const startedAt = this.#context.timers.now()
     const answers = new Map<PendingSettlement, SettleAnswer>()
+    const late = new Set<PendingSettlement>()
     try {
-      await this.#ask(group, answers)
+      await this.#ask(group, answers, late)
     } catch (error) {
       if (!isOutage(error) && group.length > 1) {
-        for (const kept of group) await this.#flush([kept]) // whatever it is, its neighbours are not to suffer
+        for (const kept of group) if (!late.has(kept)) await this.#flush([kept]) // whatever it is, its neighbours are not to suffer
         return
       }
-      for (const kept of group) if (!answers.has(kept)) kept.run.gaveUp(error as Error)
+      for (const kept of group) if (!answers.has(kept) && !late.has(kept)) kept.run.gaveUp(error as Error)
     }
-    this.#count -= group.length
+    const isAnswered = (kept: PendingSettlement) => !late.has(kept)
+    this.#count -= late.size === 0 ? group.length : group.filter(isAnswered).length
     const durationMs = this.#context.timers.now() - startedAt
     if (this.#context.events.hears('settle.ended'))
       this.#context.events.emit('settle.ended', { worker: this.#context.worker, settled: answers.size, durationMs })
@@ -103,18 +117,64 @@ export class Settlements {
   }
 
   /** Asks until each has its answer. A store that is away may say so to each request, or to all of them by rejecting. */
-  async #ask(group: readonly PendingSettlement[], answers: Map<PendingSettlement, SettleAnswer>): Promise<void> {
+  async #ask(
+    group: readonly PendingSettlement[],
+    answers: Map<PendingSettlement, SettleAnswer>,
+    late: Set<PendingSettlement>,
+  ): Promise<void> {
     const token = randomUUID()
     const ask = async () => {
-      const asked = answers.size === 0 ? group : group.filter((kept) => !answers.has(kept))
+      const isOpen = (kept: PendingSettlement) => !answers.has(kept) && !late.has(kept)
+      const asked = answers.size + late.size === 0 ? group : group.filter(isOpen)
       const heard = await this.#context.settle(asked, token)
       asked.forEach((kept, i) => {
-        const answer = heard[i] as SettleAnswer
-        if (!isAway(answer)) answers.set(kept, answer)
+        const answer = heard[i] as SettleAnswer | Promise<SettleAnswer>
+        if (answer instanceof Promise) {
+          late.add(kept)
+          this.#await(kept, answer, { asked, token })
+        } else if (!isAway(answer)) answers.set(kept, answer)
       })
       requireAnswers(heard)
     }
     await this.#context.outage.survive(ask, this.#over.signal)
+  }
+
+  #await(kept: PendingSettlement, answer: Promise<SettleAnswer>, flush: Flush): void {
+    const answering = this.#answerLate(kept, answer, flush).finally(() => this.#late.delete(answering))
+    this.#late.add(answering)
+  }
+
+  async #answerLate(kept: PendingSettlement, answer: Promise<SettleAnswer>, flush: Flush): Promise<void> {
+    try {
+      const answered = await this.#lateAnswer(kept, answer, flush)
+      this.#count -= 1
+      kept.run.answered(answered)
+    } catch (error) {
+      this.#count -= 1
+      kept.run.gaveUp(error as Error)
+    }
+  }
+
+  /** Where the store is away meanwhile, the whole flush is asked for again under its token: so it answers as it did then. */
+  async #lateAnswer(
+    kept: PendingSettlement,
+    promised: Promise<SettleAnswer>,
+    { asked, token }: Flush,
+  ): Promise<SettleAnswer> {
+    const { outage, timers } = this.#context
+    for (let answer: SettleAnswer | Promise<SettleAnswer> = promised; ; ) {
+      try {
+        const heard = await Promise.race([answer, this.#isOver])
+        if (heard === undefined) throw stoppedWaiting()
+        requireAnswers([heard])
+        return heard
+      } catch (error) {
+        if (!isOutage(error) || this.#over.signal.aborted) throw error
+      }
+      await pause(timers, againMs, this.#over.signal)
+      const heard = await outage.survive(() => this.#context.settle(asked, token), this.#over.signal)
+      answer = heard[asked.indexOf(kept)] as SettleAnswer | Promise<SettleAnswer>
+    }
   }
 
   #take(): readonly PendingSettlement[] {
@@ -127,6 +187,13 @@ export class Settlements {
     }
     return this.#waiting.splice(0, count)
   }
+}
+
+function stoppedWaiting(): HoldfastError {
+  return new HoldfastError(
+    'CLOSED',
+    'The worker stopped while the settlement waited for another open transaction. The lease runs out, and the job comes back.',
+  )
 }
 
 function nextTick(): Promise<void> {

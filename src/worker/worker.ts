@@ -105,6 +105,8 @@ const servicesMax = 1_000
 const namedMax = 3
 /** How many settlements may wait for their answer before nothing more is claimed; at least as many as run at a time. */
 const unsettledMax = 4_000
+/** How long a worker that starts waits until its definitions are stored. */
+const definedMaxMs = 1_000
 
 export type MakeLoop = (context: ClaimLoopContext, halt: AbortSignal) => WorkerLoop
 
@@ -268,10 +270,7 @@ export class Worker {
       this.#state = 'disabled'
       return new Promise((resolve) => this.#halt.signal.addEventListener('abort', () => resolve(), { once: true }))
     }
-    for (const { definition } of this.#plan.queues.values()) {
-      const defined = () => this.#context.define(definition) ?? Promise.resolve()
-      await this.#outage.survive(defined, this.#halt.signal)
-    }
+    await this.#define()
     await this.#outage.survive(async () => this.#refresh(), this.#halt.signal)
     if (this.#halt.signal.aborted) return
     this.#state = 'working'
@@ -280,6 +279,27 @@ export class Worker {
     this.#context.events.emit('worker.started', { worker: this.name, queues, concurrency })
     this.#presence?.begin()
     await this.#loop.run()
+  }
+
+  /**
+   * Stores the definitions of its queues. One of them may have to wait for another open transaction, and the other queues are not to wait
+   * with it: after a second the worker starts without it, and that definition is stored when the transaction has ended.
+   */
+  async #define(): Promise<void> {
+    const { signal } = this.#halt
+    const store = ({ definition }: { readonly definition: AnyDefinition }) =>
+      this.#outage.survive(() => this.#context.define(definition) ?? Promise.resolve(), signal)
+    const stored = Promise.all(Array.from(this.#plan.queues.values(), store))
+    stored.catch((error) => {
+      if (!signal.aborted) this.#fail(error)
+    })
+    const started = new AbortController()
+    const late = pause(this.#context.timers, definedMaxMs, started.signal)
+    try {
+      await Promise.race([stored, late, aborted(signal)])
+    } finally {
+      started.abort()
+    }
   }
 
   async #windDown(): Promise<void> {
@@ -409,7 +429,15 @@ export class Worker {
   async #settle(requests: readonly SettleRequest[], token: string) {
     this.#context.settling(requests)
     const answers = await this.#context.store.settle(requests, token)
-    this.#context.settled(requests)
+    const { settled } = this.#context
+    const late = requests.filter((request, i) => {
+      const answer = answers[i]
+      if (!(answer instanceof Promise)) return false
+      const settledLater = () => settled([request])
+      answer.then(settledLater, () => undefined) // the settlements hear of its failure
+      return true
+    })
+    settled(late.length === 0 ? requests : requests.filter((request) => !late.includes(request)))
     return answers
   }
 

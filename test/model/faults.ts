@@ -178,7 +178,7 @@ export const faults: Readonly<Record<string, Break>> = {
   'an advance that moves the cursor and loses its jobs': (store) => ({
     advance: async (request) => {
       const answer = await store.advance({ ...request, jobs: [] })
-      if (answer === 'stale' || 'refused' in answer) return answer
+      if (answer === 'stale' || answer === 'busy' || 'refused' in answer) return answer
       return { ...answer, enqueued: request.jobs.map(({ id }) => ({ id, status: 'created' })) }
     },
   }),
@@ -201,7 +201,7 @@ export const faults: Readonly<Record<string, Break>> = {
   'an advance that is refused and moves the cursor all the same': (store) => ({
     advance: async ({ jobs, ...move }) => {
       const answer = await store.advance({ jobs, ...move })
-      if (answer !== 'stale' && 'refused' in answer)
+      if (answer !== 'stale' && answer !== 'busy' && 'refused' in answer)
         await store.kvWrite([{ as: 'compareAndSet', ...move, ttlMs: null }])
       return answer
     },

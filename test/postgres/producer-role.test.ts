@@ -18,7 +18,7 @@ const granted = [
   'admit(text[],bigint[],bigint)',
   'answer_of(uuid)',
   'await_claims(text,integer)',
-  'define_queue(text,jsonb,boolean,boolean)',
+  'define_queue(text,jsonb,boolean,boolean,boolean)',
   'enqueue(jsonb,uuid,bigint,boolean)',
   'enqueue(text,jsonb,jsonb)',
   'enqueue_in(jsonb,boolean,bigint)',

@@ -246,7 +246,8 @@ leased_job (
   woken boolean,
   batch integer,
   limit_key text,
-  is_limited boolean
+  is_limited boolean,
+  token uuid
 ) type;
 limit_event (
   limit_key text collate "C" not null,
@@ -551,7 +552,7 @@ function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
+function define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean, p_fail_fast boolean) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -721,7 +722,7 @@ function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smal
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
+function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_fail_fast boolean) returns void plpgsql volatile;
 function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
@@ -768,6 +769,11 @@ function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bi
   set enable_bitmapscan=off
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function put_off_rescue(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint, p_until bigint) returns void sql volatile
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) returns record sql stable;

@@ -7,6 +7,7 @@ import { isRefused } from '../../src/errors.ts'
 import type { EffectSet } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
+import { prepareJob } from '../../src/queue/prepare.ts'
 import { systemClock } from '../../src/runtime/clock.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
@@ -28,6 +29,10 @@ const kinds: Readonly<Record<string, { readonly settlements: readonly Settlement
   'of which only those that wait again have landed': { settlements: [done, snooze, done], says: commit },
 }
 
+async function settleAll(store: Store, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+  return Promise.all(await store.settle(requests, token))
+}
+
 for (const [what, { settlements, says }] of Object.entries(kinds)) {
   test(
     `a settlement ${what}, whose answer was lost for good, is answered when it is asked again by its token`,
@@ -38,14 +43,14 @@ for (const [what, { settlements, says }] of Object.entries(kinds)) {
       await landUnheard(far, requests, says, token)
       const states = (answers: readonly SettleAnswer[]) => answers.map((answer) => stateOf(answer))
       const expected = settlements.map(({ as }) => (as === 'done' ? 'done' : 'scheduled'))
-      assert.deepEqual(states(await far.store.settle(requests, token)), expected)
-      assert.deepEqual(states(await far.store.settle(requests, token)), expected, 'and again')
+      assert.deepEqual(states(await settleAll(far.store, requests, token)), expected)
+      assert.deepEqual(states(await settleAll(far.store, requests, token)), expected, 'and again')
       assert.deepEqual(
-        states(await far.store.settle(requests)),
+        states(await settleAll(far.store, requests)),
         expected.map(() => 'lost'),
       )
       assert.deepEqual(
-        states(await far.store.settle(requests, randomUUID())),
+        states(await settleAll(far.store, requests, randomUUID())),
         expected.map(() => 'lost'),
       )
       assert.equal((await hand.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
@@ -72,9 +77,9 @@ for (const { what, definition, parts } of [
       const token = randomUUID()
       await landUnheard(far, requests, 'settle_done', token)
       const expected = Array(600).fill('done')
-      assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), expected)
+      assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), expected)
       assert.equal((await landed()) - before, parts)
-      assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), expected, 'and again')
+      assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), expected, 'and again')
       const { done: ended, ready, held, running } = await hand.holdfast.stats()
       assert.deepEqual({ ended, ready, held, running }, { ended: 600, ready: 600, held: 0, running: 0 })
     }),
@@ -96,7 +101,7 @@ test(
     await rejects(far.store.settle(requests, token), 'STORE_UNAVAILABLE', { mayHaveLanded: true })
     assert.deepEqual(await counts(hand), { done: 250, running: 251, ready: 250, held: 251 })
     await hand.withoutRule({ from: second, to: whole })
-    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), Array(501).fill('done'))
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), Array(501).fill('done'))
     assert.deepEqual(await counts(hand), { done: 501, running: 0, ready: 501, held: 0 })
   }),
 )
@@ -114,7 +119,7 @@ test(
     const token = 'any text will do'
     await landUnheard(far, requests, 'begin isolation', token, 'before')
     assert.equal((await hand.holdfast.stats()).running, 2)
-    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['done', 'scheduled'])
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'scheduled'])
   }),
 )
 
@@ -124,14 +129,14 @@ test(
     await using far = await farStore(hand)
     const requests = await claimed(far.store, hand, [done])
     const token = randomUUID()
-    await far.store.settle(requests, token)
+    await settleAll(far.store, requests, token)
     await hand.rows('update holdfast.flush set at = at - 3500000')
     await hand.holdfast.sweep()
-    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['done'])
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done'])
     await hand.rows('update holdfast.flush set at = at - 200000')
     const other = await hand.another()
     await other.sweep()
-    assert.deepEqual((await far.store.settle(requests, token)).map(stateOf), ['lost'])
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['lost'])
   }),
 )
 
@@ -159,9 +164,9 @@ for (const isMended of [false, true]) {
       const expected = ['done', 'done', isMended ? 'done' : 'failed', 'done']
       const states = (answers: readonly SettleAnswer[]) =>
         answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
-      assert.deepEqual(states(await far.store.settle(requests, token)), expected)
-      assert.deepEqual(states(await far.store.settle(requests, token)), expected, 'and again')
-      assert.deepEqual(states(await far.store.settle(requests)), ['lost', 'lost', 'lost', 'lost'])
+      assert.deepEqual(states(await settleAll(far.store, requests, token)), expected)
+      assert.deepEqual(states(await settleAll(far.store, requests, token)), expected, 'and again')
+      assert.deepEqual(states(await settleAll(far.store, requests)), ['lost', 'lost', 'lost', 'lost'])
       assert.deepEqual(await childrenOf(hand), isMended ? [1, 2, 7] : [1, 2])
     }),
   )
@@ -185,12 +190,38 @@ test(
       return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
     }
     const requests = await claimed(far.store, hand, [add(1), add(7), add(2)])
-    const answers = await far.store.settle(requests, randomUUID())
+    const answers = await settleAll(far.store, requests, randomUUID())
     const says = answers.map((answer) => (isRefused(answer) ? answer.refused : stateOf(answer)))
     assert.deepEqual(says, ['done', 'STORE_UNAVAILABLE', 'done'])
     assert.deepEqual(await childrenOf(hand), [1, 2])
     await hand.rows('drop trigger mind on holdfast.child')
-    assert.deepEqual((await far.store.settle(requests.slice(1, 2), randomUUID())).map(stateOf), ['done'])
+    assert.deepEqual((await settleAll(far.store, requests.slice(1, 2), randomUUID())).map(stateOf), ['done'])
+  }),
+)
+
+test(
+  'a flush one of whose settlements waits for an open transaction is answered alike when it is asked again by its token',
+  inHand(async (hand) => {
+    await using far = await farStore(hand)
+    const follows = await prepareJob(defineQueue('new'), 'follows')
+    const requests = await claimed(far.store, hand, [
+      { ...done, effects: put },
+      { ...done, effects: { put: [], delete: [], sql: [], enqueue: [follows] } },
+    ])
+    const stranger = await hand.begin()
+    await stranger.run(`select holdfast.enqueue('new', '"stranger"')`)
+    const token = randomUUID()
+    const first = await far.store.settle(requests, token)
+    const again = await far.store.settle(requests, token)
+    for (const [soon, later] of [first, again]) {
+      assert.ok(!(soon instanceof Promise) && later instanceof Promise, 'only one of them waits')
+      assert.equal(stateOf(soon as SettleAnswer), 'done')
+    }
+    await stranger.commit()
+    for (const answers of [first, again]) assert.deepEqual((await Promise.all(answers)).map(stateOf), ['done', 'done'])
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done'], 'and afterwards')
+    assert.deepEqual((await settleAll(far.store, requests)).map(stateOf), ['lost', 'lost'])
+    assert.equal((await hand.holdfast.stats('new')).ready, 2)
   }),
 )
 

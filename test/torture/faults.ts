@@ -151,7 +151,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     'effects are there all or not at all',
     (store) => ({
       settle: async (requests) => {
-        const answers = await store.settle(requests)
+        const answers = await Promise.all(await store.settle(requests))
         await putAnyway(
           store,
           requests.filter((_, n) => answers[n] === 'lost'),
@@ -182,7 +182,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     'effects are there all or not at all',
     (store) => ({
       settle: async (requests) => {
-        const answers = await store.settle(requests)
+        const answers = await Promise.all(await store.settle(requests))
         await putAnyway(
           store,
           requests.filter((_, n) => hasFailed(answers[n])),

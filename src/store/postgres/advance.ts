@@ -2,11 +2,16 @@ import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
 import { addAnyway, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
 
-/** The cursor's row is locked first. So a call with an old version waits for the one with the current version, and is answered that it is stale. */
+/**
+ * The cursor's row is locked first. So a call with an old version waits for the one with the current version, and is answered that it is
+ * stale. An advance never waits for a lane, because schedules are fired one after the other: a slot whose lane is busy is left to a later
+ * look.
+ */
 export async function advance(context: StoreContext, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
   let followUps: FollowUps = {}
-  const answer = await context.lanes.withLanes(async () => {
-    await context.lanes.open(jobs)
+  const answer = await context.lanes.withLanesNow(async (ask): Promise<AdvanceAnswer> => {
+    ask(jobs)
+    if (!context.lanes.knows(jobs)) return 'busy'
     return context.db.transact((tx) =>
       tx.attempt(async (): Promise<AdvanceAnswer> => {
         await tx.readClock()
@@ -20,7 +25,7 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
       }),
     )
   })
-  if (answer !== 'stale' && !isRefused(answer)) {
+  if (answer !== 'stale' && answer !== 'busy' && !isRefused(answer)) {
     context.announce(
       countReady(jobs.filter((job, i) => comesReady(context.lanes, job) && answer.enqueued[i]?.status === 'created')),
     )

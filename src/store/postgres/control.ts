@@ -27,7 +27,7 @@ import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { awaitClaims } from './define.ts'
+import { awaitClaims, changeQueue } from './define.ts'
 import type { FollowUps, StoreContext } from './enqueue.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
@@ -35,14 +35,17 @@ import { SettlementWriter } from './settlement-writer.ts'
 
 /** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
 export async function pause(
-  { db }: StoreContext,
+  context: StoreContext,
   queue: string,
   paused: boolean,
   by: string | null,
 ): Promise<Map<string, number>> {
-  await db.query(
+  const { db } = context
+  await changeQueue(
+    context,
     `insert into holdfast.queue as q (name, is_named, paused, paused_at, paused_by, retain_done_ms, retain_dead_ms)
-     values ($1, true, $2, case when $2 then holdfast.now_ms($6) end, case when $2 then $5 end, $3, $4)
+     select $1, true, $2, case when $2 then holdfast.now_ms($6) end, case when $2 then $5 end, $3::bigint, $4::bigint
+       from (select set_config('lock_timeout', '20ms', true) as lock_timeout) fast where fast.lock_timeout is not null
      on conflict (name) do update
         set is_named = true, paused = excluded.paused, paused_at = case when $2 then coalesce(q.paused_at, excluded.paused_at) end,
             paused_by = case when q.paused and $2 then q.paused_by else excluded.paused_by end`,

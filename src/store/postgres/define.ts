@@ -16,19 +16,33 @@ import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
+import { withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 
-/** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
-export async function define({ db, lanes }: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+/**
+ * Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find most of them open. A lane that is
+ * busy is left to them.
+ */
+export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+  const { db, lanes } = context
   const defined: DefinedQueue[] = []
   for (const settings of queues) {
-    const [row] = await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
+    const [row] = await changeQueue(context, defineQueue, definitionOf(settings)).catch(throwRefused)
     if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
     defined.push(toDefined(settings.name, row))
   }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
   await lanes.openNow(names.map((queue) => ({ queue, priority: null })))
   return defined
+}
+
+/**
+ * Another open transaction may have made the row of this queue, or have it locked. The statement gives up after 20 ms then, with
+ * every lock that it has, and is made again later (`lock-polls.ts`). So a definition that waits holds no connection, and not the lock
+ * that all definitions with a new `onDead` need.
+ */
+export function changeQueue({ db, polls }: StoreContext, text: string, values: readonly Value[]): Promise<Row[]> {
+  return polls.until(() => withRetry(() => db.once(text, values), { failFast: true }))
 }
 
 function toDefined(queue: string, row: Row | undefined): DefinedQueue {
@@ -58,7 +72,7 @@ export function defineIfNew(settings: QueueSettings): { readonly text: string; r
   return { text, values: definitionOf(settings) }
 }
 
-const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3)'
+const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3, false, true)'
 
 function definitionOf(settings: QueueSettings): readonly Value[] {
   return [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]
@@ -79,13 +93,13 @@ export async function readDefinitions(db: Database, queues: readonly string[] | 
 
 /** Once it was answered, no claim goes by other limits. */
 export async function overrideLimit(
-  { db }: StoreContext,
+  context: StoreContext,
   queue: string,
   override: LimitOverride | null,
 ): Promise<void> {
   const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
-  await db.query('select holdfast.override_limit($1, $2::jsonb, $3, $4)', values)
-  await awaitClaims(db, queue)
+  await changeQueue(context, 'select holdfast.override_limit($1, $2::jsonb, $3, $4, true)', values)
+  await awaitClaims(context.db, queue)
 }
 
 /** Three columns of a row: how many at once, how many starts, within which time. */

@@ -22,10 +22,10 @@ import type { Row, Value } from './connection/call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { isCollision } from './connection/failures.ts'
-import type { Semaphore } from './connection/semaphore.ts'
 import { defineIfNew, throwRefused } from './define.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
+import type { LockPolls } from './lock-polls.ts'
 
 /** What is to be attended to once a transaction has committed: keyRefs by name, lists of followUps and batches by number. */
 export interface FollowUps extends LimitKeyRefs {
@@ -39,8 +39,8 @@ export interface FollowUps extends LimitKeyRefs {
 export interface StoreContext {
   readonly db: Database
   readonly lanes: Lanes
-  /** For calls that may have to wait for a stranger. */
-  readonly patient: Semaphore
+  /** For calls that may have to wait for another open transaction. */
+  readonly polls: LockPolls
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>, areOthersTold?: boolean): void
   /** What tells others that they have, to be sent with the commit that makes it so; null: \`announce\` does it soon enough. */
@@ -57,7 +57,7 @@ export function enqueue(
   context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
-  return context.lanes.withLanes(() => enqueueOpened(context, requests))
+  return context.lanes.withLanesNow(() => enqueueOpened(context, requests))
 }
 
 async function enqueueOpened(
@@ -83,7 +83,7 @@ async function enqueuePlaced(
   const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(context.lanes, request.jobs)
   if (requests.every(goesPlainly)) return enqueuePlain(context, requests)
   try {
-    return await enqueueTogether(context, requests, { failFast: true })
+    return await enqueueTogether(context, requests)
   } catch (error) {
     if (!isCollision(error)) throw error
   }
@@ -99,8 +99,8 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
 
 function enqueueAlone(context: StoreContext, request: EnqueueRequest): Promise<EnqueueAnswer> {
   return context.lanes.withLanes(async () => {
-    await context.lanes.open(request.jobs) // while it waits it holds no connection, so it needs no turn
-    const [answer] = await context.patient.pass(() => enqueueTogether(context, [request], { failFast: false }))
+    await context.lanes.open(request.jobs)
+    const [answer] = await context.polls.until(() => enqueueTogether(context, [request]))
     return answer as EnqueueAnswer
   })
 }
@@ -210,17 +210,14 @@ export async function addPlain(
   return readLists(await tx.query(insertPlain, values))
 }
 
-async function enqueueTogether(
-  context: StoreContext,
-  requests: readonly EnqueueRequest[],
-  { failFast }: { readonly failFast: boolean },
-): Promise<EnqueueAnswer[]> {
+/** Gives up (`isCollision`) where one of them would have to wait for another transaction over a key. */
+async function enqueueTogether(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const call = {
-    text: `select holdfast.enqueue($2::jsonb, $1, $3, ${failFast})`,
+    text: 'select holdfast.enqueue($2::jsonb, $1, $3, true)',
     values: [toJson(context.lanes, requests), context.db.now],
   }
   const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
-  const answers = await context.db.land(call, ([row]) => read(row?.[0]), read, { failFast })
+  const answers = await context.db.land(call, ([row]) => read(row?.[0]), read, { failFast: true })
   announceAnswers(context, requests, answers)
   await context.followUp({ keyRefs: answers.flatMap((answer) => (isRefused(answer) ? [] : limitKeyRefsOf(answer))) })
   return answers.map((answer) => (isRefused(answer) ? answer : answer.map(toEnqueued)))

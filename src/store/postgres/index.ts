@@ -50,7 +50,6 @@ import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
 import { isForeign, withRetry } from './connection/failures.ts'
 import { ignoreErrorsOf } from './connection/pool-errors.ts'
-import { Semaphore } from './connection/semaphore.ts'
 import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
@@ -59,6 +58,7 @@ import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
 import { standing } from './limits/blockers.ts'
+import { LockPolls } from './lock-polls.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
@@ -167,6 +167,11 @@ interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
   readonly answerMs: number
 }
 
+/** Not so where it is answered later. */
+function hasLanded(answer: SettleAnswer | Promise<SettleAnswer> | undefined): boolean {
+  return !(answer instanceof Promise) && answer !== 'lost' && !isRefused(answer)
+}
+
 class PostgresStore implements Store {
   readonly capabilities: Capabilities = {
     manyWriters: true,
@@ -192,8 +197,8 @@ class PostgresStore implements Store {
     this.#ownsPool = given === undefined
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
-    const lanes = new Lanes(this.#db)
-    const patient = new Semaphore(Math.max(1, Math.floor(connections / 3)))
+    const polls = new LockPolls(connections)
+    const lanes = new Lanes(this.#db, polls)
     this.#wakes = new Wakes(
       this.#db,
       typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
@@ -201,7 +206,7 @@ class PostgresStore implements Store {
     this.#context = {
       db: this.#db,
       lanes,
-      patient,
+      polls,
       followUp: (followUps) => this.#followUp(followUps),
       finished: (batch) => this.#wakes.finished(batch),
       announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
@@ -279,13 +284,21 @@ class PostgresStore implements Store {
     return progress(this.#db, requests)
   }
 
-  async settle(requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
+  async settle(requests: readonly SettleRequest[], token?: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]> {
     const [first] = requests
     const haveLimitKeys = first !== undefined && this.#claims.haveLimitKeys(first.fence)
     const answers = await settle(this.#context, requests, { token, haveLimitKeys })
-    const landed = requests.filter((_, i) => answers[i] !== 'lost' && !isRefused(answers[i]))
-    this.#claims.forget(landed.map(({ fence }) => fence))
+    const fences = requests.map(({ fence }) => fence)
+    this.#claims.forget(fences.filter((_, i) => hasLanded(answers[i])))
+    for (const [i, answer] of answers.entries()) if (answer instanceof Promise) this.#forgetLater(answer, fences[i])
     return answers
+  }
+
+  #forgetLater(answer: Promise<SettleAnswer>, fence: string | undefined): void {
+    const forget = (answered: SettleAnswer) => {
+      if (fence !== undefined && hasLanded(answered)) this.#claims.forget([fence])
+    }
+    answer.then(forget, () => undefined)
   }
 
   cancelRequested(holds: readonly LeaseRef[]) {
@@ -408,12 +421,17 @@ class PostgresStore implements Store {
     return this.#wakes.subscribe(subscriber)
   }
 
+  stopWaiting(): void {
+    this.#context.polls.close()
+  }
+
   close(): Promise<void> {
     this.#closing ??= this.#close()
     return this.#closing
   }
 
   async #close(): Promise<void> {
+    this.stopWaiting()
     await this.#wakes.close()
     this.#db.close()
     if (this.#ownsPool) await this.#pool.end()

@@ -10,12 +10,16 @@
 // Beside each lane is remembered what the queue's definition says of jobs, with its version. Whatever is filled in from here is
 // sent along with that version, and the statement checks it in the same way; see `schema/functions/define-queue.ts`.
 //
-// Lanes are opened in a short transaction of the store's own. A stranger's transaction may open one, too: by the SQL function, or
-// where an application's pool has no other connection left (`enqueueIn`). Until it commits, a first use of the same queue and
-// priority elsewhere has to wait. Such a wait holds no connection: the store asks, gives up after 20 ms, and asks again a little
-// later. Jobs of other lanes are not delayed.
+// Lanes are opened in a short transaction of the store's own. An application's transaction may open one, too: by the SQL function,
+// or where an application's pool has no other connection left (`enqueueIn`). Until it commits, that lane is busy: a first use of the
+// same queue and priority elsewhere has to wait for it. Only what needs that lane may be delayed by it:
+//
+// - A call that is one request waits (`open`, `withLanes`). It holds no connection meanwhile; see `lock-polls.ts`. All calls that
+//   wait for the same lane share one asker.
+// - A call that carries several requests never waits (`withLanesNow`). It asks once for each lane that it misses, and leaves out what
+//   needs a busy one. An enqueue or a settlement that was left out goes alone, behind the others. The sweep leaves such a job for a
+//   later sweep, a schedule its slot for a later look, and the end of a batch is found again by the sweep.
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import { defaults } from '../../job/bounds.ts'
 import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
 import type { NewJob } from '../../job/record.ts'
@@ -23,11 +27,16 @@ import type { Row } from './connection/call.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { isCollision, withRetry } from './connection/failures.ts'
+import type { LockPolls } from './lock-polls.ts'
 
 /** Lanes of batches that are remembered; more than any transaction uses. */
 const batchLanesMax = 10_000
-/** The longest pause before a lane that another transaction is about to open is asked for again. */
-const pauseMaxMs = 250
+/** How long a lane that was found busy counts as busy for calls that do not wait. Each ask may take 20 ms of a connection. */
+const busyMs = 100
+/** How many lanes one call asks for one by one, where it could not open all of them together. */
+const asksMax = 8
+/** Lanes that are remembered as busy. */
+const busyMax = 10_000
 
 /** Null: of no batch. */
 export type BatchId = string | null
@@ -50,7 +59,7 @@ export interface Lane extends LaneName {
 }
 
 /** Without a priority: of the one that the queue's definition says. */
-interface Wanted {
+export interface Wanted {
   readonly queue: string
   readonly priority: number | null
 }
@@ -62,6 +71,9 @@ export interface KnownQueue {
   readonly priority: number
   readonly key: KeyRule
 }
+
+/** Lanes of no batch that work needs; see `withLanesNow`. */
+export type AskForLanes = (jobs: readonly Wanted[]) => void
 
 /** How often work is started over, because lanes are missing or definitions change meanwhile. */
 const startsMax = 10
@@ -83,6 +95,7 @@ export class LanesMissing extends Error {
 
 export class Lanes {
   readonly #db: Database
+  readonly #polls: LockPolls
   readonly #byPlace = new Map<string, Lane>()
   readonly #byNo = new Map<number, Lane>()
   readonly #queues = new Map<string, KnownQueue>()
@@ -91,13 +104,16 @@ export class Lanes {
   /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
   readonly #ofBatches = new Set<Lane>()
 
-  /** Lanes that another transaction is about to open, by their places. */
+  /** Busy lanes that some call waits for, by their places. */
   readonly #awaited = new Map<string, Promise<void>>()
+  /** When a lane was found busy last, by its place. */
+  readonly #busyAt = new Map<string, number>()
   /** Calls of `openAnew` under way. Callers that need the same lanes share one: each takes a connection. */
   readonly #opening = new Map<string, Promise<boolean>>()
 
-  constructor(db: Database) {
+  constructor(db: Database, polls: LockPolls) {
     this.#db = db
+    this.#polls = polls
   }
 
   /** Makes sure that the lanes of these jobs exist and are known, however long another transaction keeps one of them. */
@@ -106,12 +122,42 @@ export class Lanes {
     await Promise.all(this.#missing(jobs, batch).map((wanted) => this.#openLater(wanted, batch)))
   }
 
-  /** The same without a wait; false: another open transaction is about to open one of them. */
+  /** The same without a wait. Opens all that are not busy; false: some are. */
   async openNow(jobs: readonly Wanted[], batch: BatchId = null): Promise<boolean> {
     const wanted = this.#missing(jobs, batch)
-    const fresh = wanted.filter((each) => !this.#awaited.has(wantedPlace(each, batch)))
-    if (fresh.length > 0 && !(await this.#openAll(fresh, batch))) return false
-    return fresh.length === wanted.length
+    const fresh = wanted.filter((each) => !this.#isBusy(wantedPlace(each, batch)))
+    const areOpen = fresh.length === 0 || (await this.#openAll(fresh, batch)) || (await this.#openSome(fresh, batch))
+    return areOpen && fresh.length === wanted.length
+  }
+
+  #isBusy(place: string): boolean {
+    const foundAt = this.#busyAt.get(place) ?? Number.NEGATIVE_INFINITY
+    return this.#awaited.has(place) || performance.now() - foundAt < busyMs
+  }
+
+  /**
+   * One by one, because one busy lane keeps all from being opened together. The lanes that were found busy longest ago go first, so
+   * that each has its turn in some call.
+   */
+  async #openSome(wanted: readonly Wanted[], batch: BatchId): Promise<boolean> {
+    const [only] = wanted
+    if (only && wanted.length === 1) {
+      this.#noteBusy(wantedPlace(only, batch))
+      return false
+    }
+    const foundAt = (each: Wanted) => this.#busyAt.get(wantedPlace(each, batch)) ?? 0
+    const asked = [...wanted].sort((a, b) => foundAt(a) - foundAt(b)).slice(0, asksMax)
+    let opened = 0
+    for (const each of asked) {
+      if (await this.#openAll([each], batch)) opened += 1
+      else this.#noteBusy(wantedPlace(each, batch))
+    }
+    return opened === wanted.length
+  }
+
+  #noteBusy(place: string): void {
+    if (this.#busyAt.size >= busyMax) this.#busyAt.clear()
+    this.#busyAt.set(place, performance.now())
   }
 
   /** Asks again and again, once for all calls that need the lane. */
@@ -119,12 +165,7 @@ export class Lanes {
     const place = wantedPlace(wanted, batch)
     const known = this.#awaited.get(place)
     if (known) return known
-    const asking = async () => {
-      for (let pauseMs = 10; !(await this.#openAll([wanted], batch)); pauseMs = Math.min(pauseMs * 2, pauseMaxMs)) {
-        await sleep(Math.random() * pauseMs)
-      }
-    }
-    const awaited = asking().finally(() => this.#awaited.delete(place))
+    const awaited = this.#polls.until(() => this.#ask([wanted], batch)).finally(() => this.#awaited.delete(place))
     this.#awaited.set(place, awaited)
     return awaited
   }
@@ -140,7 +181,19 @@ export class Lanes {
     return opening
   }
 
+  /** False: one of them is busy, and none was opened. */
   async #openAll(wanted: readonly Wanted[], batch: BatchId): Promise<boolean> {
+    try {
+      await this.#ask(wanted, batch)
+      return true
+    } catch (error) {
+      if (!isCollision(error)) throw error
+      return false
+    }
+  }
+
+  /** Gives up where one of them is busy. */
+  async #ask(wanted: readonly Wanted[], batch: BatchId): Promise<void> {
     const values = [
       texts(wanted.map(({ queue }) => queue)),
       list(wanted.map(({ priority }) => priority ?? 'NULL')),
@@ -149,17 +202,12 @@ export class Lanes {
       batch,
     ]
     const text = 'select * from holdfast.open_lanes($1, $2, $3, $4, $5, true)'
-    try {
-      const rows = await withRetry(() => this.#db.once(text, values), { failFast: true })
-      for (const row of rows) {
-        this.#learn(row)
-        this.#remember([...row.slice(0, 6), batch])
-      }
-      return true
-    } catch (error) {
-      if (!isCollision(error)) throw error
-      return false
+    const rows = await withRetry(() => this.#db.once(text, values), { failFast: true })
+    for (const row of rows) {
+      this.#learn(row)
+      this.#remember([...row.slice(0, 6), batch])
     }
+    for (const each of wanted) this.#busyAt.delete(wantedPlace(each, batch))
   }
 
   knows(jobs: readonly Wanted[], batch: BatchId = null): boolean {
@@ -172,15 +220,42 @@ export class Lanes {
     if (wanted.length > 0) throw new LanesMissing(wanted, batch)
   }
 
-  /** Starts over where lanes are missing: those that are not open yet, or that were known and are gone. */
-  async withLanes<T>(work: () => Promise<T>): Promise<T> {
+  /**
+   * For work that is one request: starts over where lanes are missing, because they are not open yet, or were known and are gone.
+   * Waits for a busy lane.
+   */
+  withLanes<T>(work: () => Promise<T>): Promise<T> {
+    return this.#startingOver(work, ({ wanted, batch }) => this.open(wanted, batch))
+  }
+
+  /**
+   * The same without a wait, for work of several requests. `ask` throws LanesMissing for lanes that are not known and were not asked
+   * for yet: then they are asked for, and the work starts over. After that, lanes that are still not known (`knows`) are busy, and the
+   * work leaves out what needs them.
+   */
+  withLanesNow<T>(work: (ask: AskForLanes) => Promise<T>): Promise<T> {
+    const asked = new Set<string>()
+    const ask: AskForLanes = (jobs) => {
+      const wanted = this.#missing(jobs, null).filter((each) => !asked.has(wantedPlace(each, null)))
+      if (wanted.length > 0) throw new LanesMissing(wanted, null)
+    }
+    return this.#startingOver(
+      () => work(ask),
+      async ({ wanted, batch }) => {
+        await this.openNow(wanted, batch)
+        for (const each of wanted) asked.add(wantedPlace(each, batch))
+      },
+    )
+  }
+
+  async #startingOver<T>(work: () => Promise<T>, open: (missing: LanesMissing) => Promise<unknown>): Promise<T> {
     for (let starts = 1; ; starts++) {
       try {
         return await work()
       } catch (error) {
         const isMissing = error instanceof LanesMissing
         if ((!isMissing && !this.#forgetIfOutdated(error)) || starts >= startsMax) throw error
-        if (isMissing) await this.open(error.wanted, error.batch)
+        if (isMissing) await open(error)
       }
     }
   }

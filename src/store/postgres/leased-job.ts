@@ -1,8 +1,6 @@
 // Jobs that somebody holds or held, as a settlement, a rescue or an acceptance finds them.
 
-import { decodeCancel } from '../../job/stored.ts'
 import type { Row } from './connection/call.ts'
-import type { Lanes } from './lanes.ts'
 
 /** A job that is held or was, its row locked. */
 export interface LeasedJob {
@@ -25,6 +23,8 @@ export interface LeasedJob {
   readonly keyRef: string | null
   /** Its queue or its batch has a limit. */
   readonly isLimited: boolean
+  /** Of the claim that holds it. */
+  readonly token: string
 }
 
 export function toHeld(row: Row): LeasedJob {
@@ -48,15 +48,6 @@ export function toHeld(row: Row): LeasedJob {
     batch: Number(row[17]),
     keyRef: row[18] ?? null,
     isLimited: row[19] === 't',
+    token: row[20] as string,
   }
-}
-
-/** What may be enqueued when these jobs end: death notices, and follow-ups that came with a request to cancel. */
-export function requireLanes(lanes: Lanes, held: readonly LeasedJob[]): void {
-  lanes.require(
-    held.flatMap((job) => [
-      ...(job.onDead === null ? [] : [{ queue: job.onDead, priority: null }]),
-      ...decodeCancel(job.cancel).flatMap((effects) => effects.enqueue),
-    ]),
-  )
 }

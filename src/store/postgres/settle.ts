@@ -1,4 +1,11 @@
-// Settle. Jobs that are plainly done go as one set in one statement. Everything else is read with its rows locked, decided by
+// Settle. A settlement whose follow-ups or notice of death need a busy lane (`lanes.ts`) is left out of its flush and goes alone, behind
+// it. It waits without a connection, its job stays leased meanwhile, and its neighbours are answered at once. So its answer is a promise.
+//
+//   the flush   lands without it, and keeps `later` in its place: asked again with the same token, that answer is read again
+//   alone       lands under a number of its own, which that answer leads to. A crash in between leaves the settlement undone, as if it
+//               had never been sent: the lease runs out, and the job comes back
+//
+// Jobs that are plainly done go as one set in one statement. Everything else is read with its rows locked, decided by
 // the same pure functions that decide it elsewhere, and written back as sets; what comes with effects that may fail goes
 // one after the other, each undone to a savepoint where it fails, so that the settlements beside it never notice.
 
@@ -10,11 +17,13 @@ import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { afterOthers, alone, type Care, together } from './alone.ts'
 import { list, optionalTexts } from './connection/columns.ts'
+import type { PgTransaction } from './connection/database.ts'
 import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
 import type { FollowUps, StoreContext } from './enqueue.ts'
 import { type Holds, holdColumns } from './fence.ts'
-import { requireLanes, toHeld } from './leased-job.ts'
-import { annotationsOf, resultOf, SettlementWriter } from './settlement-writer.ts'
+import type { AskForLanes } from './lanes.ts'
+import { type LeasedJob, toHeld } from './leased-job.ts'
+import { annotationsOf, lanesToSettle, resultOf, SettlementWriter } from './settlement-writer.ts'
 
 export interface SettleOptions {
   /** Of the caller, who may ask again. */
@@ -27,7 +36,7 @@ export async function settle(
   context: StoreContext,
   requests: readonly SettleRequest[],
   { token, haveLimitKeys }: SettleOptions,
-): Promise<SettleAnswer[]> {
+): Promise<SoonOrLater[]> {
   if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(context, requests, token)
   const holds = holdColumns(requests)
   if (holds.haveTwins) return settleInTurn(context, requests, token)
@@ -35,18 +44,21 @@ export async function settle(
   // Without effects, and each hold once: nothing tells in which order jobs were settled.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
-  const answers = new Map<SettleRequest, SettleAnswer>()
-  const answered = [
+  const answers = new Map<SettleRequest, SoonOrLater>()
+  const answered: SoonOrLater[][] = [
     await settleInTurn(context, rest, token),
     done.length > 0 ? await settleDone(context, done, { token, haveLimitKeys }, holdColumns(done)) : [],
   ]
   for (const [i, part] of [rest, done].entries()) {
     part.forEach((request, j) => {
-      answers.set(request, answered[i]?.[j] as SettleAnswer)
+      answers.set(request, answered[i]?.[j] as SoonOrLater)
     })
   }
-  return requests.map((request) => answers.get(request) as SettleAnswer)
+  return requests.map((request) => answers.get(request) as SoonOrLater)
 }
+
+/** Later: of a settlement that waits for a busy lane. */
+type SoonOrLater = SettleAnswer | Promise<SettleAnswer>
 
 type Part = 'done' | 'first half' | 'second half' | 'in turn' | `alone ${string}`
 
@@ -148,19 +160,28 @@ async function settleInTurn(
   context: StoreContext,
   requests: readonly SettleRequest[],
   token?: string,
-): Promise<SettleAnswer[]> {
+): Promise<SoonOrLater[]> {
+  const flushes = aloneFlushes(requests, token)
+  const orLater = (answer: TurnAnswer, i: number) =>
+    answer === 'later' ? settleLater(context, requests[i] as SettleRequest, flushes[i]) : answer
   try {
     const answers = await landInTurn(context, requests, flushOf(token, 'in turn'), together)
-    if (token === undefined || !answers.includes('lost')) return answers
-    return await withLandedAlone(context, answers, aloneFlushes(requests, token))
+    const landed = token === undefined || !answers.includes('lost')
+    return (landed ? answers : await withLandedAlone(context, answers, flushes)).map(orLater)
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
   }
-  const flushes = aloneFlushes(requests, token)
-  const answers: SettleAnswer[] = []
+  const answers: TurnAnswer[] = []
   for (const [i, request] of requests.entries())
     answers.push(await afterOthers(answers, settleAlone(context, request, flushes[i])))
-  return answers
+  return answers.map(orLater)
+}
+
+/** As soon as its lanes are open. Where its promise fails, it may be asked for again with the whole flush, under the same token. */
+function settleLater(context: StoreContext, request: SettleRequest, flush: string | undefined): Promise<SettleAnswer> {
+  const settled = settleAlone(context, request, flush, { waits: true })
+  settled.catch(() => undefined) // its caller may still wait for the rest of the flush
+  return settled as Promise<SettleAnswer>
 }
 
 /** A full disk fails no job and no neighbour: only this request is told that nothing was carried out. */
@@ -168,10 +189,12 @@ async function settleAlone(
   context: StoreContext,
   request: SettleRequest,
   flush: string | undefined,
-): Promise<SettleAnswer> {
+  { waits = false } = {},
+): Promise<TurnAnswer> {
   try {
-    const [answer] = await alone((care) => landInTurn(context, [request], flush, care))
-    return answer as SettleAnswer
+    const land = waits ? landWaiting : landInTurn
+    const [answer] = await alone((care) => land(context, [request], flush, care))
+    return answer as TurnAnswer
   } catch (error) {
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
     return refuse(error.code, error.message, error.facts)
@@ -191,9 +214,9 @@ function aloneFlushes(requests: readonly SettleRequest[], token: string | undefi
 
 async function withLandedAlone(
   { db }: StoreContext,
-  answers: readonly SettleAnswer[],
+  answers: readonly TurnAnswer[],
   flushes: readonly (string | undefined)[],
-): Promise<SettleAnswer[]> {
+): Promise<TurnAnswer[]> {
   const lost = flushes.flatMap((flush, i) => (flush !== undefined && answers[i] === 'lost' ? [flush] : []))
   const rows = await db.query(
     `select replace(f.id::text, '-', ''), f.answer from holdfast.flush f where f.id = any ($1::uuid[])`,
@@ -203,37 +226,99 @@ async function withLandedAlone(
   return answers.map((answer, i) => kept.get(flushes[i] ?? null) ?? answer)
 }
 
+/** `later`: it needs a busy lane, and was left out. */
+type TurnAnswer = SettleAnswer | 'later'
+
+/** Never waits for a lane. Where all are left out, nothing lands: the flush may still be used for them. */
 async function landInTurn(
   context: StoreContext,
   requests: readonly SettleRequest[],
   flush: string | undefined,
   care: Care,
-): Promise<SettleAnswer[]> {
-  let ready = new Map<string, number>()
-  let followUps: FollowUps = {}
-  const { columns, order } = holdColumns(requests)
-  const answers = await context.lanes.withLanes(async () => {
-    await context.lanes.open(requests.flatMap(({ settlement }) => followUpsOf(settlement)))
-    return context.db.transact(async (tx) => {
-      const rows = await tx.query('select * from holdfast.leased($1, $2, $3, $4, $5, $6, $7)', columns)
-      const held = new Map(rows.map(toHeld).map((job) => [order[job.turn - 1] as number, job]))
-      requireLanes(context.lanes, [...held.values()])
-      await tx.readClock()
-      const writer = new SettlementWriter(tx, context.lanes, care)
-      const answered: SettleAnswer[] = []
-      for (const [i, request] of requests.entries()) {
-        const job = held.get(i)
-        answered.push(job && job.id === request.id && writer.takes(job) ? await writer.settle(job, request) : 'lost')
-      }
-      await writer.write()
-      ready = writer.becameReady
-      followUps = writer.followUps
-      return answered
-    }, flush)
-  })
-  context.announce(ready)
-  await context.followUp(followUps)
-  return answers
+): Promise<TurnAnswer[]> {
+  try {
+    return await context.lanes.withLanesNow((ask) => new Turn(context, requests, { care, ask }).land(flush))
+  } catch (error) {
+    if (!(error instanceof AllLeftOut)) throw error
+    return requests.map(() => 'later')
+  }
+}
+
+/** The same for one request that waits for its lanes, however long other transactions keep them busy. */
+function landWaiting(
+  context: StoreContext,
+  requests: readonly SettleRequest[],
+  flush: string | undefined,
+  care: Care,
+): Promise<TurnAnswer[]> {
+  const ask: AskForLanes = (wanted) => context.lanes.require(wanted)
+  return context.lanes.withLanes(() => new Turn(context, requests, { care, ask }).land(flush))
+}
+
+class AllLeftOut extends Error {}
+
+interface TurnOptions {
+  readonly care: Care
+  readonly ask: AskForLanes
+}
+
+/** Requests that are settled one after the other, in one transaction. */
+class Turn {
+  readonly #context: StoreContext
+  readonly #requests: readonly SettleRequest[]
+  readonly #care: Care
+  readonly #ask: AskForLanes
+  readonly #holds: Holds
+  #ready: ReadonlyMap<string, number> = new Map()
+  #followUps: FollowUps = {}
+
+  constructor(context: StoreContext, requests: readonly SettleRequest[], { care, ask }: TurnOptions) {
+    this.#context = context
+    this.#requests = requests
+    this.#care = care
+    this.#ask = ask
+    this.#holds = holdColumns(requests)
+  }
+
+  async land(flush: string | undefined): Promise<TurnAnswer[]> {
+    this.#ask(this.#requests.flatMap(({ settlement }) => followUpsOf(settlement))) // so that most find their lanes open
+    const answers = await this.#context.db.transact((tx) => this.#settle(tx), flush)
+    this.#context.announce(this.#ready)
+    await this.#context.followUp(this.#followUps)
+    return answers
+  }
+
+  async #settle(tx: PgTransaction): Promise<TurnAnswer[]> {
+    const { lanes } = this.#context
+    const held = await this.#lockJobs(tx)
+    const now = await tx.readClock()
+    const wanted = new Map([...held].map(([request, job]) => [request, lanesToSettle(job, request, now)]))
+    this.#ask([...wanted.values()].flat())
+    const isLeftOut = (request: SettleRequest) => !lanes.knows(wanted.get(request) ?? [])
+    if (this.#requests.length > 0 && this.#requests.every(isLeftOut)) throw new AllLeftOut()
+    const writer = new SettlementWriter(tx, lanes, this.#care)
+    const answers: TurnAnswer[] = []
+    for (const request of this.#requests) {
+      const job = held.get(request)
+      if (isLeftOut(request)) answers.push('later')
+      else answers.push(job && writer.takes(job) ? await writer.settle(job, request) : 'lost')
+    }
+    await writer.write()
+    this.#ready = writer.becameReady
+    this.#followUps = writer.followUps
+    return answers
+  }
+
+  async #lockJobs(tx: PgTransaction): Promise<Map<SettleRequest, LeasedJob>> {
+    const { columns, order } = this.#holds
+    const held = new Map<SettleRequest, LeasedJob>()
+    for (const row of await tx.query('select * from holdfast.leased($1, $2, $3, $4, $5, $6, $7)', columns)) {
+      const job = toHeld(row)
+      const request = this.#requests[order[job.turn - 1] as number]
+      if (request?.id === job.id) held.set(request, job)
+    }
+    return held
+  }
 }
 
 function followUpsOf(settlement: Settlement): readonly NewJob[] {

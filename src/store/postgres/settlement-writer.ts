@@ -3,6 +3,7 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, effectError, isUntold, type UntoldDeath, untoldError } from '../../job/death.ts'
+import { jobError } from '../../job/error.ts'
 import type { Annotations, Attempt, Costs, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
 import { decodeCancel, encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
@@ -13,7 +14,7 @@ import { type Care, together } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { isDiskFull } from './connection/failures.ts'
 import { addCarefully, addPlain, areKeysKnown, bury, type FollowUps, isPlain } from './enqueue.ts'
-import type { Lanes } from './lanes.ts'
+import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
 import { changesSession } from './statement.ts'
 
@@ -264,6 +265,33 @@ export class SettlementWriter {
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
+}
+
+/** What a failure says does not change what becomes of the job. */
+const anyError = jobError('')
+
+/**
+ * The lanes that a settlement of this job needs: of its follow-ups, of those that came with a cancel, and of a notice of its death.
+ * Where an effect may fail, the verdict that follows from that failure counts as well.
+ */
+export function lanesToSettle(job: LeasedJob, { settlement, retryDelayMs }: SettleRequest, now: number): Wanted[] {
+  const verdict = settled(core(job), settlement, now)
+  const staged = stagedEffects(settlement, verdict)
+  const ends = lanesToEnd(job, verdict)
+  if (staged.length === 0 && requestedEffects(job, verdict).length === 0) return ends
+  const failure = { as: 'retry', error: anyError, delayMs: retryDelayMs, ending: 'failed' } as const
+  return [...staged.flatMap(({ enqueue }) => enqueue), ...ends, ...lanesToEnd(job, settled(core(job), failure, now))]
+}
+
+/** The same for a job whose lease has run out. */
+export function lanesToRescue(job: LeasedJob): Wanted[] {
+  return lanesToEnd(job, expired(core(job), job.worker))
+}
+
+function lanesToEnd(job: LeasedJob, verdict: Verdict): Wanted[] {
+  const followUps = requestedEffects(job, verdict).flatMap(({ enqueue }) => enqueue)
+  const isTold = verdict.to === 'dead' && job.onDead !== null
+  return isTold ? [...followUps, { queue: job.onDead, priority: null }] : followUps
 }
 
 function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): Landed {

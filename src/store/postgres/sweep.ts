@@ -5,6 +5,10 @@
 // lanes waits while a rescue waits for a row, or runs the effects that came with a cancel. Where a lane is not to be had soon,
 // its jobs are left to the next sweep.
 //
+// A rescued job that dies, or is cancelled, may enqueue others: a notice of its death, follow-ups. A sweep never waits for their lanes
+// (`lanes.ts`). Where one is busy, the job is left out: it keeps its lease for another 200 ms, and the sweep after that tries again.
+// Everything else is swept.
+//
 // Effects that came with a cancel may hold statements that the server refuses to commit (`alone.ts`). Then each rescue is a
 // transaction of its own, so that one bad statement keeps no other job from coming back, and the rest follows without rescues.
 
@@ -14,23 +18,26 @@ import { encodeError } from '../../job/stored.ts'
 import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
 import { alone, type Care, together } from './alone.ts'
 import { sweepBatches } from './batch/batch-control.ts'
+import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { CommitRefused, isCollision, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
-import type { Lanes } from './lanes.ts'
-import { requireLanes, toHeld } from './leased-job.ts'
+import type { AskForLanes, Lanes } from './lanes.ts'
+import { type LeasedJob, toHeld } from './leased-job.ts'
 import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { pruneProgress } from './progress.ts'
 import { heal } from './schema/heal.ts'
 import { keepPartitions } from './schema/partitions.ts'
-import { SettlementWriter } from './settlement-writer.ts'
+import { lanesToRescue, SettlementWriter } from './settlement-writer.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
 const fullEveryMs = 60_000
 const batchesEveryMs = 5_000
-/** How long a sweep waits for a lane; claims have it for a few milliseconds. */
+/** How long a sweep waits for the lock of a lane; claims have it for a few milliseconds. */
 const laneMaxMs = 200
+/** How soon a job is rescued that was left out. */
+const leftOutMs = 200
 /** Whoever waits sweeps more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -87,7 +94,7 @@ export class Sweeps {
     const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
     const { promoted, pruned, starts, now } = rest
     const counts = { rescued: rescued.lapsed.length, promoted, overdue, pruned }
-    const more = [...Object.values(counts), starts].some((count) => count >= max)
+    const more = [...Object.values(counts), starts, rescued.found].some((count) => count >= max)
     // Where a lane or a row was locked, its jobs are still due: the next sweep gives whatever has the lock some time.
     const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
     const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
@@ -103,8 +110,8 @@ export class Sweeps {
   /** All in one transaction, unless jobs have missed their start (`rest` is null) or the server refuses to commit it. */
   async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
     try {
-      return await this.#inOne(async (tx) => {
-        const rescued = await rescueExpired(tx, this.#context.lanes, { max, from }, together)
+      return await this.#inOne(async (tx, ask) => {
+        const rescued = await rescueExpired(tx, { lanes: this.#context.lanes, ask, care: together }, { max, from })
         const [row] = await tx.query(selectOverdue, [tx.now])
         return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
       })
@@ -118,12 +125,13 @@ export class Sweeps {
     const rescues: Rescued[] = []
     while (rescues.length < max) {
       const rescued = await alone((care) =>
-        this.#inOne((tx) => rescueExpired(tx, this.#context.lanes, { max: 1, from }, care)),
+        this.#inOne((tx, ask) => rescueExpired(tx, { lanes: this.#context.lanes, ask, care }, { max: 1, from })),
       )
-      if (rescued.lapsed.length === 0) break
+      if (rescued.found === 0) break
       rescues.push(rescued)
     }
     return {
+      found: rescues.length,
       lapsed: rescues.flatMap(({ lapsed }) => lapsed),
       ready: sumOf(rescues.map(({ ready }) => ready)),
       batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
@@ -149,8 +157,8 @@ export class Sweeps {
     }
   }
 
-  #inOne<T>(work: (tx: PgTransaction) => Promise<T>): Promise<T> {
-    return this.#context.lanes.withLanes(() => this.#db.transactLightly(work))
+  #inOne<T>(work: (tx: PgTransaction, ask: AskForLanes) => Promise<T>): Promise<T> {
+    return this.#context.lanes.withLanesNow((ask) => this.#db.transactLightly((tx) => work(tx, ask)))
   }
 
   /** One whose last item was settled by somebody who died before he had looked is found so: all in turn, some in each sweep. */
@@ -217,6 +225,8 @@ interface Range {
 }
 
 interface Rescued {
+  /** How many leases had run out, those of jobs that were left out included. */
+  readonly found: number
   readonly lapsed: readonly ExpiredLease[]
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
@@ -225,17 +235,36 @@ interface Rescued {
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-async function rescueExpired(tx: PgTransaction, lanes: Lanes, { max, from }: Range, care: Care): Promise<Rescued> {
+interface Rescue {
+  readonly lanes: Lanes
+  readonly ask: AskForLanes
+  readonly care: Care
+}
+
+async function rescueExpired(tx: PgTransaction, { lanes, ask, care }: Rescue, { max, from }: Range): Promise<Rescued> {
   const now = await tx.readClock()
   const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4)', [max, now, from(now), tx.clock])
   const held = found.map(toHeld)
-  requireLanes(lanes, held)
+  ask(held.flatMap(lanesToRescue))
+  const leftOut = new Set(held.filter((job) => !lanes.knows(lanesToRescue(job))))
+  if (leftOut.size > 0) await putOff(tx, [...leftOut])
   const writer = new SettlementWriter(tx, lanes, care)
   const lapsed: ExpiredLease[] = []
-  for (const job of held) if (writer.takes(job)) lapsed.push(await writer.rescue(job))
+  for (const job of held) if (!leftOut.has(job) && writer.takes(job)) lapsed.push(await writer.rescue(job))
   await writer.write()
   const { batches = [], untold = [], undeliverable = [] } = writer.followUps
-  return { lapsed, ready: writer.becameReady, batches, untold, undeliverable }
+  return { found: held.length, lapsed, ready: writer.becameReady, batches, untold, undeliverable }
+}
+
+async function putOff(tx: PgTransaction, jobs: readonly LeasedJob[]): Promise<void> {
+  await tx.query('select holdfast.put_off_rescue($1, $2, $3, $4, $5, $6)', [
+    list(jobs.map(({ id }) => id)),
+    list(jobs.map(({ token }) => token)),
+    texts(jobs.map(({ worker }) => worker)),
+    list(jobs.map(({ startedAt }) => startedAt)),
+    tx.now,
+    tx.now + leftOutMs,
+  ])
 }
 
 interface SweptRest {

@@ -12,6 +12,7 @@ import type { Database, PgTransaction } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 import { revive } from '../control.ts'
 import { addAnyway, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
+import type { AskForLanes } from '../lanes.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 
 /** Items that are touched in one transaction. */
@@ -296,12 +297,15 @@ function fold(db: Database, no: number): Promise<unknown> {
   })
 }
 
-/** Whoever comes second finds it finished. */
+/**
+ * A process that comes second finds it finished. This runs behind settlements and in sweeps, so it waits for no lane: where the lane of
+ * the completion is busy, the batch is left as it is, and the sweep finds it again.
+ */
 async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
   const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
   let followUps: FollowUps = {}
-  const outcome = await context.lanes.withLanes(async () => {
-    if (told) await context.lanes.open([told])
+  const outcome = await context.lanes.withLanesNow(async (ask) => {
+    if (told) ask([told])
     return context.db.transact(async (tx) => {
       const batch = await lockBatch(tx, no)
       if (!batch) return null
@@ -309,7 +313,7 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
         await new BatchControl(tx, no).tooManyFailed(batch.record)
         return 'gave up'
       }
-      if (!isFinished(batch)) return null
+      if (!isFinished(batch) || !isCompletionOpen(context, batch.record, ask)) return null
       await new BatchControl(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
@@ -327,6 +331,12 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
     context.announce(countReady([told]))
     await context.followUp(followUps)
   }
+}
+
+function isCompletionOpen({ lanes }: StoreContext, { onComplete }: BatchRecord, ask: AskForLanes): boolean {
+  if (!onComplete) return true
+  ask([onComplete.job])
+  return lanes.knows([onComplete.job])
 }
 
 function completionOf({ id, state, round }: BatchRecord) {

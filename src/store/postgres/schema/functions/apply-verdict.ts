@@ -12,7 +12,7 @@ begin
   return query
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.free_releases,
            j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-           l.batch, j.limit_key, q.max_running is not null or l.batch > 0
+           l.batch, j.limit_key, q.max_running is not null or l.batch > 0, p_tokens[f.claim]
       from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
                           where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
@@ -49,14 +49,14 @@ begin
     return query
       with listed as materialized (
         select distinct on (l.token, l.lane, u.xid, u.ord)
-               l.no, l.lane, l.worker, l.started_at, l.expires_at, u.xid, u.ord
+               l.no, l.token, l.lane, l.worker, l.started_at, l.expires_at, u.xid, u.ord
           from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
          where l.token = any (v_tokens)
          order by l.token, l.lane, u.xid, u.ord, l.no desc
       )
       select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.free_releases,
              j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-             l.batch, j.limit_key, q.max_running is not null or l.batch > 0
+             l.batch, j.limit_key, q.max_running is not null or l.batch > 0, i.token
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
@@ -71,6 +71,18 @@ begin
     delete from holdfast.lease l where l.no = any (v_leases);
   end loop;
 end $holdfast$;
+
+-- Jobs of \`expired_leases\` that cannot be rescued now stay with their holders a little longer. Their leases are deleted above, so each
+-- gets a younger one of the same claim. A later sweep finds the job when that one has run out.
+create function holdfast.put_off_rescue(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint,
+  p_until bigint)
+returns void language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $holdfast$
+  insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
+  select u.token, j.lane, u.worker, u.started_at, p_now, p_until, array[j.ready_xid], array[j.ord]
+    from unnest(p_ids, p_tokens, p_workers, p_started) u(id, token, worker, started_at)
+   cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
+$holdfast$;
 
 -- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, batch, costs }].
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql

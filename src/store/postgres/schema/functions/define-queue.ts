@@ -8,7 +8,10 @@ export const defineQueue = `
 -- A producer defines a queue that is not defined yet, its limits included. What an owner or a worker has defined it leaves as it
 -- is, without an error: producers and workers of two releases may differ for a while. The same goes for every caller that asks for
 -- it (\`p_only_new\`): a caller's transaction must not change a queue that others work on.
-create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false)
+-- A caller that asks for it (\`p_fail_fast\`) gives up (lock_not_available) rather than wait for another open transaction that has the
+-- queue's row, so that neither its connection nor the lock below is held meanwhile; see \`lock-polls.ts\`.
+create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false,
+  p_fail_fast boolean default false)
 returns table (version_before int, version int, before jsonb, after jsonb) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
@@ -19,6 +22,9 @@ declare
   v_on_dead constant text := p_definition ->> 'onDead';
   v_cycle text[];
 begin
+  if p_fail_fast then
+    perform set_config('lock_timeout', '20ms', true);
+  end if;
   if not v_trusted then
     perform holdfast.check_definition(p_name, p_definition, p_states_limits);
   end if;
@@ -169,11 +175,15 @@ begin
 end $holdfast$;
 
 -- An operator's limits; null takes them back.
-create function holdfast.override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint)
+create function holdfast.override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint,
+  p_fail_fast boolean default false)
 returns void language plpgsql as $holdfast$
 declare
   v_no int;
 begin
+  if p_fail_fast then
+    perform set_config('lock_timeout', '20ms', true);
+  end if;
   insert into holdfast.queue (name, retain_done_ms, retain_dead_ms) values (p_name, p_retain_done_ms, p_retain_dead_ms)
   on conflict do nothing;
   update holdfast.queue q set is_named = true, limit_override = p_override where q.name = p_name returning q.no into v_no;

@@ -387,7 +387,7 @@ create type holdfast.found_job as (spot tid, lane int, xid xid8, ord bigint, tur
 create type holdfast.leased_job as (turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint,
   attempt smallint, max_attempts smallint, free_releases smallint, cancel text, past text, worker text, started_at bigint,
   on_dead text, payload text, woken boolean, batch int, limit_key text,
-  is_limited boolean);
+  is_limited boolean, token uuid);
 
 create type holdfast.dead_job as (id uuid, seq bigint, past text, attempt smallint, worker text, started_at bigint,
   finished_at bigint, ending text, error text, name text, dedup_scope text, dedup_key text, limit_key text, annotations text);

@@ -27,6 +27,7 @@ const granted = [
   'now_ms(bigint)',
   'open_lanes(text[],smallint[],bigint,bigint,uuid,boolean)',
   'outcomes(uuid[])',
+  'withdraw(uuid,bigint)',
 ]
 
 describe('a producer’s rights', () => {

@@ -845,3 +845,5 @@ function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max in
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;
 function watch_number() returns bigint plpgsql volatile;
+function withdraw(p_flush uuid, p_now bigint) returns boolean plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;

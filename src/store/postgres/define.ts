@@ -19,16 +19,34 @@ import type { Database } from './connection/database.ts'
 import type { StoreContext } from './enqueue.ts'
 
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
-export async function define({ db, lanes }: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+export async function define(
+  { db, lanes, definitions }: StoreContext,
+  queues: readonly QueueSettings[],
+): Promise<DefinedQueue[]> {
   const defined: DefinedQueue[] = []
   for (const settings of queues) {
-    const [row] = await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
-    if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
-    defined.push(toDefined(settings.name, row))
+    const answer = await storeDefinition(db, settings)
+    definitions.remember(settings, answer.version)
+    if (answer.version !== answer.versionBefore) lanes.forgetQueue(settings.name)
+    defined.push(answer)
   }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
   await lanes.openNow(names.map((queue) => ({ queue, priority: null })))
   return defined
+}
+
+/**
+ * Once it was answered, no claim goes by other limits. `lost`: the version that the server has lost; a queue that has that version,
+ * or a later one, stays as it is.
+ */
+export async function storeDefinition(
+  db: Database,
+  settings: QueueSettings,
+  lost: number | null = null,
+): Promise<DefinedQueue> {
+  const [row] = await db.query(defineQueue, [...definitionOf(settings), lost]).catch(throwRefused)
+  if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
+  return toDefined(settings.name, row)
 }
 
 function toDefined(queue: string, row: Row | undefined): DefinedQueue {
@@ -58,7 +76,7 @@ export function defineIfNew(settings: QueueSettings): { readonly text: string; r
   return { text, values: definitionOf(settings) }
 }
 
-const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3)'
+const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3, false, $4)'
 
 function definitionOf(settings: QueueSettings): readonly Value[] {
   return [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]

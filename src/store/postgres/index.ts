@@ -59,6 +59,7 @@ import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
 import { standing } from './limits/blockers.ts'
+import { OwnDefinitions } from './own-definitions.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
@@ -192,7 +193,8 @@ class PostgresStore implements Store {
     this.#ownsPool = given === undefined
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
-    const lanes = new Lanes(this.#db)
+    const definitions = new OwnDefinitions(this.#db)
+    const lanes = new Lanes(this.#db, definitions)
     const patient = new Semaphore(Math.max(1, Math.floor(connections / 3)))
     this.#wakes = new Wakes(
       this.#db,
@@ -201,6 +203,7 @@ class PostgresStore implements Store {
     this.#context = {
       db: this.#db,
       lanes,
+      definitions,
       patient,
       followUp: (followUps) => this.#followUp(followUps),
       finished: (batch) => this.#wakes.finished(batch),

@@ -149,14 +149,14 @@ declare
 begin
   if coalesce(p_job ->> 'id' !~* v_uuid, true)
      or (v_lane is not null and (holdfast.number_option(p_job, 'maxAttempts', 1, 10000) is null
-                                 or coalesce(p_job ->> 'epoch' !~* v_uuid, true))) then
+                                 or coalesce(p_job ->> 'epoch' !~* v_uuid, true)
+                                 or p_job ->> 'definitionEpoch' !~* v_uuid)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a job has an id, and a lane with its epoch and attempts, or the name of its queue.');
   end if;
   if v_lane is null and not holdfast.is_queue_name(p_job ->> 'name') then
     perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
   end if;
   perform holdfast.number_option(p_job, 'priority', 0, 9), holdfast.number_option(p_job, 'maxAttempts', 1, 10000),
-          holdfast.number_option(p_job, 'version', 0, v_int_max),
           holdfast.number_option(p_job, 'timeoutMs', 1, ${centuryMs}), holdfast.number_option(p_job, 'delayMs', 0, ${centuryMs}),
           holdfast.number_option(p_job, 'runAt', 0, ${lastTime}), holdfast.number_option(p_job, 'startBefore', 0, ${lastTime}),
           holdfast.number_option(p_job, 'windowMs', 1, ${centuryMs}),

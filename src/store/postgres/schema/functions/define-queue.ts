@@ -8,7 +8,10 @@ export const defineQueue = `
 -- A producer defines a queue that is not defined yet, its limits included. What an owner or a worker has defined it leaves as it
 -- is, without an error: producers and workers of two releases may differ for a while. The same goes for every caller that asks for
 -- it (\`p_only_new\`): a caller's transaction must not change a queue that others work on.
-create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false)
+-- A client that finds its definition lost says which version it had (\`p_lost\`): a queue with that version or a later one is left
+-- as it is, because another client has defined it since.
+create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false,
+  p_lost int default null)
 returns table (version_before int, version int, before jsonb, after jsonb) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
@@ -52,7 +55,7 @@ begin
   values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
   on conflict do nothing;
   select * into v_old from holdfast.queue q where q.name = p_name for no key update;
-  if v_only_new and v_old.definition is not null then -- defined meanwhile
+  if (v_only_new or v_old.version >= p_lost) and v_old.definition is not null then -- defined meanwhile
     v_after := v_old.definition;
   elsif not p_states_limits and v_old.definition is not null then
     v_after := v_after || jsonb_build_object('limit', v_old.definition -> 'limit', 'keyLimit', v_old.definition -> 'keyLimit',
@@ -63,7 +66,8 @@ begin
     return;
   end if;
   update holdfast.queue q
-     set is_named = true, definition = v_after, version = q.version + 1, attempts = (v_after ->> 'attempts')::smallint,
+     set is_named = true, definition = v_after, version = q.version + 1,
+         definition_epoch = gen_random_uuid(), attempts = (v_after ->> 'attempts')::smallint,
          priority = (v_after ->> 'priority')::smallint, key_path = v_after #>> '{key,path}',
          key_by_code = coalesce(v_after ->> 'key' = 'code', false), retain_done_ms = (v_after ->> 'retainDoneMs')::bigint,
          retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead'

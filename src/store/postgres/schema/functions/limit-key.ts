@@ -1,8 +1,11 @@
 // DEFINITIONS. What a job does not state is what its queue's stored definition says, at the moment of the enqueue.
 //
-// Plain jobs. A client remembers definitions together with the numbers of lanes, each with its version, and fills in what its jobs
-// do not state. The statement that enqueues reads the version of each queue beside its lane and raises HF006 where it is another
-// one: the client forgets what it knows and starts over. So the memory of a client never decides, and a job costs no look-up.
+// Plain jobs. A client remembers definitions together with the numbers of lanes, each with its epoch, and fills in what its jobs
+// do not state. The statement that enqueues reads the epoch of each queue's definition beside its lane and raises HF006 where it is
+// another one: the client forgets what it knows and starts over. So the memory of a client never decides, and a job costs no look-up.
+//
+// Epochs. A version is a counter, for people. A server that was set back counts the same numbers again: after a failover that lost
+// version 1, another definition is version 1. So each version also has an epoch, 128 random bits that no server draws twice.
 //
 // Jobs as JSON with a lane are checked the same way. Jobs as JSON with the name of their queue come from a caller's transaction or
 // from SQL, which must not be undone, and whose snapshot may be older than what any client knows. They are filled in here
@@ -13,7 +16,7 @@
 //
 // Redefining locks the queue's row (no key update: lanes that refer to it may be opened meanwhile), so of two processes that define
 // at the same time the second sees what the first has stored. Enqueues read the row without a lock. One that commits before the
-// definition does has the old version's defaults, as a job that was enqueued a moment earlier.
+// definition does has the old definition's defaults, as a job that was enqueued a moment earlier.
 //
 // The limits in `max_running` and so on are those that count: the override's where there is one, else the definition's.
 

@@ -676,6 +676,7 @@ function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids x
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
+function limit_key_option(p_options jsonb) returns text plpgsql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
 function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text) plpgsql volatile
@@ -711,6 +712,7 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function now_ms(p_now bigint) returns bigint sql volatile;
+function number_key(p_number numeric) returns text sql immutable;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
@@ -734,6 +736,7 @@ function pick(p_limit_keys text[], p_places bigint[], p_froms bigint[], p_batche
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function place_of(p_name text, p_priority smallint, p_opened jsonb, OUT queue integer, OUT lane integer, OUT priority smallint) returns record plpgsql volatile;
+function plain_number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

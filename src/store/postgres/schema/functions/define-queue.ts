@@ -95,12 +95,12 @@ begin
   end if;
   perform holdfast.check_names(p_definition, 'definition', v_names),
           holdfast.check_names(v_backoff, 'backoff', '{baseMs,factor,maxMs,jitter}'),
-          holdfast.number_option(p_definition, 'attempts', 1, 10000), holdfast.number_option(p_definition, 'priority', 0, 9),
-          holdfast.number_option(p_definition, 'leaseMs', 1, 604800000),
-          holdfast.number_option(p_definition, 'timeoutMs', 1, ${centuryMs}),
-          holdfast.number_option(jsonb_strip_nulls(p_definition), 'retainDoneMs', 0, ${centuryMs}),
-          holdfast.number_option(jsonb_strip_nulls(p_definition), 'retainDeadMs', 0, ${centuryMs}),
-          holdfast.number_option(v_backoff, 'baseMs', 0, ${centuryMs}), holdfast.number_option(v_backoff, 'maxMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(p_definition, 'attempts', 1, 10000), holdfast.plain_number_option(p_definition, 'priority', 0, 9),
+          holdfast.plain_number_option(p_definition, 'leaseMs', 1, 604800000),
+          holdfast.plain_number_option(p_definition, 'timeoutMs', 1, ${centuryMs}),
+          holdfast.plain_number_option(jsonb_strip_nulls(p_definition), 'retainDoneMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(jsonb_strip_nulls(p_definition), 'retainDeadMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(v_backoff, 'baseMs', 0, ${centuryMs}), holdfast.plain_number_option(v_backoff, 'maxMs', 0, ${centuryMs}),
           holdfast.check_limit(p_definition -> 'limit'), holdfast.check_limit(p_definition -> 'keyLimit');
   if not jsonb_path_exists(v_backoff, 'strict $ ? (@.factor.type() == "number" && @.jitter.type() == "number"
        && @.factor >= 1 && @.factor <= 100 && @.jitter >= 0 && @.jitter <= 1)')
@@ -116,8 +116,8 @@ begin
   if jsonb_typeof(p_key) is distinct from 'object' then
     return false;
   end if;
-  return p_key = jsonb_build_object('path', p_key ->> 'path') and length(p_key ->> 'path') <= 255
-    and p_key ->> 'path' ~ '^[A-Za-z_$][A-Za-z0-9_$-]*([.][A-Za-z_$][A-Za-z0-9_$-]*)*$';
+  return coalesce(p_key = jsonb_build_object('path', p_key ->> 'path') and length(p_key ->> 'path') <= 255
+    and p_key ->> 'path' ~ '^[A-Za-z_$][A-Za-z0-9_$-]*([.][A-Za-z_$][A-Za-z0-9_$-]*)*$', false);
 end $holdfast$;
 
 -- { concurrency, rate: { count, windowMs } }: each of both may be null, and so may a limit.
@@ -133,10 +133,10 @@ begin
      or (jsonb_typeof(v_rate) = 'object' and not v_rate ?& '{count,windowMs}') then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit has a concurrency and a rate, and a rate has a count and a window.');
   end if;
-  perform holdfast.number_option(jsonb_strip_nulls(p_limit), 'concurrency', 1, 1000000);
+  perform holdfast.plain_number_option(jsonb_strip_nulls(p_limit), 'concurrency', 1, 1000000);
   if jsonb_typeof(v_rate) = 'object' then
     perform holdfast.check_names(v_rate, 'limit.rate', '{count,windowMs}'),
-            holdfast.number_option(v_rate, 'count', 1, 100000), holdfast.number_option(v_rate, 'windowMs', 1, 604800000);
+            holdfast.plain_number_option(v_rate, 'count', 1, 100000), holdfast.plain_number_option(v_rate, 'windowMs', 1, 604800000);
   end if;
 end $holdfast$;
 

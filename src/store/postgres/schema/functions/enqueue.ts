@@ -142,6 +142,7 @@ declare
   v_request jsonb;
   v_job jsonb;
   v_answer jsonb;
+  v_added jsonb[]; -- appended in place; a jsonb would be copied for each job
   v_answers jsonb[] := '{}';
   v_code text;
   v_text text;
@@ -174,16 +175,18 @@ begin
   end if;
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, v_refusable) then
-      v_answer := '[]';
+      v_added := '{}';
       for v_job in select job from jsonb_array_elements(v_request) u(job) loop
-        v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+        v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
       end loop;
+      v_answer := to_jsonb(v_added);
     else
       begin
-        v_answer := '[]';
+        v_added := '{}';
         for v_job in select job from jsonb_array_elements(v_request) u(job) loop
-          v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+          v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
         end loop;
+        v_answer := to_jsonb(v_added);
       exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
         get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
         if v_code = 'HF108' then
@@ -209,6 +212,9 @@ create function holdfast.enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint)
 declare
   v_missing jsonb;
 begin
+  if not holdfast.is_trusted() then -- before the first cast
+    perform holdfast.check_requests(jsonb_build_array(p_jobs));
+  end if;
   if not p_opens then
     select jsonb_agg(distinct jsonb_build_array(u.job -> 'name', u.job -> 'priority')) into v_missing
       from jsonb_array_elements(p_jobs) u(job)

@@ -21,6 +21,11 @@
 // The limits in `max_running` and so on are those that count: the override's where there is one, else the definition's.
 
 export const limitKey = `
+-- A number as a limit key, written as JavaScript writes it; null: it can be none. As \`numberKey\` of \`src/job/limit-key.ts\` says.
+create function holdfast.number_key(p_number numeric) returns text language sql immutable as $holdfast$
+  select case when abs(p_number) <= 9007199254740991 and p_number = trunc(p_number) then trunc(p_number)::text end
+$holdfast$;
+
 create function holdfast.limit_key_at(p_path text, p_payload text) returns text language plpgsql immutable as $holdfast$
 declare
   v_found json;
@@ -36,9 +41,7 @@ begin
     return case when octet_length(v_key) between 1 and 512 then v_key end;
   end if;
   if json_typeof(v_found) = 'number' then
-    if abs(v_key::numeric) <= 9007199254740991 and v_key::numeric = trunc(v_key::numeric) then
-      return trunc(v_key::numeric)::text;
-    end if;
+    return holdfast.number_key(v_key::numeric);
   end if;
   return null;
 end $holdfast$;
@@ -61,7 +64,7 @@ create function holdfast.require_key(p_queue holdfast.queue) returns void langua
 begin
   raise exception '%', case when p_queue.key_path is null
       then format('LIMIT_KEY_REQUIRED: the limit key of queue %s is a function in the code of its definition. Pass the option '
-        'limit_key: a text, a number, or null for a job without a key.', p_queue.name)
+        'limit_key: a text, an integer, or null for a job without a key.', p_queue.name)
       else format('LIMIT_KEY_REQUIRED: the limit key of queue %s is %s in the payload, a text of 1 to 512 bytes or an integer, and '
         'this payload has none there. Pass a payload that has it, or the option limit_key (null for a job without a key).',
         p_queue.name, p_queue.key_path) end

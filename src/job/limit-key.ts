@@ -35,8 +35,13 @@ export function keyAt(path: string, json: string): string | undefined {
     if (!isObject || !Object.hasOwn(value as object, name)) return undefined
     value = (value as Readonly<Record<string, unknown>>)[name]
   }
-  if (typeof value === 'number') return Number.isSafeInteger(value) ? String(value) : undefined
+  if (typeof value === 'number') return numberKey(value)
   return isLimitKey(value) ? value : undefined
+}
+
+/** A number as a key: an integer that every way in writes alike; undefined: it can be none. */
+export function numberKey(value: number): string | undefined {
+  return Number.isSafeInteger(value) ? String(value) : undefined
 }
 
 /** Text that a store keeps as a key. */

@@ -2,7 +2,7 @@
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { isKeyPath, type KeyRule, type LimitOverride } from '../job/limit-key.ts'
+import { isKeyPath, type KeyRule, type LimitOverride, numberKey } from '../job/limit-key.ts'
 import { checkInteger, checkKey, checkOptions } from '../job/names.ts'
 import type { Limit, LimitSettings, Rate } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
@@ -91,8 +91,9 @@ function toBareLimit(options: Omit<LimitOptions, 'key'>): Limit {
 export function statedKey(key: string | number | null): string | null {
   if (key === null) return null
   if (typeof key === 'string') return checkKey(key, 'limitKey')
-  if (typeof key === 'number' && Number.isFinite(key)) return String(key)
-  throw invalid('limitKey', `limitKey is a text, a number, or null for a job without a key; got ${show(key)}.`)
+  const number = typeof key === 'number' ? numberKey(key) : undefined
+  if (number !== undefined) return number
+  throw invalid('limitKey', `limitKey is a text, an integer, or null for a job without a key; got ${show(key)}.`)
 }
 
 /** The key of a job, or a typed error for its enqueue alone. */
@@ -101,10 +102,11 @@ export function limitKeyOf(queue: string, keyOf: KeyOf['keyOf'] | null | undefin
   const key = called(queue, keyOf, payload)
   if (key === undefined || key === null) return null
   if (typeof key === 'string') return checkKey(key, 'limit.key')
-  if (Number.isFinite(key)) return String(key)
+  const number = typeof key === 'number' ? numberKey(key) : undefined
+  if (number !== undefined) return number
   throw invalid(
     'limit.key',
-    `limit.key of queue ${queue} must answer a text, a number, or null for no key; got ${show(key)}.`,
+    `limit.key of queue ${queue} must answer a text, an integer, or null for no key; got ${show(key)}.`,
     { queue },
   )
 }

@@ -74,14 +74,25 @@ export class Definitions {
 
   async #read(queues: readonly string[] | null): Promise<void> {
     const readAt = this.#timers.now()
-    for (const record of await this.#store.definitions(queues)) this.#keep(record)
+    const records = await this.#store.definitions(queues)
+    const found = new Set(records.map(({ queue }) => queue))
+    for (const name of queues ?? this.#known.keys()) if (!found.has(name)) this.#known.delete(name)
+    for (const record of records) this.#keep(record)
     for (const name of queues ?? [null]) this.#readAt.set(name, readAt)
   }
 
-  /** The same object while nothing changes, so that what was made of it can be kept. */
+  /**
+   * The same object while nothing changes, so that what was made of it can be kept. A database that was set back counts versions
+   * again, so what the definition says is compared, too.
+   */
   #keep(record: DefinitionRecord): void {
-    if (this.#known.get(record.queue)?.version !== record.version) this.#known.set(record.queue, record)
+    const known = this.#known.get(record.queue)
+    if (known === undefined || textOf(known) !== textOf(record)) this.#known.set(record.queue, record)
   }
+}
+
+function textOf({ version, definition }: DefinitionRecord): string {
+  return `${version} ${definitionText(definition, { withLimits: true })}`
 }
 
 function behaviourOf({ definition }: DefinitionRecord): Behaviour {

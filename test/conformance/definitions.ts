@@ -260,6 +260,10 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
           assert.equal(await read((await mail.enqueue(ada, { limitKey: null })).id), null)
           await rejects(mail.enqueue(ada, { limitKey: '' }), 'INVALID_OPTION')
           await rejects(mail.enqueue(ada, { limitKey: {} as string }), 'INVALID_OPTION')
+          for (const number of [1.5, 1e21, 2 ** 53, Number.NaN])
+            await rejects(mail.enqueue(ada, { limitKey: number }), 'INVALID_OPTION')
+          const byCode = holdfast.queue('code', { limit: { key: () => 1e21, concurrency: 1 } })
+          await rejects(byCode.enqueue({}), 'INVALID_OPTION')
         }),
       )
 

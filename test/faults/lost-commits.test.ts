@@ -3,27 +3,26 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Client } from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
+import { Definitions } from '../../src/queue/stored-definitions.ts'
+import { systemClock } from '../../src/runtime/clock.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 import { startServer, startStandby } from '../support/postgres-server.ts'
 import { switchingProxy } from '../support/switching-proxy.ts'
 import { query } from './scene.ts'
 
 test('a process that knew a queue which a failover lost never uses its number for the queue that has it now', async () => {
-  await using primary = await startServer({ settings: { wal_keep_size: '256MB' } })
-  await using standby = await startStandby(primary)
-  await using proxy = await switchingProxy(primary.url())
-  await using holdfast = await open(proxy.url)
+  await using scene = await promotion()
+  await using holdfast = await open(scene.proxy.url)
   await holdfast.queue('mail').enqueue('before')
-  await caughtUp(primary.url(), standby.url())
-  await standby.stop('fast')
+  await scene.loseFromNowOn()
   const known = await learn(holdfast)
-  await primary.stop('immediate')
-  await standby.start()
-  await query(standby.url(), 'select pg_promote()')
-  proxy.switchTo(standby.url())
-  await using another = await open(standby.url())
+  await scene.promote()
+  await using another = await open(scene.standby.url())
   await judge(holdfast, another, known)
 })
 
@@ -37,6 +36,161 @@ test('a process that knew a queue of a schema that was dropped and made again ne
   await another.queue('mail').enqueue('before')
   await judge(holdfast, another, known)
 })
+
+const calls = defineQueue<Call>('calls', {
+  attempts: 2,
+  limit: { key: 'customer', concurrency: 1 },
+  onDead: { queue: 'funerals' },
+})
+
+interface Call {
+  readonly customer: string
+}
+
+test('a producer by name obeys the definition that is stored, where a failover lost another one of the same version', async () => {
+  await using scene = await promotion()
+  const { proxy, standby } = scene
+  await using producer = await open(proxy.url)
+  await producer.queue('calls').enqueue({ customer: 'warm' })
+  await scene.loseFromNowOn()
+  await using old = await open(proxy.url)
+  await old.queue(defineQueue('calls', { attempts: 7 })).enqueue({ customer: 'lost' })
+  await producer.queue('calls').enqueue({ customer: 'lost' })
+  await scene.promote()
+  await using fresh = await open(standby.url())
+  await fresh.queue(calls).enqueue({ customer: 'ada' })
+  const queue = producer.queue('calls')
+  await queue.enqueue({ customer: 'ada' })
+  await queue.enqueueMany([{ payload: { customer: 'ada' } }, { payload: { customer: 'ada' }, delay: 1 }])
+  await queue.enqueue({ customer: 'ada' }, { dedup: { key: 'k' } })
+  await producer.sweep()
+  const leases = await fresh.claim([calls], { max: 10 })
+  assert.equal(leases.filter(({ job }) => job.payload.customer === 'ada').length, 1)
+  const { jobs } = await fresh.jobs({ queue: 'calls', limit: 20 })
+  const attempts = jobs.flatMap(({ payload, maxAttempts }) =>
+    (payload as Call).customer === 'ada' ? [maxAttempts] : [],
+  )
+  assert.deepEqual(attempts, [2, 2, 2, 2, 2])
+})
+
+/** How a process that has a definition goes on after the server has lost it. */
+const ways: Readonly<Record<string, (process: Holdfast, url: string) => Promise<unknown>>> = {
+  'enqueues one job': (process) => process.queue(calls).enqueue({ customer: 'ada' }),
+  'enqueues several jobs': (process) => process.queue(calls).enqueueMany([{ payload: { customer: 'ada' } }]),
+  'enqueues with a dedup key': (process) => process.queue(calls).enqueue({ customer: 'ada' }, { dedup: { key: 'k' } }),
+  'enqueues in its own transaction': (process, url) => enqueueIn(process, url),
+  sweeps: async (process) => {
+    await process.sweep()
+    await process.queue('calls').enqueue({ customer: 'ada' })
+  },
+}
+
+for (const [way, act] of Object.entries(ways)) {
+  test(`a process ${way} by its definition after the schema was dropped and made again: it stores the definition again`, async () => {
+    await using database = await testDatabase()
+    await using process = await open(database.url)
+    await process.queue(calls).enqueue({ customer: 'ada' })
+    await recreate(database)
+    await act(process, database.url)
+    await judgeStored(database.url)
+  })
+}
+
+test('a process whose definition a failover lost stores it again, also where an earlier version is left', async () => {
+  await using scene = await promotion()
+  const { proxy, standby } = scene
+  await using process = await open(proxy.url)
+  await process.queue(defineQueue('calls', { attempts: 7 })).enqueue({ customer: 'warm' })
+  await scene.loseFromNowOn()
+  await process.queue(calls).enqueue({ customer: 'lost' })
+  await scene.promote()
+  await process.queue(calls).enqueue({ customer: 'ada' })
+  await judgeStored(standby.url())
+})
+
+test('a process leaves what another one has defined since, also when it finds its own definition lost', async () => {
+  await using database = await testDatabase()
+  await using process = await open(database.url)
+  await process.queue(calls).enqueue({ customer: 'ada' })
+  await recreate(database)
+  await using later = await open(database.url)
+  await later.queue(defineQueue('calls', { attempts: 9 })).enqueue({ customer: 'ada' })
+  await process.queue(calls).enqueue({ customer: 'ada' })
+  await process.sweep()
+  const [stored] = await query(database.url, `select version, attempts from holdfast.queue where name = 'calls'`)
+  assert.deepEqual({ ...stored }, { version: 1, attempts: 9 })
+})
+
+test('workers by name go by the definition that is stored, where another one had the same version', async () => {
+  await using database = await testDatabase()
+  let now = 0
+  const timers = { now: () => now } as ConstructorParameters<typeof Definitions>[1]
+  const stored = async (name: string) => {
+    await using holdfast = await open(database.url)
+    await holdfast.queue(defineQueue('calls', { timeout: name === 'first' ? '10m' : '2s' })).enqueue(name)
+  }
+  await stored('first')
+  const store = await postgres({ url: database.url })({ clock: systemClock })
+  const definitions = new Definitions(store, timers)
+  const byName = defineQueue('calls')
+  await definitions.refresh(['calls'])
+  assert.equal(definitions.obeyed(byName).timeoutMs, 600_000)
+  await recreate(database)
+  now += 6_000
+  await definitions.refresh(['calls'])
+  assert.equal(definitions.obeyed(byName), byName, 'a queue that is gone has no definition')
+  await stored('second')
+  now += 6_000
+  await definitions.refresh(['calls'])
+  assert.equal(definitions.obeyed(byName).timeoutMs, 2_000)
+  await store.close()
+})
+
+/** The definition is there, and the last job was enqueued by it. */
+async function judgeStored(url: string): Promise<void> {
+  await using another = await open(url)
+  await another.queue('calls').enqueue({ customer: 'ada' })
+  const leases = await another.claim(['calls'], { max: 10 })
+  const ofAda = leases.filter(({ job }) => (job.payload as Call).customer === 'ada')
+  assert.deepEqual(
+    ofAda.map(({ job }) => job.maxAttempts),
+    [2],
+  )
+  await ofAda[0]?.dead('no such number')
+  assert.equal((await another.jobs({ queue: 'funerals' })).jobs.length, 1)
+}
+
+async function enqueueIn(process: Holdfast, url: string): Promise<void> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  await client.query('begin')
+  await process.queue(calls).enqueue({ customer: 'ada' }, { tx: client })
+  await client.query('commit')
+  await client.end()
+}
+
+/** A primary, a standby that falls behind when it is told to, and one address for whichever of them is in charge. */
+async function promotion() {
+  const stack = new AsyncDisposableStack()
+  const primary = stack.use(await startServer({ settings: { wal_keep_size: '256MB' } }))
+  const standby = stack.use(await startStandby(primary))
+  const proxy = stack.use(await switchingProxy(primary.url()))
+  return {
+    standby,
+    proxy,
+    async loseFromNowOn() {
+      await caughtUp(primary.url(), standby.url())
+      await standby.stop('fast')
+    },
+    async promote() {
+      await primary.stop('immediate')
+      await standby.start()
+      await query(standby.url(), 'select pg_promote()')
+      proxy.switchTo(standby.url())
+    },
+    [Symbol.asyncDispose]: () => stack.disposeAsync(),
+  }
+}
 
 async function recreate(database: Database): Promise<void> {
   await query(database.url, 'drop schema holdfast cascade')

@@ -87,6 +87,21 @@ describe('the stored definition', () => {
       }
       await assert.rejects(enqueue(hand, 'byCode', {}), { code: 'HF108', message: /^LIMIT_KEY_REQUIRED: .*limit_key/ })
       await enqueue(hand, 'byCode', {}, { limit_key: 'k' })
+      for (const [number, key] of [
+        ['5.00', '5'],
+        ['1.2e2', '120'],
+        ['-7.0', '-7'],
+        ['-0', '0'],
+        ['9007199254740991', '9007199254740991'],
+      ]) {
+        const text = `select id from holdfast.enqueue('byCode', '{}', '{"limit_key": ${number}}')`
+        const [row] = await hand.rows(text)
+        assert.equal((await readJob(hand.holdfast, row?.['id'] as string)).limitKey, key, number)
+      }
+      for (const number of ['1.5', '1e21', '9007199254740992', '-1e400']) {
+        const text = `select id from holdfast.enqueue('byCode', '{}', '{"limit_key": ${number}}')`
+        await assert.rejects(hand.rows(text), { code: 'HF106' }, number)
+      }
       await assert.rejects(enqueue(hand, 'byCode', {}, { limit_key: '' }), { code: 'HF106' })
       await assert.rejects(enqueue(hand, 'byCode', {}, { limit_key: {} }), { code: 'HF106' })
     }),

@@ -3,8 +3,10 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
+import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import { allJobs, claimOne, deadJob, readJob } from '../conformance/expect.ts'
 import { cuttingProxy, type Moment } from '../support/cutting-proxy.ts'
 import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
@@ -430,5 +432,113 @@ test(
     await one.rollback()
     assert.equal((await again).length, 1)
     assert.equal((await hand.holdfast.stats()).running, 1)
+  }),
+)
+
+interface Redefined {
+  /** What its deciding statement says. */
+  readonly says: string
+  /** Enqueues one job with this payload. */
+  run(holdfast: Holdfast): Promise<() => Promise<unknown>>
+}
+
+const redefinedMeanwhile: Readonly<Record<string, Redefined>> = {
+  'a plain job': enqueueing({}),
+  'a job that is due later': enqueueing({ delay: 1 }),
+  'a job with a dedup key': enqueueing({ dedup: { key: 'k' } }),
+  'a job with an idempotency key': enqueueing({ idempotencyKey: 'k' }),
+  'a job under an id of the caller': enqueueing({ id: randomUUID() }),
+  'an item of an open batch': adding({}),
+  'an item with a dedup key': adding({ dedup: { key: 'k' } }),
+  'an effect of a settlement': {
+    says: commit,
+    async run(holdfast) {
+      await holdfast.queue('start').enqueue('first')
+      const lease = await claimOne(holdfast, 'start')
+      return () => lease.done(undefined, { enqueue: [{ queue: 'mail', payload: 'once', dedup: { key: 'k' } }] })
+    },
+  },
+}
+
+function enqueueing(options: EnqueueOptions): Redefined {
+  const isPlain = Object.keys(options).length === 0
+  return {
+    says: isPlain ? 'enqueue_one' : options.delay === undefined ? '.enqueue(' : 'enqueue_plain',
+    run: async (holdfast) => () => holdfast.queue('mail').enqueue('once', options),
+  }
+}
+
+function adding(options: EnqueueOptions): Redefined {
+  return {
+    says: Object.keys(options).length === 0 ? 'add_items' : commit,
+    async run(holdfast) {
+      const batch = await holdfast.batch({ name: 'mail', open: true }, [])
+      await batch.add([{ queue: 'mail', payload: 'warm item' }])
+      return () => batch.add([{ queue: 'mail', payload: 'once', ...options }])
+    },
+  }
+}
+
+for (const [name, { says, run }] of Object.entries(redefinedMeanwhile)) {
+  test(
+    `${name} whose answer was lost runs once, though its queue was defined anew before the call was sent again`,
+    inHand(async (hand) => {
+      await using proxy = await cuttingProxy(hand.url)
+      const far = await hand.another({ url: proxy.url })
+      await far.queue('mail').enqueue('warm')
+      const act = await run(far)
+      const cut = proxy.cut(says, 'after', { stays: true })
+      const told = act()
+      told.catch(() => {})
+      await cut
+      const runs: unknown[] = []
+      const work = async () => {
+        await hand.holdfast.sweep()
+        for (const lease of await hand.holdfast.claim(['mail'], { max: 10 })) {
+          runs.push(lease.job.payload)
+          await lease.done()
+        }
+      }
+      await work()
+      await hand.holdfast.queue(defineQueue('mail', { attempts: 7 })).enqueue('other')
+      proxy.mend()
+      await told
+      await work()
+      assert.equal(runs.filter((payload) => payload === 'once').length, 1)
+      await far.close()
+    }),
+  )
+}
+
+test(
+  'a call that was withdrawn never lands, and a withdrawal waits for the send that is at work',
+  inHand(async (hand) => {
+    const withdraw = async (flush: string) => {
+      const [row] = await hand.rows('select holdfast.withdraw($1, null) as landed', [flush])
+      return row?.['landed']
+    }
+    const land = 'select holdfast.land($1, 1, null)'
+    const [late, rolledBack, landed] = [randomUUID(), randomUUID(), randomUUID()]
+    assert.equal(await withdraw(late), false)
+    assert.equal(await withdraw(late), false, 'its own answer was lost')
+    await assert.rejects(hand.rows(land, [late]), { code: 'HF004' })
+    for (const [flush, end, hasLanded] of [
+      [rolledBack, 'rollback', false],
+      [landed, 'commit', true],
+    ] as const) {
+      const first = await hand.begin()
+      await first.run(land, [flush])
+      const withdrawn = withdraw(flush)
+      const [{ pid } = {}] = await first.run('select pg_backend_pid() as pid')
+      for (let waits = false; !waits; await sleep(5)) {
+        const [row] = await hand.rows(
+          'select count(*)::int as n from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
+          [pid],
+        )
+        waits = row?.['n'] === 1
+      }
+      await first[end]()
+      assert.equal(await withdrawn, hasLanded)
+    }
   }),
 )

@@ -18,16 +18,22 @@ const granted = [
   'admit(text[],bigint[],bigint)',
   'answer_of(uuid)',
   'await_claims(text,integer)',
-  'define_queue(text,jsonb,boolean,boolean,boolean)',
+  'define_queue(text,jsonb,boolean,boolean,boolean,integer)',
   'enqueue(jsonb,uuid,bigint,boolean)',
   'enqueue(text,jsonb,jsonb)',
   'enqueue_in(jsonb,boolean,bigint)',
-  'enqueue_one(uuid,uuid,integer,uuid,smallint,text,text,bigint,bigint,text,integer)',
-  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text,integer[])',
+  'enqueue_one(uuid,uuid,integer,uuid,smallint,text,text,bigint,bigint,text,uuid)',
+  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text,uuid[])',
   'now_ms(bigint)',
   'open_lanes(text[],smallint[],bigint,bigint,uuid,boolean)',
   'outcomes(uuid[])',
+  'withdraw(uuid,bigint)',
 ]
+
+/** A definition with a number that has a decimal point, as JSON.stringify never writes it. */
+function withPoint(name: string): string {
+  return definitionJson({ [name]: 5 }).replace(`"${name}":5`, `"${name}":5.0`)
+}
 
 describe('a producer’s rights', () => {
   test('are the functions that were meant for it, and no other of the schema', async () => {
@@ -242,6 +248,7 @@ describe('a producer', () => {
         `select holdfast.admit('{x}', '{}', null)`,
         `select holdfast.admit('{null}', '{}', null)`,
         `select holdfast.admit('{99999999999:k}', '{}', null)`,
+        `select holdfast.admit(array(select '1:' || n from generate_series(1, 100000) n), '{}', null)`,
       ].map((text) => [text, []] as const),
       ...[
         ...[{ retainDoneMs: -1 }, { retainDeadMs: '1' }, { onDead: 'a b' }, { onDead: 1 }, { attempts: 0 }],
@@ -253,9 +260,22 @@ describe('a producer', () => {
         ...[{ keyLimit: { concurrency: 1, rate: 1 } }, { keyLimit: { concurrency: null, rate: rate(0, 5) } }],
         { keyLimit: { concurrency: null, rate: rate(5, 0) } },
       ].map((changed) => ['select holdfast.define_queue($1, $2, true)', ['q', definitionJson(changed)]] as const),
-      ...['null', '1', '[]', '{}', '{"attempts": 1}'].map(
+      ...['null', '1', '[]', '{}', '{"attempts": 1}', withPoint('attempts'), withPoint('retainDoneMs')].map(
         (json) => ['select holdfast.define_queue($1, $2, true)', ['q', json]] as const,
       ),
+      ...[{ key: { path: null } }, { key: {} }, { key: [] }, { key: { path: 1 } }].map(
+        (changed) => ['select holdfast.define_queue($1, $2, true)', ['q', definitionJson(changed)]] as const,
+      ),
+      ...[{ dedupKey: 'k', dedupScope: null }, { dedupKey: 'k', dedupScope: 1 }, { definitionEpoch: 'x' }].map(job),
+      ...['"maxAttempts": 5.0', '"priority": 5.0', '"delayMs": 1.0', '"runAt": 1.0'].map((option) => {
+        const json = `[[{"id": "${uuid()}", "name": "mail", "payload": "1", ${option}}]]`
+        return ['select holdfast.enqueue($1, null, null, false)', [json]] as const
+      }),
+      ...[{ priority: 'x' }, { definedAs: 'x' }, { priority: 1.5 }].map((changed) => {
+        const json = JSON.stringify([{ id: uuid(), name: 'mail', payload: '1', ...changed }])
+        return ['select holdfast.enqueue_in($1, false, null)', [json]] as const
+      }),
+      ...['null', '1', '[1]', '{}'].map((json) => ['select holdfast.enqueue_in($1, false, null)', [json]] as const),
       ['select holdfast.define_queue($1, $2, true)', [null, definitionJson({})]] as const,
       ['select holdfast.define_queue($1, $2, null)', ['q', definitionJson({})]] as const,
     ]

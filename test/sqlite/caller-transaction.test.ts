@@ -281,3 +281,22 @@ async function takeOne(holdfast: Holdfast, taken: unknown[], wait = '0s'): Promi
   await lease.done()
   taken.push(lease.job.payload)
 }
+
+test('a definition that was rolled back is stored later, though another process has taken its version', async () => {
+  await using file = await jobsFile()
+  const [holdfast, other] = [await file.open(), await file.open()]
+  const db = file.raw()
+  const mail = holdfast.queue('mail', { attempts: 7 })
+  const enqueueIn = async (end: 'commit' | 'rollback') => {
+    db.exec('begin immediate')
+    await mail.enqueue(1, { tx: db })
+    db.exec(end)
+    return { ...db.prepare(`select version, attempts from holdfast_queue where name = 'mail'`).get() }
+  }
+  await enqueueIn('rollback')
+  await other.queue('mail', { attempts: 3 }).enqueue(1)
+  assert.deepEqual(await enqueueIn('commit'), { version: 2, attempts: 7 })
+  assert.deepEqual(await enqueueIn('commit'), { version: 2, attempts: 7 }, 'it is defined once')
+  await other.queue('mail', { attempts: 4 }).enqueue(1)
+  assert.deepEqual(await enqueueIn('commit'), { version: 3, attempts: 4 }, 'what is defined later stays')
+})

@@ -24,12 +24,14 @@ import type { StoreContext } from './enqueue.ts'
  * busy is left to them.
  */
 export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
-  const { db, lanes } = context
+  const { db, lanes, definitions, polls } = context
   const defined: DefinedQueue[] = []
   for (const settings of queues) {
-    const [row] = await changeQueue(context, defineQueue, definitionOf(settings)).catch(throwRefused)
+    const answer = await polls.until(() => storeDefinition(db, settings))
     if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
-    defined.push(toDefined(settings.name, row))
+    definitions.remember(settings, answer.version)
+    if (answer.version !== answer.versionBefore) lanes.forgetQueue(settings.name)
+    defined.push(answer)
   }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
   await lanes.openNow(names.map((queue) => ({ queue, priority: null })))
@@ -43,6 +45,20 @@ export async function define(context: StoreContext, queues: readonly QueueSettin
  */
 export function changeQueue({ db, polls }: StoreContext, text: string, values: readonly Value[]): Promise<Row[]> {
   return polls.until(() => withRetry(() => db.once(text, values), { failFast: true }))
+}
+
+/**
+ * Gives up with a collision where another open transaction has the row of this queue. `lost`: the version that the server has lost; a queue
+ * that has that version, or a later one, stays as it is.
+ */
+export async function storeDefinition(
+  db: Database,
+  settings: QueueSettings,
+  lost: number | null = null,
+): Promise<DefinedQueue> {
+  const store = () => db.once(defineQueue, [...definitionOf(settings), lost])
+  const [row] = await withRetry(store, { failFast: true }).catch(throwRefused)
+  return toDefined(settings.name, row)
 }
 
 function toDefined(queue: string, row: Row | undefined): DefinedQueue {
@@ -72,7 +88,7 @@ export function defineIfNew(settings: QueueSettings): { readonly text: string; r
   return { text, values: definitionOf(settings) }
 }
 
-const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3, false, true)'
+const defineQueue = 'select * from holdfast.define_queue($1, $2::jsonb, $3, false, true, $4)'
 
 function definitionOf(settings: QueueSettings): readonly Value[] {
   return [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]

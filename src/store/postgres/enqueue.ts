@@ -26,6 +26,7 @@ import { defineIfNew, throwRefused } from './define.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
+import type { OwnDefinitions } from './own-definitions.ts'
 
 /** What is to be attended to once a transaction has committed: keyRefs by name, lists of followUps and batches by number. */
 export interface FollowUps extends LimitKeyRefs {
@@ -39,6 +40,7 @@ export interface FollowUps extends LimitKeyRefs {
 export interface StoreContext {
   readonly db: Database
   readonly lanes: Lanes
+  readonly definitions: OwnDefinitions
   /** For calls that may have to wait for another open transaction. */
   readonly polls: LockPolls
   /** Tells that jobs of a queue became ready. */
@@ -127,9 +129,9 @@ async function enqueueOne(context: StoreContext, job: NewJob, { no, epoch }: Lan
   const ready = new Map([[job.queue, 1]])
   const news = context.newsOf(ready)
   const { id, payload, headers, timeoutMs } = job
-  const { version, attempts } = context.lanes.queue(job.queue)
+  const { epoch: definitionEpoch, attempts } = context.lanes.queue(job.queue)
   const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
-  const values = [id, no, epoch, ...filled, context.db.now, news, version]
+  const values = [id, no, epoch, ...filled, context.db.now, news, definitionEpoch]
   await context.db.land({ text: insertOne, values }, toNothing, toNothing)
   context.announce(ready, news !== null)
   return created(job)
@@ -144,7 +146,10 @@ async function enqueuePlain(context: StoreContext, requests: readonly EnqueueReq
   const ready = countReady(jobs.filter((job) => comesReady(context.lanes, job)))
   const news = context.newsOf(ready)
   const columns = plainColumns(context.lanes, jobs)
-  const call = { text: insertPlain, values: [...columns, context.db.now, news, versionsOf(context.lanes, jobs)] }
+  const call = {
+    text: insertPlain,
+    values: [...columns, context.db.now, news, definitionEpochsOf(context.lanes, jobs)],
+  }
   const lists = await context.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
   context.announce(ready, news !== null)
   await context.followUp({ lists })
@@ -193,9 +198,9 @@ function knownPlaces(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId): rea
   return [...new Set(jobs.map((job) => lanes.of(job, batch)))]
 }
 
-/** Of the definitions that these jobs were filled in by, for each lane. */
-export function versionsOf(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): string {
-  return list(knownPlaces(lanes, jobs, batch).map(({ name }) => lanes.queue(name).version))
+/** Of the definitions that these jobs were filled in by, one for each lane. */
+export function definitionEpochsOf(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): string {
+  return list(knownPlaces(lanes, jobs, batch).map(({ name }) => lanes.queue(name).epoch))
 }
 
 /** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
@@ -206,7 +211,7 @@ export async function addPlain(
   batch: BatchId = null,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
-  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, versionsOf(lanes, jobs, batch)]
+  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, definitionEpochsOf(lanes, jobs, batch)]
   return readLists(await tx.query(insertPlain, values))
 }
 
@@ -332,13 +337,20 @@ function openedOf(lanes: Lanes, job: NewJob): { readonly opened?: object } {
   return { opened: { queue: lane.queue, lane: lane.no, priority: lane.priority, attempts, ...rule } }
 }
 
+/** If the caller's transaction sees a lower version, the definition of this process may be lost. */
+function definedAs(definitions: OwnDefinitions, { queue }: NewJob): { readonly definedAs?: number } {
+  const version = definitions.versionOf(queue)
+  return version === undefined ? {} : { definedAs: version }
+}
+
 /**
  * Needs no connection but the caller's, whatever it meets for the first time. Queues and lanes are looked up by name. What is
  * used for the first time is better made in a transaction of its own: in the caller's it would stay invisible until the caller
  * commits, and block every other first use of that queue or priority. So another connection gets 100 ms to do it. If the callers
  * have taken all connections, it is made in the caller's transaction. The same goes for a definition. In the caller's transaction
  * it is stored only if its queue has none: a definition that differs from the stored one is left to `define`. What a job does not
- * state is filled in on the server, by the definition that the caller's transaction sees.
+ * state is filled in on the server, by the definition that the caller's transaction sees. If the server has lost a definition
+ * that this process has stored, it is stored again in the same two ways.
  *
  * Statements here are run by whatever driver the caller has. So every parameter is text or a number with its type said, as
  * some drivers would encode JSON once more, and every column is text, as some know no other types.
@@ -354,14 +366,23 @@ export async function enqueueIn(
     await run(text, [...values]).then(undefined, throwRefused)
   }
   const enqueueBy = async (opens: boolean) => {
-    const jobs = request.jobs.map((job) => ({ ...namedJson(job), ...openedOf(context.lanes, job) }))
+    const jobs = request.jobs.map((job) => ({
+      ...namedJson(job),
+      ...definedAs(context.definitions, job),
+      ...openedOf(context.lanes, job),
+    }))
     const result = await run(insertIn, [JSON.stringify(jobs), opens, context.db.now]).then(undefined, throwKeyRequired)
     const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
     return row?.answer ?? '[]'
   }
   let json = await enqueueBy(false)
   if (isMissing(json)) {
-    await isDoneSoon(context.lanes.openAnew(request.jobs))
+    if (!(await isDoneSoon(context.lanes.openAnew(request.jobs)))) {
+      for (const settings of context.definitions.of(request.jobs.map(({ queue }) => queue))) {
+        const { text, values } = defineIfNew(settings)
+        await run(text, [...values]).then(undefined, throwRefused)
+      }
+    }
     json = await enqueueBy(true)
   }
   const [answer = []] = toAnswers(json)
@@ -411,11 +432,11 @@ function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch: BatchI
 /** With the lane as it is remembered, and filled in by the definition that is remembered beside it. */
 function placedJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, unknown> {
   const { no, epoch } = lanes.of(job, batch)
-  const { version, attempts } = lanes.queue(job.queue)
+  const { epoch: definitionEpoch, attempts } = lanes.queue(job.queue)
   const key = lanes.keyOf(job)
   return {
     ...jobJson(job),
-    ...{ lane: no, epoch, version, maxAttempts: job.maxAttempts ?? attempts },
+    ...{ lane: no, epoch, definitionEpoch, maxAttempts: job.maxAttempts ?? attempts },
     ...(key === undefined ? { keyUnknown: true } : key !== null && { limitKey: key }),
   }
 }

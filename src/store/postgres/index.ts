@@ -59,6 +59,7 @@ import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
 import { standing } from './limits/blockers.ts'
 import { LockPolls } from './lock-polls.ts'
+import { OwnDefinitions } from './own-definitions.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
@@ -198,7 +199,8 @@ class PostgresStore implements Store {
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
     const polls = new LockPolls(connections)
-    const lanes = new Lanes(this.#db, polls)
+    const definitions = new OwnDefinitions(this.#db)
+    const lanes = new Lanes(this.#db, polls, definitions)
     this.#wakes = new Wakes(
       this.#db,
       typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
@@ -207,6 +209,7 @@ class PostgresStore implements Store {
       db: this.#db,
       lanes,
       polls,
+      definitions,
       followUp: (followUps) => this.#followUp(followUps),
       finished: (batch) => this.#wakes.finished(batch),
       announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),

@@ -7,8 +7,10 @@
 // this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane, so a job
 // is never handed to the handler of another queue.
 //
-// Beside each lane is remembered what the queue's definition says of jobs, with its version. Whatever is filled in from here is
-// sent along with that version, and the statement checks it in the same way; see `schema/functions/define-queue.ts`.
+// Beside each lane is remembered what the queue's definition says of jobs, with the epoch of that definition. Whatever is filled in
+// from here is sent along with that epoch, and the statement checks it in the same way; see `schema/functions/limit-key.ts`.
+// If the server has lost a definition that this process has stored, the process stores it again before it enqueues; see
+// `own-definitions.ts`.
 //
 // Lanes are opened in a short transaction of the store's own. An application's transaction may open one, too: by the SQL function,
 // or where an application's pool has no other connection left (`enqueueIn`). Until it commits, that lane is busy: a first use of the
@@ -28,6 +30,7 @@ import { list, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { isCollision, withRetry } from './connection/failures.ts'
 import type { LockPolls } from './lock-polls.ts'
+import type { OwnDefinitions } from './own-definitions.ts'
 
 /** Lanes of batches that are remembered; more than any transaction uses. */
 const batchLanesMax = 10_000
@@ -64,9 +67,10 @@ export interface Wanted {
   readonly priority: number | null
 }
 
-/** What a version of a queue's definition says of jobs. */
+/** What a queue's definition says of jobs. */
 export interface KnownQueue {
-  readonly version: number
+  /** Which definition. */
+  readonly epoch: string
   readonly attempts: number
   readonly priority: number
   readonly key: KeyRule
@@ -96,6 +100,7 @@ export class LanesMissing extends Error {
 export class Lanes {
   readonly #db: Database
   readonly #polls: LockPolls
+  readonly #own: OwnDefinitions
   readonly #byPlace = new Map<string, Lane>()
   readonly #byNo = new Map<number, Lane>()
   readonly #queues = new Map<string, KnownQueue>()
@@ -111,9 +116,10 @@ export class Lanes {
   /** Calls of `openAnew` under way. Callers that need the same lanes share one: each takes a connection. */
   readonly #opening = new Map<string, Promise<boolean>>()
 
-  constructor(db: Database, polls: LockPolls) {
+  constructor(db: Database, polls: LockPolls, own: OwnDefinitions) {
     this.#db = db
     this.#polls = polls
+    this.#own = own
   }
 
   /** Makes sure that the lanes of these jobs exist and are known, however long another transaction keeps one of them. */
@@ -206,6 +212,11 @@ export class Lanes {
     for (const row of rows) {
       this.#learn(row)
       this.#remember([...row.slice(0, 6), batch])
+    }
+    const lost = this.#own.lostOf(rows.map(([name, , , , , , version]) => [name as string, Number(version)]))
+    if (lost.length > 0) {
+      await this.#own.storeAgain(lost)
+      return this.#ask(wanted, batch)
     }
     for (const each of wanted) this.#busyAt.delete(wantedPlace(each, batch))
   }
@@ -310,6 +321,11 @@ export class Lanes {
     return known
   }
 
+  /** What is known of this queue's definition is out of date. */
+  forgetQueue(name: string): void {
+    this.#queues.delete(name)
+  }
+
   /** The limit key of a job, by what is known here; undefined: it is not known. Never throws, so it may be asked at any time. */
   keyOf(job: NewJob): string | null | undefined {
     if (job.limitKey !== undefined) return job.limitKey
@@ -355,9 +371,9 @@ export class Lanes {
     this.#ofBatches.delete(lane)
   }
 
-  #learn([name, , , , , , version, attempts, priority, keyPath, keyByCode]: Row): void {
+  #learn([name, , , , , , , epoch, attempts, priority, keyPath, keyByCode]: Row): void {
     const key = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
-    const known = { version: Number(version), attempts: Number(attempts), priority: Number(priority), key } as const
+    const known = { epoch: epoch as string, attempts: Number(attempts), priority: Number(priority), key } as const
     this.#queues.set(name as string, known)
   }
 

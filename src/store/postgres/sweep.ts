@@ -34,6 +34,7 @@ const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
 const fullEveryMs = 60_000
 const batchesEveryMs = 5_000
+const definitionsEveryMs = 5_000
 /** How long a sweep waits for the lock of a lane; claims have it for a few milliseconds. */
 const laneMaxMs = 200
 /** How soon a job is rescued that was left out. */
@@ -54,6 +55,7 @@ export class Sweeps {
   #knocksFrom = '0'
   #allKnocksAt = 0
   #allBatchesAt = 0
+  #definitionsAt = 0
   /** Up to which number this round has looked at batches; null: it is over. */
   #batchesFrom: number | null = null
 
@@ -67,6 +69,7 @@ export class Sweeps {
   }
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
+    await this.#restoreDefinitions()
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
     const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
     const { report, ready, batches: ended, untold, undeliverable } = swept
@@ -182,6 +185,13 @@ export class Sweeps {
     if (heardAll) this.#knocksFrom = row?.[2] as string
     this.#context.announce(admitted)
     return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), heardAll }
+  }
+
+  /** First of all: if a definition is refused, the next sweep does everything else, and no report is lost. */
+  async #restoreDefinitions(): Promise<void> {
+    if (this.#db.now === null && performance.now() < this.#definitionsAt) return
+    this.#definitionsAt = performance.now() + definitionsEveryMs
+    await this.#context.definitions.restore()
   }
 
   /** What was due before this has been swept; see `schema/functions/next-due.ts`. */

@@ -22,11 +22,11 @@ import {
   comesReady,
   countReady,
   created,
+  definitionEpochsOf,
   type FollowUps,
   isPlain,
   plainColumns,
   type StoreContext,
-  versionsOf,
 } from '../enqueue.ts'
 import { findNo, readNos } from './batch-row.ts'
 
@@ -56,7 +56,11 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     await context.lanes.open(jobs, id)
     if (!context.lanes.knows(jobs, id)) return null // there is no such batch
     if (!areKeysKnown(context.lanes, jobs)) return null
-    const columns = [...plainColumns(context.lanes, jobs, id), context.db.now, versionsOf(context.lanes, jobs, id)]
+    const columns = [
+      ...plainColumns(context.lanes, jobs, id),
+      context.db.now,
+      definitionEpochsOf(context.lanes, jobs, id),
+    ]
     const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
     return context.db.land(call, ([row]) => read(row?.[0]), read)

@@ -6,6 +6,11 @@
 // kept for an hour (`schema/functions/prune.ts`), one row a call, whatever it carried. Calls that write nothing durable are
 // simply made again (`failures.ts`).
 //
+// The second send of a call may fail before it has looked at its flush: a queue was defined anew in between, say. The caller of
+// `land` or `transact` then starts over, under another flush. So the flush of the failed call is withdrawn first: if the first
+// send has landed, its answer counts; else it never will land (`schema/functions/flush.ts`). A flush that the caller gave stays
+// the same when the caller starts over, and is not withdrawn.
+//
 // Timeouts that a role or a database sets are meant for its statements, not for a queue's: a transaction of ours lifts them
 // for itself. A single statement cannot, so where one was cut short by them, all bring a transaction along from then on.
 // Statements of the application, in a settlement, run with the timeouts that the session came with.
@@ -24,7 +29,16 @@ import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
-import { CommitRefused, hasLanded, isBroken, isCancelled, isFromServer, isUnprepared, withRetry } from './failures.ts'
+import {
+  CommitRefused,
+  hasLanded,
+  isBroken,
+  isCancelled,
+  isFromServer,
+  isUnprepared,
+  landedBefore,
+  withRetry,
+} from './failures.ts'
 import { ResponseWatchdog } from './response-watchdog.ts'
 
 /**
@@ -150,13 +164,12 @@ export class Database {
     call: { readonly text: string; readonly values: readonly Value[] },
     read: (rows: Row[]) => T,
     readKept: (answer: string | null) => T,
-    {
-      failFast = false,
-      flush = randomUUID(),
-    }: { readonly failFast?: boolean; readonly flush?: string | undefined } = {},
+    { failFast = false, flush: given }: { readonly failFast?: boolean; readonly flush?: string | undefined } = {},
   ): Promise<T> {
+    const flush = given ?? randomUUID()
+    const ifMayHaveLanded = given === undefined ? (error: unknown) => this.#withdraw(flush, error) : undefined
     try {
-      return read(await withRetry(() => this.hot(call.text, [flush, ...call.values]), { failFast }))
+      return read(await withRetry(() => this.hot(call.text, [flush, ...call.values]), { failFast, ifMayHaveLanded }))
     } catch (error) {
       if (!hasLanded(error)) throw error
       return readKept(await this.#answerOf(flush))
@@ -164,19 +177,21 @@ export class Database {
   }
 
   /** A durable call of several statements; its answer is kept as JSON. */
-  async transact<T>(work: (tx: PgTransaction) => Promise<T>, flush: string = randomUUID()): Promise<T> {
-    try {
-      return await withRetry(() =>
-        this.#transactOnce(
-          async (tx) => {
-            const answer = await work(tx)
-            const now = tx.knowsTime ? tx.now : await tx.readClock()
-            await tx.query('select holdfast.land($1, $2, $3)', [flush, now, JSON.stringify(answer)])
-            return answer
-          },
-          { durable: true },
-        ),
+  async transact<T>(work: (tx: PgTransaction) => Promise<T>, given?: string): Promise<T> {
+    const flush = given ?? randomUUID()
+    const ifMayHaveLanded = given === undefined ? (error: unknown) => this.#withdraw(flush, error) : undefined
+    const once = () =>
+      this.#transactOnce(
+        async (tx) => {
+          const answer = await work(tx)
+          const now = tx.knowsTime ? tx.now : await tx.readClock()
+          await tx.query('select holdfast.land($1, $2, $3)', [flush, now, JSON.stringify(answer)])
+          return answer
+        },
+        { durable: true },
       )
+    try {
+      return await withRetry(once, { ifMayHaveLanded })
     } catch (error) {
       if (!hasLanded(error)) throw error
       return JSON.parse((await this.#answerOf(flush)) ?? 'null')
@@ -216,6 +231,13 @@ export class Database {
       ask: (statement) => this.#watchdog.over(client, call(client, statement)),
       tell: (statement) => this.#watchdog.over(client, client.query(statement as string)),
     }
+  }
+
+  /** Throws this error if no send of the call has landed, and none will; else says that it has (HF004). */
+  async #withdraw(flush: string, error: unknown): Promise<never> {
+    if (hasLanded(error)) throw error
+    const [row] = await this.query('select holdfast.withdraw($1, $2)', [flush, this.now])
+    throw row?.[0] === 't' ? landedBefore() : error
   }
 
   async #answerOf(flush: string): Promise<string | null> {

@@ -25,10 +25,16 @@ export async function beforeSending<T>(connecting: Promise<T>): Promise<T> {
   }
 }
 
+export interface RetryOptions<T> {
+  readonly failFast?: boolean
+  /** Called instead of throwing an error of a later try when an earlier try may have landed. */
+  readonly ifMayHaveLanded?: ((error: unknown) => Promise<T>) | undefined
+}
+
 /** Tries again while the connection breaks or, unless in haste, transactions get in each other's way. */
 export async function withRetry<T>(
   action: () => Promise<T>,
-  { failFast = false }: { readonly failFast?: boolean } = {},
+  { failFast = false, ifMayHaveLanded }: RetryOptions<T> = {},
 ): Promise<T> {
   let mayHaveLanded = false
   let brokenAt: number | null = null
@@ -36,7 +42,10 @@ export async function withRetry<T>(
     try {
       return await action()
     } catch (error) {
-      if (error instanceof CommitRefused || isHoldfastError(error) || isOurs(error) || !isForeign(error)) throw error
+      if (error instanceof CommitRefused || isHoldfastError(error) || isOurs(error) || !isForeign(error)) {
+        if (!mayHaveLanded || ifMayHaveLanded === undefined) throw error
+        return ifMayHaveLanded(error)
+      }
       mayHaveLanded ||= isBroken(error) && !unsent.has(error as object)
       if (failFast && isCollision(error) && !mayHaveLanded) throw error
       if (isBroken(error)) brokenAt ??= performance.now()
@@ -84,6 +93,11 @@ function isOurs(error: unknown): boolean {
 
 export function hasLanded(error: unknown): boolean {
   return codeOf(error) === 'HF004'
+}
+
+/** What a call that has landed before fails with, where the server has said so in another way. */
+export function landedBefore(): Error {
+  return Object.assign(new Error('This call has landed before.'), { code: 'HF004' })
 }
 
 /** By a timeout of the session, or by hand. */

@@ -30,7 +30,7 @@ export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly 
  */
 const enqueueFunctions = [
   ...['open_lanes', 'define_queue', 'await_claims', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
-  ...['answer_of', 'outcomes', 'admit'],
+  ...['answer_of', 'withdraw', 'outcomes', 'admit'],
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
 const producerFunctions = [...enqueueFunctions, 'now_ms']

@@ -43,12 +43,18 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: 
 }
 
 /**
- * A process defines a queue once. Where it did so in a caller's transaction, nobody says whether that was committed; the
- * version tells: one that is lower than the one it was defined as was rolled back.
+ * A process defines a queue once. Where it did so in a caller's transaction, it is not told whether that was committed. The version
+ * tells:
+ *
+ * - A lower one than it was defined as: the caller has rolled back.
+ * - The same: the definition has landed, or the caller has rolled back and another process has taken the number. Defining again
+ *   changes nothing in the first case.
+ * - A higher one: another process has defined the queue since, and that definition stays. If the caller had rolled back, and others
+ *   have defined the queue twice, theirs stays too.
  */
 function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: number): number | Refused {
   const version = tx.findQueue(settings.name)?.version ?? 0
-  if (definedAs > 0 && version >= definedAs) return definedAs
+  if (definedAs > 0 && version > definedAs) return definedAs
   const defined = define(tx, settings)
   return isRefused(defined) ? defined : defined.version
 }

@@ -237,11 +237,11 @@ declare
   v_jobs bigint[];
 begin
   perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS, o.lock)
-     from (select distinct hashtext(u.limit_key) as lock from unnest(v_limit_keys) u(limit_key) order by 1 offset 0) o;
   if not holdfast.is_trusted() then
     perform holdfast.check_limit_keys(v_limit_keys);
   end if;
+  perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS, o.lock)
+     from (select distinct hashtext(u.limit_key) as lock from unnest(v_limit_keys) u(limit_key) order by 1 offset 0) o;
   v_item_limit_keys := array(
     select u.limit_key from unnest(v_limit_keys) u(limit_key)
      where exists (select from holdfast.job k where k.is_held and k.is_item and ${numberOf('k.limit_key')} = ${numberOf('u.limit_key')} and k.limit_key = u.limit_key));

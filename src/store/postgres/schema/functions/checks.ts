@@ -24,6 +24,12 @@ export const centuryMs = 3_155_760_000_000
 
 const lastTime = 253_402_214_400_000
 
+/**
+ * Each limit key that is attended to takes an advisory lock until the transaction ends, and all sessions share one lock table.
+ * The client sends 200 keys, or lists with 200 keys each (`limits/admit.ts`).
+ */
+const limitKeysMax = 1_000
+
 /** A column of an optional array: one for each job, within these bounds. */
 function within(column: string, min: number, max: number): string {
   return `exists (select from unnest(${column}) u(value) where u.value not between ${min} and ${max})`
@@ -145,25 +151,26 @@ create function holdfast.check_job(p_job jsonb) returns void language plpgsql as
 declare
   v_int_max constant bigint := 2147483647;
   v_uuid constant text := '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
-  v_lane int := holdfast.number_option(p_job, 'lane', 1, v_int_max);
+  v_lane int := holdfast.plain_number_option(p_job, 'lane', 1, v_int_max);
 begin
   if coalesce(p_job ->> 'id' !~* v_uuid, true)
-     or (v_lane is not null and (holdfast.number_option(p_job, 'maxAttempts', 1, 10000) is null
-                                 or coalesce(p_job ->> 'epoch' !~* v_uuid, true))) then
+     or (v_lane is not null and (holdfast.plain_number_option(p_job, 'maxAttempts', 1, 10000) is null
+                                 or coalesce(p_job ->> 'epoch' !~* v_uuid, true)
+                                 or p_job ->> 'definitionEpoch' !~* v_uuid)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a job has an id, and a lane with its epoch and attempts, or the name of its queue.');
   end if;
   if v_lane is null and not holdfast.is_queue_name(p_job ->> 'name') then
     perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
   end if;
-  perform holdfast.number_option(p_job, 'priority', 0, 9), holdfast.number_option(p_job, 'maxAttempts', 1, 10000),
-          holdfast.number_option(p_job, 'version', 0, v_int_max),
-          holdfast.number_option(p_job, 'timeoutMs', 1, ${centuryMs}), holdfast.number_option(p_job, 'delayMs', 0, ${centuryMs}),
-          holdfast.number_option(p_job, 'runAt', 0, ${lastTime}), holdfast.number_option(p_job, 'startBefore', 0, ${lastTime}),
-          holdfast.number_option(p_job, 'windowMs', 1, ${centuryMs}),
+  perform holdfast.plain_number_option(p_job, 'definedAs', 0, v_int_max),
+          holdfast.plain_number_option(p_job, 'priority', 0, 9), holdfast.plain_number_option(p_job, 'maxAttempts', 1, 10000),
+          holdfast.plain_number_option(p_job, 'timeoutMs', 1, ${centuryMs}), holdfast.plain_number_option(p_job, 'delayMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(p_job, 'runAt', 0, ${lastTime}), holdfast.plain_number_option(p_job, 'startBefore', 0, ${lastTime}),
+          holdfast.plain_number_option(p_job, 'windowMs', 1, ${centuryMs}),
           holdfast.key_option(p_job, 'dedupKey'), holdfast.key_option(p_job, 'idempotencyKey'), holdfast.key_option(p_job, 'hash'),
           holdfast.key_option(p_job, 'name'), holdfast.key_option(p_job, 'limitKey');
   if p_job ? 'dedupKey' is distinct from p_job ? 'dedupScope'
-     or p_job ->> 'dedupScope' not in ('live', 'waiting', 'window')
+     or (p_job ? 'dedupScope' and coalesce(p_job ->> 'dedupScope', '') not in ('live', 'waiting', 'window'))
      or (p_job ->> 'dedupScope' is not distinct from 'window') <> p_job ? 'windowMs'
      or p_job ? 'idempotencyKey' is distinct from p_job ? 'hash'
      or jsonb_typeof(p_job -> 'payload') is distinct from 'string'
@@ -191,11 +198,14 @@ begin
   end if;
 end $holdfast$;
 
--- Attending reads what others have committed meanwhile, so it needs a snapshot for each statement.
+-- Attending reads what others have committed meanwhile, so it needs a snapshot for each statement. Each key takes a lock.
 create function holdfast.check_limit_keys(p_limit_keys text[]) returns void language plpgsql as $holdfast$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'limit keys are attended to in read committed' using errcode = 'HF001';
+  end if;
+  if cardinality(p_limit_keys) > ${limitKeysMax} then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: at most ${limitKeysMax} limit keys are attended to in one call.');
   end if;
   if exists (select from unnest(p_limit_keys) u(limit_key) where coalesce(u.limit_key !~ '^[0-9]{1,9}:.', true)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit key is named by its queue''s number, a colon and the key.');

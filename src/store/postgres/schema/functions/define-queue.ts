@@ -10,8 +10,10 @@ export const defineQueue = `
 -- it (\`p_only_new\`): a caller's transaction must not change a queue that others work on.
 -- A caller that asks for it (\`p_fail_fast\`) gives up (lock_not_available) rather than wait for another open transaction that has the
 -- queue's row, so that neither its connection nor the lock below is held meanwhile; see \`lock-polls.ts\`.
+-- A client that finds its definition lost says which version it had (\`p_lost\`): a queue with that version or a later one is left
+-- as it is, because another client has defined it since.
 create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false,
-  p_fail_fast boolean default false)
+  p_fail_fast boolean default false, p_lost int default null)
 returns table (version_before int, version int, before jsonb, after jsonb) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
@@ -58,7 +60,7 @@ begin
   values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
   on conflict do nothing;
   select * into v_old from holdfast.queue q where q.name = p_name for no key update;
-  if v_only_new and v_old.definition is not null then -- defined meanwhile
+  if (v_only_new or v_old.version >= p_lost) and v_old.definition is not null then -- defined meanwhile
     v_after := v_old.definition;
   elsif not p_states_limits and v_old.definition is not null then
     v_after := v_after || jsonb_build_object('limit', v_old.definition -> 'limit', 'keyLimit', v_old.definition -> 'keyLimit',
@@ -69,7 +71,8 @@ begin
     return;
   end if;
   update holdfast.queue q
-     set is_named = true, definition = v_after, version = q.version + 1, attempts = (v_after ->> 'attempts')::smallint,
+     set is_named = true, definition = v_after, version = q.version + 1,
+         definition_epoch = gen_random_uuid(), attempts = (v_after ->> 'attempts')::smallint,
          priority = (v_after ->> 'priority')::smallint, key_path = v_after #>> '{key,path}',
          key_by_code = coalesce(v_after ->> 'key' = 'code', false), retain_done_ms = (v_after ->> 'retainDoneMs')::bigint,
          retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead'
@@ -97,12 +100,12 @@ begin
   end if;
   perform holdfast.check_names(p_definition, 'definition', v_names),
           holdfast.check_names(v_backoff, 'backoff', '{baseMs,factor,maxMs,jitter}'),
-          holdfast.number_option(p_definition, 'attempts', 1, 10000), holdfast.number_option(p_definition, 'priority', 0, 9),
-          holdfast.number_option(p_definition, 'leaseMs', 1, 604800000),
-          holdfast.number_option(p_definition, 'timeoutMs', 1, ${centuryMs}),
-          holdfast.number_option(jsonb_strip_nulls(p_definition), 'retainDoneMs', 0, ${centuryMs}),
-          holdfast.number_option(jsonb_strip_nulls(p_definition), 'retainDeadMs', 0, ${centuryMs}),
-          holdfast.number_option(v_backoff, 'baseMs', 0, ${centuryMs}), holdfast.number_option(v_backoff, 'maxMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(p_definition, 'attempts', 1, 10000), holdfast.plain_number_option(p_definition, 'priority', 0, 9),
+          holdfast.plain_number_option(p_definition, 'leaseMs', 1, 604800000),
+          holdfast.plain_number_option(p_definition, 'timeoutMs', 1, ${centuryMs}),
+          holdfast.plain_number_option(jsonb_strip_nulls(p_definition), 'retainDoneMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(jsonb_strip_nulls(p_definition), 'retainDeadMs', 0, ${centuryMs}),
+          holdfast.plain_number_option(v_backoff, 'baseMs', 0, ${centuryMs}), holdfast.plain_number_option(v_backoff, 'maxMs', 0, ${centuryMs}),
           holdfast.check_limit(p_definition -> 'limit'), holdfast.check_limit(p_definition -> 'keyLimit');
   if not jsonb_path_exists(v_backoff, 'strict $ ? (@.factor.type() == "number" && @.jitter.type() == "number"
        && @.factor >= 1 && @.factor <= 100 && @.jitter >= 0 && @.jitter <= 1)')
@@ -118,8 +121,8 @@ begin
   if jsonb_typeof(p_key) is distinct from 'object' then
     return false;
   end if;
-  return p_key = jsonb_build_object('path', p_key ->> 'path') and length(p_key ->> 'path') <= 255
-    and p_key ->> 'path' ~ '^[A-Za-z_$][A-Za-z0-9_$-]*([.][A-Za-z_$][A-Za-z0-9_$-]*)*$';
+  return coalesce(p_key = jsonb_build_object('path', p_key ->> 'path') and length(p_key ->> 'path') <= 255
+    and p_key ->> 'path' ~ '^[A-Za-z_$][A-Za-z0-9_$-]*([.][A-Za-z_$][A-Za-z0-9_$-]*)*$', false);
 end $holdfast$;
 
 -- { concurrency, rate: { count, windowMs } }: each of both may be null, and so may a limit.
@@ -135,10 +138,10 @@ begin
      or (jsonb_typeof(v_rate) = 'object' and not v_rate ?& '{count,windowMs}') then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit has a concurrency and a rate, and a rate has a count and a window.');
   end if;
-  perform holdfast.number_option(jsonb_strip_nulls(p_limit), 'concurrency', 1, 1000000);
+  perform holdfast.plain_number_option(jsonb_strip_nulls(p_limit), 'concurrency', 1, 1000000);
   if jsonb_typeof(v_rate) = 'object' then
     perform holdfast.check_names(v_rate, 'limit.rate', '{count,windowMs}'),
-            holdfast.number_option(v_rate, 'count', 1, 100000), holdfast.number_option(v_rate, 'windowMs', 1, 604800000);
+            holdfast.plain_number_option(v_rate, 'count', 1, 100000), holdfast.plain_number_option(v_rate, 'windowMs', 1, 604800000);
   end if;
 end $holdfast$;
 

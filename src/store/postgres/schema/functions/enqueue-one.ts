@@ -1,11 +1,11 @@
 // A JOB ALONE: the enqueue of a producer with next to nothing to do, a part of `enqueue.ts`. One job that is due and stands at
 // no limit_key goes in as `enqueue_plain` would put it there, without columns to take apart, and in the same order: what was sent again
-// is found out first, and a lane that is gone or is another one by its epoch, or another version of the queue's definition, undoes
+// is found out first, and a lane that is gone or is another one by its epoch, or another definition of the queue by its epoch, undoes
 // all of it. (One caller on an idle server: 0.04 ms less of the client, 0.02 to 0.07 of the server.)
 
 export const enqueueOne = `
 create function holdfast.enqueue_one(p_flush uuid, p_id uuid, p_lane int, p_epoch uuid, p_max_attempts smallint, p_payload text,
-  p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_version int default null)
+  p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_definition_epoch uuid default null)
 returns void language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
@@ -24,7 +24,7 @@ begin
   insert into holdfast.tally (xid, queue, ready)
   select pg_current_xact_id(), l.queue, 1 from holdfast.lane l
    cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
-   where l.no = p_lane and l.epoch = p_epoch and q.version = coalesce(p_version, q.version);
+   where l.no = p_lane and l.epoch = p_epoch and q.definition_epoch = coalesce(p_definition_epoch, q.definition_epoch);
   if not found then
     perform holdfast.miss_lane();
   end if;

@@ -12,13 +12,13 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 const isDue = `${due} as is_due`
 
 export const enqueuePlain = `
--- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the version of its
+-- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the epoch of its
 -- queue's definition that the client filled in by. Answers which lists of limit_events are to be attended to at once.
 -- Where a limit_key is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
 -- of it all the same, because he may have gone before this has committed. Notifications go out with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[],
-  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null, p_versions int[] default null)
+  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null, p_definition_epochs uuid[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
@@ -56,7 +56,7 @@ begin
       insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l
        cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
-       where l.no = p_lanes[1] and l.epoch = p_epochs[1] and q.version = coalesce(p_versions[1], q.version);
+       where l.no = p_lanes[1] and l.epoch = p_epochs[1] and q.definition_epoch = coalesce(p_definition_epochs[1], q.definition_epoch);
       if not found then
         perform holdfast.miss_lane();
       end if;
@@ -64,10 +64,10 @@ begin
       insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), l.queue, c.jobs
         from (select u.lane, count(*) as jobs from unnest(p_lanes) u(lane) group by u.lane) c
-        join unnest(p_known, p_epochs, p_versions) k(no, epoch, version) on k.no = c.lane
+        join unnest(p_known, p_epochs, p_definition_epochs) k(no, epoch, definition_epoch) on k.no = c.lane
        cross join lateral (select * from holdfast.lane where no = k.no offset 0) l
        cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
-       where l.epoch = k.epoch and q.version = coalesce(k.version, q.version);
+       where l.epoch = k.epoch and q.definition_epoch = coalesce(k.definition_epoch, q.definition_epoch);
       get diagnostics v_lanes = row_count;
       if v_lanes <> (select count(distinct u) from unnest(p_lanes) u) then
         perform holdfast.miss_lane();
@@ -83,9 +83,9 @@ begin
   end if;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(l.batch > 0), array_agg(q.key_max_running)
     into v_nos, v_queues, v_priorities, v_items, v_key_most
-    from unnest(p_known, p_epochs, p_versions) k(no, epoch, version)
+    from unnest(p_known, p_epochs, p_definition_epochs) k(no, epoch, definition_epoch)
     join holdfast.lane l on l.no = k.no and l.epoch = k.epoch
-    join holdfast.queue q on q.no = l.queue and q.version = coalesce(k.version, q.version);
+    join holdfast.queue q on q.no = l.queue and q.definition_epoch = coalesce(k.definition_epoch, q.definition_epoch);
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.miss_lane();
   end if;

@@ -37,6 +37,19 @@ begin
     format('INVALID_OPTION: %s must be a whole number from %s to %s.', p_name, p_min, p_max));
 end $holdfast$;
 
+-- The same for a value that is stored as it came, or read as text later: 5.0 is the number 5, but no integer to a cast.
+create function holdfast.plain_number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint
+language plpgsql as $holdfast$
+declare
+  v_number constant bigint := holdfast.number_option(p_options, p_name, p_min, p_max);
+begin
+  if v_number::text <> p_options ->> p_name then
+    perform holdfast.refuse('HF106',
+      format('INVALID_OPTION: %s must be a whole number from %s to %s, without a decimal point.', p_name, p_min, p_max));
+  end if;
+  return v_number;
+end $holdfast$;
+
 create function holdfast.key_option(p_options jsonb, p_name text) returns text language plpgsql as $holdfast$
 declare
   v_value jsonb := p_options -> p_name;
@@ -45,6 +58,22 @@ begin
     return p_options ->> p_name;
   end if;
   perform holdfast.refuse('HF106', format('INVALID_OPTION: %s must be 1 to 512 bytes of text.', p_name));
+end $holdfast$;
+
+-- As \`statedKey\` of \`src/queue/limit.ts\` says.
+create function holdfast.limit_key_option(p_options jsonb) returns text language plpgsql as $holdfast$
+declare
+  v_key text;
+begin
+  if jsonb_typeof(p_options -> 'limit_key') is distinct from 'number' then
+    return holdfast.key_option(p_options, 'limit_key');
+  end if;
+  v_key := holdfast.number_key((p_options -> 'limit_key')::numeric);
+  if v_key is null then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: limit_key must be 1 to 512 bytes of text, or a whole number of at most '
+      '9007199254740991 either way.');
+  end if;
+  return v_key;
 end $holdfast$;
 
 -- Milliseconds since 1970, or a time as PostgreSQL writes it.
@@ -73,7 +102,7 @@ as $holdfast$
 declare
   v_unknown text;
 begin
-  if jsonb_typeof(p_options) <> 'object' then
+  if jsonb_typeof(p_options) is distinct from 'object' then
     perform holdfast.refuse('HF106',
       format('INVALID_OPTION: %s must be an object of %s.', p_what, array_to_string(p_names, ', ')));
   end if;
@@ -227,8 +256,7 @@ begin
   v_job := jsonb_strip_nulls(v_job || jsonb_build_object(
     'name', $1,
     'priority', holdfast.number_option(v_options, 'priority', 0, 9),
-    'limitKey', holdfast.key_option(case when jsonb_typeof(v_options -> 'limit_key') = 'number'
-      then jsonb_build_object('limit_key', v_options ->> 'limit_key') else v_options end, 'limit_key'),
+    'limitKey', holdfast.limit_key_option(v_options),
     'defaultKey', case when not coalesce(options, '{}') ? 'limit_key' then true end)); -- null: knowingly no key
   if v_job ? 'given' or v_job ? 'idempotencyKey' then
     begin

@@ -17,7 +17,7 @@ create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns b
               else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
 $holdfast$;
 
--- One job, with all its conditions: of a lane, as a client filled it in that knew \`version\` of the queue's definition, or of a queue
+-- One job, with all its conditions: of a lane, as a client filled it in that knew the queue's definition by its epoch, or of a queue
 -- by its name, to be filled in here. Answers also which limit_keys are to be attended to. A refusal is raised (HF1xx) and undone by
 -- whoever called.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
@@ -46,7 +46,7 @@ begin
     select l.queue, l.no, l.priority, l.batch > 0 into v_queue, v_lane, v_priority, v_is_item
       from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
      where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid
-       and q.version = coalesce((p_job ->> 'version')::int, q.version);
+       and q.definition_epoch = coalesce((p_job ->> 'definitionEpoch')::uuid, q.definition_epoch);
     if not found then
       perform holdfast.miss_lane();
     elsif p_job ? 'keyUnknown' then
@@ -142,6 +142,7 @@ declare
   v_request jsonb;
   v_job jsonb;
   v_answer jsonb;
+  v_added jsonb[]; -- appended in place; a jsonb would be copied for each job
   v_answers jsonb[] := '{}';
   v_code text;
   v_text text;
@@ -174,16 +175,18 @@ begin
   end if;
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, v_refusable) then
-      v_answer := '[]';
+      v_added := '{}';
       for v_job in select job from jsonb_array_elements(v_request) u(job) loop
-        v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+        v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
       end loop;
+      v_answer := to_jsonb(v_added);
     else
       begin
-        v_answer := '[]';
+        v_added := '{}';
         for v_job in select job from jsonb_array_elements(v_request) u(job) loop
-          v_answer := v_answer || holdfast.enqueue_job(v_job, v_now);
+          v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
         end loop;
+        v_answer := to_jsonb(v_added);
       exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
         get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
         if v_code = 'HF108' then
@@ -202,17 +205,22 @@ begin
 end $holdfast$;
 
 -- For a caller's transaction: one request, its jobs by the names of their queues. Where a queue or priority is used for the first
--- time nothing is done unless the caller says so (\`p_opens\`), and the answer lists what is missing. What is opened here stays
+-- time, or a queue's definition is older than the one that the client has stored (\`definedAs\`), nothing is done unless the caller
+-- says so (\`p_opens\`), and the answer lists what is missing. What is opened here stays
 -- invisible until the caller commits, and keeps others from opening the same: so the client tries another connection first.
 create function holdfast.enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb language plpgsql as $holdfast$
 declare
   v_missing jsonb;
 begin
+  if not holdfast.is_trusted() then -- before the first cast
+    perform holdfast.check_requests(jsonb_build_array(p_jobs));
+  end if;
   if not p_opens then
     select jsonb_agg(distinct jsonb_build_array(u.job -> 'name', u.job -> 'priority')) into v_missing
       from jsonb_array_elements(p_jobs) u(job)
      where not exists (select from holdfast.queue q join holdfast.lane l on l.queue = q.no
                         where q.name = u.job ->> 'name' and l.batch = 0
+                          and q.version >= coalesce((u.job ->> 'definedAs')::int, 0)
                           and l.priority = coalesce((u.job ->> 'priority')::smallint, q.priority));
     if v_missing is not null then
       return jsonb_build_object('missing', v_missing);

@@ -26,7 +26,7 @@ begin
   return p_job;
 end $holdfast$;
 
--- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, epoch, version, … }]. They are
+-- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, epoch, definitionEpoch, … }]. They are
 -- visible in no other state. The limit_key without a key says that there should be one.
 create function holdfast.bury(p_jobs jsonb, p_now bigint) returns void language plpgsql as $holdfast$
 declare
@@ -36,10 +36,10 @@ begin
     headers, payload)
   select n.number, n.number, p_now, p_now, u.id, u.lane, u."maxAttempts", u."timeoutMs", u."dedupKey", u."dedupScope",
          l.queue || ':', u.headers, u.payload
-    from jsonb_to_recordset(p_jobs) u(id uuid, lane int, epoch uuid, version int, "maxAttempts" smallint, "timeoutMs" bigint,
+    from jsonb_to_recordset(p_jobs) u(id uuid, lane int, epoch uuid, "definitionEpoch" uuid, "maxAttempts" smallint, "timeoutMs" bigint,
            "dedupKey" text, "dedupScope" text, headers text, payload text)
     join holdfast.lane l on l.no = u.lane and l.epoch = u.epoch
-    join holdfast.queue q on q.no = l.queue and q.version = u.version
+    join holdfast.queue q on q.no = l.queue and q.definition_epoch = u."definitionEpoch"
    cross join lateral (select nextval('holdfast.number') as number, u.id) n;
   get diagnostics v_buried = row_count;
   if v_buried < jsonb_array_length(p_jobs) then

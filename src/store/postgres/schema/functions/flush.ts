@@ -1,4 +1,18 @@
 // A call whose answer was lost can be sent again: what it answered is kept for a while.
+//
+// WITHDRAWING A CALL. The second send of a call may fail before it gets to `land`: a queue was defined anew in between (HF006), or
+// a lane is missing. The client then has to know what became of the first send before it starts over under another flush. The
+// first send has landed, was undone, or is still at work on its old connection, where it may commit at any later time. So the
+// client withdraws the flush, in a transaction of its own:
+//
+// - The first send has committed: its row is there, and the client reads the answer.
+// - The first send has inserted its row and not committed: the insert here waits for it, and finds out which it was.
+// - The first send has not inserted its row yet, or has not even arrived: the row that is inserted here stays. The first send
+//   meets it in `land` (HF004) and is undone.
+//
+// A withdrawal takes no lock but that of its own row, so it can wait only for the first send of the same call. A crash of the client
+// after it leaves a call that never lands, whose caller is gone. A withdrawal whose own answer was lost is sent again: it finds its
+// own mark, which no answer looks like.
 
 export const flush = `
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
@@ -8,6 +22,17 @@ begin
   if not found then
     raise exception 'this call has landed before' using errcode = 'HF004';
   end if;
+end $holdfast$;
+
+-- Makes sure that a call never lands, unless it has landed before; answers whether it has.
+create function holdfast.withdraw(p_flush uuid, p_now bigint) returns boolean language plpgsql as $holdfast$
+begin
+  if p_flush is null then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: an argument is missing, or out of its bounds.');
+  end if;
+  insert into holdfast.flush (id, at, answer, role) values (p_flush, holdfast.call_ms(p_now), 'withdrawn', session_user)
+  on conflict do nothing;
+  return exists (select from holdfast.flush f where f.id = p_flush and f.answer is distinct from 'withdrawn');
 end $holdfast$;
 
 -- What was answered to a call that has landed. A producer reads what was answered to its own role alone.

@@ -4,7 +4,7 @@ language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_pl
 declare
   v_now bigint;
   v_write jsonb;
-  v_answers jsonb := '[]';
+  v_answers jsonb[] := '{}'; -- appended in place; a jsonb would be copied for each write
   v_version bigint;
   v_applied boolean;
 begin
@@ -38,11 +38,11 @@ begin
       select k.version into v_version from holdfast.kv k
        where k.key = v_write ->> 'key' and (k.expires_at is null or k.expires_at > v_now);
     end if;
-    v_answers := v_answers || jsonb_build_object('applied', v_applied, 'version', v_version);
+    v_answers := array_append(v_answers, jsonb_build_object('applied', v_applied, 'version', v_version));
   end loop;
   if p_flush is not null then
-    perform holdfast.land(p_flush, v_now, v_answers::text);
+    perform holdfast.land(p_flush, v_now, to_jsonb(v_answers)::text);
   end if;
-  return v_answers;
+  return to_jsonb(v_answers);
 end $holdfast$;
 `

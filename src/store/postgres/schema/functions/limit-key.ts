@@ -1,8 +1,11 @@
 // DEFINITIONS. What a job does not state is what its queue's stored definition says, at the moment of the enqueue.
 //
-// Plain jobs. A client remembers definitions together with the numbers of lanes, each with its version, and fills in what its jobs
-// do not state. The statement that enqueues reads the version of each queue beside its lane and raises HF006 where it is another
-// one: the client forgets what it knows and starts over. So the memory of a client never decides, and a job costs no look-up.
+// Plain jobs. A client remembers definitions together with the numbers of lanes, each with its epoch, and fills in what its jobs
+// do not state. The statement that enqueues reads the epoch of each queue's definition beside its lane and raises HF006 where it is
+// another one: the client forgets what it knows and starts over. So the memory of a client never decides, and a job costs no look-up.
+//
+// Epochs. A version is a counter, for people. A server that was set back counts the same numbers again: after a failover that lost
+// version 1, another definition is version 1. So each version also has an epoch, 128 random bits that no server draws twice.
 //
 // Jobs as JSON with a lane are checked the same way. Jobs as JSON with the name of their queue come from a caller's transaction or
 // from SQL, which must not be undone, and whose snapshot may be older than what any client knows. They are filled in here
@@ -13,11 +16,16 @@
 //
 // Redefining locks the queue's row (no key update: lanes that refer to it may be opened meanwhile), so of two processes that define
 // at the same time the second sees what the first has stored. Enqueues read the row without a lock. One that commits before the
-// definition does has the old version's defaults, as a job that was enqueued a moment earlier.
+// definition does has the old definition's defaults, as a job that was enqueued a moment earlier.
 //
 // The limits in `max_running` and so on are those that count: the override's where there is one, else the definition's.
 
 export const limitKey = `
+-- A number as a limit key, written as JavaScript writes it; null: it can be none. As \`numberKey\` of \`src/job/limit-key.ts\` says.
+create function holdfast.number_key(p_number numeric) returns text language sql immutable as $holdfast$
+  select case when abs(p_number) <= 9007199254740991 and p_number = trunc(p_number) then trunc(p_number)::text end
+$holdfast$;
+
 create function holdfast.limit_key_at(p_path text, p_payload text) returns text language plpgsql immutable as $holdfast$
 declare
   v_found json;
@@ -33,9 +41,7 @@ begin
     return case when octet_length(v_key) between 1 and 512 then v_key end;
   end if;
   if json_typeof(v_found) = 'number' then
-    if abs(v_key::numeric) <= 9007199254740991 and v_key::numeric = trunc(v_key::numeric) then
-      return trunc(v_key::numeric)::text;
-    end if;
+    return holdfast.number_key(v_key::numeric);
   end if;
   return null;
 end $holdfast$;
@@ -58,7 +64,7 @@ create function holdfast.require_key(p_queue holdfast.queue) returns void langua
 begin
   raise exception '%', case when p_queue.key_path is null
       then format('LIMIT_KEY_REQUIRED: the limit key of queue %s is a function in the code of its definition. Pass the option '
-        'limit_key: a text, a number, or null for a job without a key.', p_queue.name)
+        'limit_key: a text, an integer, or null for a job without a key.', p_queue.name)
       else format('LIMIT_KEY_REQUIRED: the limit key of queue %s is %s in the payload, a text of 1 to 512 bytes or an integer, and '
         'this payload has none there. Pass a payload that has it, or the option limit_key (null for a job without a key).',
         p_queue.name, p_queue.key_path) end

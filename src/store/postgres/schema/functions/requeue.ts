@@ -86,7 +86,7 @@ declare
   v_held uuid;
   v_found record;
   v_keyless boolean;
-  v_answers jsonb := '[]';
+  v_answers jsonb[] := '{}'; -- appended in place; a jsonb would be copied for each job
 begin
   for v_turn in select * from jsonb_to_recordset(p_jobs) u(id uuid, seq bigint, past text) loop
     v_held := null;
@@ -163,8 +163,9 @@ begin
         delete from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key and d.seq = v_ended.seq;
       end if;
     end if;
-    v_answers := v_answers || case when v_keyless then '"LIMIT_KEY_REQUIRED"' else coalesce(to_jsonb(v_held), 'null') end;
+    v_answers := array_append(v_answers,
+      case when v_keyless then '"LIMIT_KEY_REQUIRED"' else coalesce(to_jsonb(v_held), 'null') end);
   end loop;
-  return v_answers;
+  return to_jsonb(v_answers);
 end $holdfast$;
 `

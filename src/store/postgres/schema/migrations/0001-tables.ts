@@ -60,7 +60,8 @@ create table holdfast.queue (
   retain_dead_ms bigint, -- null: for ever
   on_dead text,
   definition jsonb, -- whole; null: it was never defined
-  version int not null default 0, -- of the definition; see 0015-definitions.ts
+  version int not null default 0, -- of the definition, counted for people
+  definition_epoch uuid not null default gen_random_uuid(), -- drawn anew with each version; see functions/limit-key.ts
   attempts smallint not null default 5, -- of jobs that do not state them
   priority smallint not null default 5,
   key_path text, -- where the payload has the limit key

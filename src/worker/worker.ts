@@ -33,7 +33,7 @@ import { ProgressBoard } from './progress-board.ts'
 import { Run, type RunContext, type Service } from './run.ts'
 import { Settlements } from './settlements.ts'
 import { factsOf } from './telling.ts'
-import { type StuckThread, ThreadPool } from './threads/thread-pool.ts'
+import { loadMs as loadMinMs, type StuckThread, ThreadPool, type ThreadPoolListener } from './threads/thread-pool.ts'
 import { Turns } from './turns.ts'
 
 /** What a worker needs of the client it came from. */
@@ -124,6 +124,8 @@ export class Worker {
   readonly #settlements: Settlements
   readonly #progress: ProgressBoard
   readonly #alarm: Alarm
+  /** Its loop was given, and ends when nothing is left to do. */
+  readonly #endsByItself: boolean
   /** Null where it is not to be told of. */
   readonly #presence: Presence | null
   readonly #runContext: RunContext
@@ -147,6 +149,7 @@ export class Worker {
     this.#context = context
     this.#plan = plan
     this.name = plan.name
+    this.#endsByItself = makeLoop !== undefined
     const { store, events, timers, waiters, random } = context
     const worker = plan.name
     this.#byName = byName(this.#definitions())
@@ -274,6 +277,7 @@ export class Worker {
     }
     await this.#outage.survive(async () => this.#refresh(), this.#halt.signal)
     if (this.#halt.signal.aborted) return
+    if (!this.#endsByItself) for (const pool of this.#pools.values()) pool.load()
     this.#state = 'working'
     const queues = this.#plan.all ? null : [...this.#plan.queues.keys()]
     const { concurrency } = this.#plan
@@ -474,7 +478,13 @@ export class Worker {
     const { name: queue } = definition
     const { name: worker } = this
     const { events } = this.#context
-    const pool = new ThreadPool(handler, threads, {
+    const { href: module } = handler
+    const listener: ThreadPoolListener = {
+      unloadable: (error) => {
+        events.emit('module.failed', { worker, queue, module, error })
+        if (this.#endsByItself) this.#fail(error) // a test would wait for a file that does not come
+      },
+      loadable: (failedMs) => events.emit('module.loaded', { worker, queue, module, failedMs }),
       most: (most) => this.#loop.limited(queue, Math.min(limit, most)),
       stuck: ({ thread, work: { since: _, ...job }, reason }) =>
         events.emit('thread.stuck', { ...job, worker, thread, reason, stuck: this.#stuckThreads().length }),
@@ -484,7 +494,9 @@ export class Worker {
       },
       leftover: (thread, { kind, of, current, error }) =>
         events.emit('thread.leftover', { worker, queue, thread, kind, job: of?.id ?? null, current, error }),
-    })
+    }
+    const loadMs = Math.max(loadMinMs, definition.timeoutMs)
+    const pool = new ThreadPool(handler, threads, listener, { loadMs })
     this.#pools.set(queue, pool)
     return {
       definition,
@@ -537,6 +549,10 @@ export class Worker {
     if (this.#outage.error) return `The store is away: ${this.#outage.error.message}`
     if (this.#abandoned >= this.#plan.concurrency)
       return `${this.#abandoned} handlers ignored their signal and still run; nothing new is taken until one ends.`
+    for (const [queue, { loadError, isLoading }] of this.#pools) {
+      if (loadError) return `Queue ${queue} is not served: ${loadError.message}`
+      if (isLoading) return `Queue ${queue} is not served yet: its handler module is being loaded.`
+    }
     for (const [queue, pool] of this.#pools)
       if (pool.most === 0) return `For queue ${queue} there is no thread left: ${this.#threadsHealth().why}`
     if (this.#context.sweeps.error) return `The sweep fails: ${this.#context.sweeps.error.message}`

@@ -165,13 +165,6 @@ describe('a handler in a thread', () => {
     assert.deepEqual([worker.health().running, worker.health().abandoned], [0, 1])
   })
 
-  test('whose module cannot be used fails its job and says why', async () => {
-    await using world = await setup({}, new URL('./handlers/none.ts', import.meta.url))
-    const { holdfast } = world
-    const job = await run(holdfast, 'whereAmI')
-    assert.match(job.error?.message ?? '', /none\.ts/)
-  })
-
   test('that loops is ended by force when its worker stops, and its job goes back', async () => {
     await using world = await setup({ threads: 1, unwind: 50 })
     const { holdfast, worker } = world

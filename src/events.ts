@@ -94,6 +94,11 @@ export interface HoldfastEvents {
     readonly module: string
     readonly failedMs: number
   }
+  /**
+   * More than two thirds of a lease have passed without a renewal. The first of these leases ends in `leftMs`; then another
+   * worker may run the job. Told once, until renewals are in time again.
+   */
+  'heartbeat.late': { readonly worker: string; readonly jobs: number; readonly leftMs: number }
   'heartbeat.failed': { readonly worker: string; readonly jobs: number; readonly error: Error }
   /** Calls to the store, for durations. */
   'claim.ended': { readonly worker: string; readonly claimed: number; readonly durationMs: number }

@@ -195,6 +195,14 @@ export const wording: Wording = {
     }),
   },
 
+  'heartbeat.late': {
+    level: 'warn',
+    say: ({ worker, jobs, leftMs }) => ({
+      message: `Worker ${worker} has not renewed the leases of ${count(jobs, 'job')} in time; the first runs out in ${time(leftMs)}. The store does not answer soon enough, or this process was busy.`,
+      facts: { worker, jobs, leftMs },
+      kind: `late heartbeats of worker ${worker}`,
+    }),
+  },
   'heartbeat.failed': {
     level: 'warn',
     say: ({ worker, jobs, error }) => ({

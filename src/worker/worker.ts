@@ -24,7 +24,7 @@ import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, ClaimRequest, KvWrite, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import { ClaimLoop, type ClaimLoopContext, type WorkerLoop } from './claim-loop.ts'
-import { Heartbeat } from './heartbeat.ts'
+import { Heartbeat, type LateRenewals } from './heartbeat.ts'
 import { Job } from './job.ts'
 import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
 import { Outage } from './outage.ts'
@@ -547,6 +547,8 @@ export class Worker {
     if (this.#failure) return `Failed: ${toErrorObject(this.#failure.error).message}`
     if (this.#state !== 'working') return `The worker is ${this.#state}.`
     if (this.#outage.error) return `The store is away: ${this.#outage.error.message}`
+    const late = this.#heartbeat.late(this.#context.timers.now())
+    if (late) return whyLate(late)
     if (this.#abandoned >= this.#plan.concurrency)
       return `${this.#abandoned} handlers ignored their signal and still run; nothing new is taken until one ends.`
     for (const [queue, { loadError, isLoading }] of this.#pools) {
@@ -558,6 +560,12 @@ export class Worker {
     if (this.#context.sweeps.error) return `The sweep fails: ${this.#context.sweeps.error.message}`
     return null
   }
+}
+
+function whyLate({ jobs, leftMs }: LateRenewals): string {
+  const which = jobs === 1 ? 'lease of 1 job is' : `leases of ${jobs} jobs are`
+  const until = leftMs === 0 ? 'The first has run out.' : `The first runs out in ${span(leftMs)}.`
+  return `The ${which} not renewed in time: the store does not answer soon enough. ${until}`
 }
 
 function toPresence({ store, timers }: WorkerContext, { name, all, queues, concurrency }: Plan): Presence {

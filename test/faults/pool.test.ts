@@ -213,6 +213,35 @@ test('where the pool is of a kind that the store cannot copy, health and an even
   await holdfast.close()
 })
 
+test('a pool, and a client without a transaction, are refused as tx before anything is sent', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 4)
+  await using holdfast = await open(postgres({ pool: shared.pool, listen: false }))
+  const mail = holdfast.queue('mail')
+  // @ts-expect-error a pool has no transaction
+  const byPool = await rejects(mail.enqueue(1, { tx: shared.pool }), 'INVALID_OPTION', { option: 'tx' })
+  assert.match(byPool.message, /pool\.connect\(\)/)
+  const client = await shared.pool.connect()
+  const outside = () => rejects(mail.enqueue(2, { tx: client }), 'INVALID_OPTION', { option: 'tx' })
+  await outside()
+  const begun = client.query('begin') // not awaited
+  await mail.enqueue(3, { tx: client })
+  await begun
+  await client.query('rollback')
+  assert.match((await outside()).message, /begin/)
+  await client.query('begin')
+  await mail.enqueue(4, { tx: client })
+  await client.query('commit')
+  await outside()
+  client.release()
+  const { jobs } = await holdfast.jobs({ queue: 'mail' })
+  assert.deepEqual(
+    jobs.map(({ payload }) => payload),
+    [4],
+  )
+  await holdfast.close()
+})
+
 test('how many connections is a whole number', async () => {
   for (const connections of [0, -1, 1.5, Number.NaN, '3' as never])
     await rejects(open(postgres({ url: 'postgres://nobody', connections })), 'INVALID_OPTION', {

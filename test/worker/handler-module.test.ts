@@ -115,6 +115,14 @@ test('what cannot be a module is refused by work', async () => {
     assert.throws(() => holdfast.work(pages, handler as URL), { code: 'INVALID_OPTION', message: example })
 })
 
+test('threads with a handler that is a function are refused by work', async () => {
+  await using world = await setup(sqliteGround, good)
+  const { holdfast } = world
+  const refusal = { code: 'INVALID_OPTION', message: /threads is for/ }
+  assert.throws(() => holdfast.work(pages, () => 1, { threads: 2 }), refusal)
+  assert.throws(() => holdfast.work([[pages, () => 1, { threads: 2 }]]), refusal)
+})
+
 test('a module may be a data: URL', async () => {
   await using world = await setup(sqliteGround, good)
   const { holdfast } = world

@@ -91,6 +91,23 @@ export interface HoldfastEvents {
     readonly current: string | null
     readonly error: JobError
   }
+  /**
+   * The handler module of a queue does not load, so this worker claims nothing from that queue. Told once; loading is tried
+   * again until it succeeds.
+   */
+  'module.failed': { readonly worker: string; readonly queue: string; readonly module: string; readonly error: Error }
+  /** The handler module of a queue, which did not load, has loaded. */
+  'module.loaded': {
+    readonly worker: string
+    readonly queue: string
+    readonly module: string
+    readonly failedMs: number
+  }
+  /**
+   * More than two thirds of a lease have passed without a renewal. The first of these leases ends in `leftMs`; then another
+   * worker may run the job. Told once, until renewals are in time again.
+   */
+  'heartbeat.late': { readonly worker: string; readonly jobs: number; readonly leftMs: number }
   'heartbeat.failed': { readonly worker: string; readonly jobs: number; readonly error: Error }
   /** Calls to the store, for durations. */
   'claim.ended': { readonly worker: string; readonly claimed: number; readonly durationMs: number }

@@ -150,6 +150,23 @@ export const wording: Wording = {
       return { message, facts, kind: `leftovers in threads of ${queue}` }
     },
   },
+  'module.failed': {
+    level: 'error',
+    say: ({ worker, queue, module, error }) => ({
+      message: `Worker ${worker} does not serve queue ${queue}: ${saying(error)} No job is claimed, and loading is tried again.`,
+      // the cause says where the module is wrong
+      facts: { worker, queue, module, error: errorFacts(error.cause instanceof Error ? error.cause : error) },
+      kind: null,
+    }),
+  },
+  'module.loaded': {
+    level: 'info',
+    say: ({ worker, queue, module, failedMs }) => ({
+      message: `Worker ${worker} serves queue ${queue}: its module ${module} has loaded, after ${time(failedMs)}.`,
+      facts: { worker, queue, module, failedMs },
+      kind: null,
+    }),
+  },
 
   'batch.submitted': {
     level: 'info',
@@ -183,6 +200,14 @@ export const wording: Wording = {
     }),
   },
 
+  'heartbeat.late': {
+    level: 'warn',
+    say: ({ worker, jobs, leftMs }) => ({
+      message: `Worker ${worker} has not renewed the leases of ${count(jobs, 'job')} in time; the first runs out in ${time(leftMs)}. The store does not answer soon enough, or this process was busy.`,
+      facts: { worker, jobs, leftMs },
+      kind: `late heartbeats of worker ${worker}`,
+    }),
+  },
   'heartbeat.failed': {
     level: 'warn',
     say: ({ worker, jobs, error }) => ({

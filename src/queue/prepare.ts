@@ -44,8 +44,8 @@ export interface EnqueueOptions {
   /** The same key with the same payload answers with the first job; with another payload it is refused. */
   readonly idempotencyKey?: string
   readonly headers?: Readonly<Record<string, string>>
-  /** Your own database transaction to enqueue in, on stores that can. */
-  readonly tx?: unknown
+  /** Your own open database transaction to enqueue in, on stores that can. A pool has none. */
+  readonly tx?: object & { readonly totalCount?: never }
 }
 
 const optionNames: readonly (keyof EnqueueOptions)[] = [

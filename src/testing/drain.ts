@@ -60,8 +60,11 @@ export async function drain<const Queues extends readonly (string | AnyDefinitio
   const queues = plan.all ? null : [...plan.queues.keys()]
   const untilAt = toTime(until, clock)
   const moreReady = async () => {
-    const { promoted, rescued, fired } = await holdfast.sweep()
-    return promoted + rescued + fired > 0 || (clock !== undefined && (await moveOn(holdfast, clock, queues, untilAt)))
+    const { promoted, rescued, admitted, fired } = await holdfast.sweep()
+    return (
+      promoted + rescued + admitted + fired > 0 ||
+      (clock !== undefined && (await moveOn(holdfast, clock, queues, untilAt)))
+    )
   }
   await options.gate?.watch()
   const runs = await runAll(holdfast, plan, { concurrency, runsMax, moreReady })

@@ -22,7 +22,7 @@ export interface ExpectedJob<Payload = unknown> {
   readonly payload?: DeepPartial<Payload> | ((payload: Payload) => boolean)
   /** Exactly so many; at least one unless given. */
   readonly count?: number
-  readonly state?: 'ready' | 'scheduled'
+  readonly state?: 'ready' | 'held' | 'scheduled'
   readonly id?: string
   /** How long it waits, from its enqueue on. */
   readonly delay?: Duration
@@ -33,19 +33,20 @@ export interface ExpectedJob<Payload = unknown> {
   readonly timeout?: Duration
   readonly dedup?: { readonly key: string }
   readonly idempotencyKey?: string
+  readonly limitKey?: string
   /** Some of its headers. */
   readonly headers?: Readonly<Record<string, string>>
 }
 
-/** A job that is ready or scheduled, with its payload as it was enqueued. */
+/** A job that is ready, held by a limit or scheduled, with its payload as it was enqueued. */
 export type WaitingJob<Payload = unknown> = Omit<JobInfo, 'payload'> & { readonly payload: Payload }
 
 const expectedNames: readonly (keyof ExpectedJob)[] = [
   ...(['payload', 'count', 'state', 'id', 'delay', 'runAt', 'startBefore', 'priority'] as const),
-  ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'headers'] as const),
+  ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'limitKey', 'headers'] as const),
 ]
 
-/** Asserts that such jobs are ready or scheduled, and answers them in the order in which they will run. */
+/** Asserts that such jobs are ready, held by a limit or scheduled, and answers them in the order in which they will run. */
 export function expectEnqueued<In>(
   holdfast: Holdfast,
   // biome-ignore lint/suspicious/noExplicitAny: what comes out does not matter to who looks at what went in
@@ -84,7 +85,7 @@ export async function expectEnqueued(
   })
 }
 
-/** Asserts that nothing is ready or scheduled, in this queue or in any. */
+/** Asserts that nothing is ready, held by a limit or scheduled, in this queue or in any. */
 export async function expectNothingEnqueued(holdfast: Holdfast, queue?: string | AnyDefinition | Queue): Promise<void> {
   const name = queue instanceof Queue ? queue.name : queue && toDefinition(queue).name
   const jobs = await waitingJobs(holdfast, name)
@@ -103,7 +104,7 @@ function matcherOf(expected: ExpectedJob): (job: JobInfo) => boolean {
   const { payload, delay, runAt, startBefore, attempts, timeout, dedup, headers } = expected
   const delayMs = delay === undefined ? undefined : toMs(delay, 'delay')
   const facts: DeepPartial<JobInfo> = {
-    ...pick(expected, ['state', 'id', 'priority', 'idempotencyKey']),
+    ...pick(expected, ['state', 'id', 'priority', 'idempotencyKey', 'limitKey']),
     ...(runAt !== undefined && { runAt: new Date(checkTime(runAt, 'runAt')) }),
     ...(startBefore !== undefined && { startBefore: new Date(checkTime(startBefore, 'startBefore')) }),
     ...(attempts !== undefined && { maxAttempts: attempts }),

@@ -9,10 +9,10 @@ import { bounds } from '../job/bounds.ts'
 const jobsMax = 100_000
 const shownMax = 10
 
-/** Jobs of a queue, or of all, that are ready or scheduled, in the order in which they will run. */
+/** Jobs of a queue, or of all, that are ready, held by a limit or scheduled, in the order in which they will run. */
 export async function waitingJobs(holdfast: Holdfast, queue?: string): Promise<JobInfo[]> {
   const jobs: JobInfo[] = []
-  for (const state of ['ready', 'scheduled'] as const) {
+  for (const state of ['ready', 'held', 'scheduled'] as const) {
     let after: string | undefined
     do {
       const filter = { state, limit: bounds.pageMax, ...(queue !== undefined && { queue }), ...(after && { after }) }
@@ -24,12 +24,19 @@ export async function waitingJobs(holdfast: Holdfast, queue?: string): Promise<J
   return jobs
 }
 
-/** When the first scheduled job that a claim from these queues could take is due. */
+/**
+ * When a claim from these queues could next take a job: the first scheduled job is due, or a rate that is used up allows another
+ * start. To be asked where nothing can be claimed now.
+ */
 export async function nextDue(holdfast: Holdfast, queues: readonly string[] | null): Promise<Date | null> {
-  const infos = (await holdfast.queues()).filter(
-    ({ name, paused, scheduled }) => (queues?.includes(name) ?? true) && !paused && scheduled > 0,
+  const infos = (await holdfast.queues()).filter(({ name, paused }) => (queues?.includes(name) ?? true) && !paused)
+  const times = await Promise.all(
+    infos.flatMap(({ name, scheduled, ready, held }) => [
+      scheduled > 0 ? dueIn(holdfast, name) : null,
+      ready > 0 ? nextStartOfQueue(holdfast, name) : null,
+      held > 0 ? nextStartOfKeys(holdfast, name) : null,
+    ]),
   )
-  const times = await Promise.all(infos.map(({ name }) => dueIn(holdfast, name)))
   const [first] = times.filter((time) => time !== null).sort((a, b) => a.getTime() - b.getTime())
   return first ?? null
 }
@@ -59,10 +66,42 @@ async function dueIn(holdfast: Holdfast, queue: string): Promise<Date | null> {
   return jobs[0]?.runAt ?? null
 }
 
+/** When the rate of the queue allows its next start; null where no rate is used up. */
+async function nextStartOfQueue(holdfast: Holdfast, queue: string): Promise<Date | null> {
+  const { jobs } = await holdfast.jobs({ queue, state: 'ready', limit: 1 })
+  const standing = jobs[0] && (await backstageOf(holdfast).store.standing(jobs[0].id))
+  return toDate(standing?.queue.nextStartAt)
+}
+
+/** The same for the limit keys of held jobs, page by page until there is one that waits for its rate. */
+async function nextStartOfKeys(holdfast: Holdfast, queue: string): Promise<Date | null> {
+  const { store } = backstageOf(holdfast)
+  const asked = new Set<string | null>()
+  let after: string | undefined
+  do {
+    const { jobs, next } = await holdfast.jobs({ queue, state: 'held', limit: bounds.pageMax, ...(after && { after }) })
+    let first: number | null = null
+    for (const { id, limitKey } of jobs) {
+      if (asked.has(limitKey)) continue
+      asked.add(limitKey)
+      const startAt = (await store.standing(id))?.key?.nextStartAt ?? null
+      if (startAt !== null && (first === null || startAt < first)) first = startAt
+    }
+    if (first !== null) return new Date(first)
+    after = next ?? undefined
+  } while (after)
+  return null
+}
+
+function toDate(time: number | null | undefined): Date | null {
+  return time == null ? null : new Date(time)
+}
+
 function countsOf(holdfast: Holdfast, info: QueueInfo): (string | Promise<string>)[] {
-  const { ready, scheduled, running, done, dead, cancelled } = info
+  const { ready, held, scheduled, running, done, dead, cancelled } = info
   const said: (string | Promise<string>)[] = []
   if (ready > 0) said.push(count(ready, 'ready'))
+  if (held > 0) said.push(`${count(held, 'held')} by a limit`)
   if (scheduled > 0) said.push(scheduledIn(holdfast, info))
   if (running > 0) said.push(`${count(running, 'running')}, held by somebody else`)
   const ended = Object.entries({ done, dead, cancelled }).filter(([, many]) => many > 0)

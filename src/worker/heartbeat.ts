@@ -7,6 +7,9 @@
 //
 // A renewal counts from when it lands, and calls may land in another order than they were made. So one that gives a run
 // more time never crosses another of the same run: a beat that landed behind it would take that time back unnoticed.
+//
+// Renewals are late when more than two thirds of a run's lease have passed since it was last renewed: one beat was missed, and
+// the lease ends after another third. That is told once, and health is not ok until a renewal has landed.
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -28,6 +31,12 @@ export interface HeartbeatContext {
   fail(error: unknown): void
 }
 
+export interface LateRenewals {
+  readonly jobs: number
+  /** Until the first of their leases ends, unless it is renewed. */
+  readonly leftMs: number
+}
+
 /** How often it is asked whether a job is to be cancelled. */
 const cancelCheckMs = 1_000
 const retryMaxMs = 2_000
@@ -44,6 +53,8 @@ export class Heartbeat {
   #isChecking = false
   /** It was asked for while a check was under way, which may have looked too early. */
   #checksAgain = false
+  /** Late renewals have been told of. */
+  #isLate = false
   lastBeatAt: Date | null = null
 
   constructor(context: HeartbeatContext, runs: ReadonlySet<Run>, leaseMs: () => number) {
@@ -80,7 +91,22 @@ export class Heartbeat {
       this.#nextCheckAt = now + cancelCheckMs
       this.check(null)
     }
+    this.#tellLate(now)
     return Math.min(this.#nextBeatAt, this.#nextCheckAt)
+  }
+
+  /** The runs whose renewal is late, and how long the first of their leases lasts; null where none is late. */
+  late(now: number): LateRenewals | null {
+    const late = [...this.#runs].filter((run) => run.state !== 'ended' && now > lateAfter(run))
+    if (late.length === 0) return null
+    const leftMs = Math.min(...late.map(({ leaseUntil }) => leaseUntil)) - now
+    return { jobs: late.length, leftMs: Math.max(0, Math.round(leftMs)) }
+  }
+
+  #tellLate(now: number): void {
+    const late = this.late(now)
+    if (late && !this.#isLate) this.#context.events.emit('heartbeat.late', { worker: this.#context.worker, ...late })
+    this.#isLate = late !== null
   }
 
   /**
@@ -171,6 +197,10 @@ export class Heartbeat {
       if (!isOutage(error)) this.#context.fail(error) // an outage is met by the next renewal, which says so
     }
   }
+}
+
+function lateAfter({ leaseUntil, leaseMs }: Run): number {
+  return leaseUntil - leaseMs / 3
 }
 
 function lost({ claimed: { id, queue, attempt } }: Run): HoldfastError {

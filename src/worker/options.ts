@@ -163,9 +163,19 @@ function definitionOf(queue: unknown): AnyDefinition {
 
 function checkHandler(handler: unknown, { mayBeModule }: { readonly mayBeModule: boolean }): Handler | HandlerModule {
   if (typeof handler === 'function') return handler as Handler
-  if (mayBeModule && handler instanceof URL) return handler
+  if (mayBeModule && handler instanceof URL) return checkModule(handler)
+  if (mayBeModule && typeof handler === 'string') {
+    const example = `new URL('./handler.js', import.meta.url)`
+    throw invalid('handler', `A handler module is given as a URL, not as text: pass ${example}; got ${show(handler)}.`)
+  }
   const wanted = mayBeModule ? 'a function, or the URL of a module whose default export is one' : 'a function'
   throw invalid('handler', `A handler is ${wanted}; got ${show(handler)}.`)
+}
+
+function checkModule(module: URL): HandlerModule {
+  if (module.protocol === 'file:' || module.protocol === 'data:') return module
+  const example = `new URL('./handler.js', import.meta.url)`
+  throw invalid('handler', `A handler module is a file: URL, such as ${example}; got ${show(module.href)}.`)
 }
 
 function checkMiddleware(middleware: unknown): readonly Middleware[] {

@@ -117,7 +117,10 @@ export class Turns {
   /** The most of its jobs at a time, from now on. */
   limit(queue: string, limit: number): void {
     const standing = this.#standings.get(queue)
-    if (standing) standing.limit = limit
+    if (!standing) return
+    const wasShut = standing.limit === 0
+    standing.limit = limit
+    if (wasShut && limit > 0) this.found(queue) // no survey has named it meanwhile
   }
 
   /** Nothing is claimed from this queue until `letGo`. */

@@ -24,7 +24,7 @@ import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, ClaimRequest, KvWrite, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
 import { ClaimLoop, type ClaimLoopContext, type WorkerLoop } from './claim-loop.ts'
-import { Heartbeat } from './heartbeat.ts'
+import { Heartbeat, type LateRenewals } from './heartbeat.ts'
 import { Job } from './job.ts'
 import type { Handler, Middleware, Plan, ServedQueue } from './options.ts'
 import { Outage } from './outage.ts'
@@ -33,7 +33,7 @@ import { ProgressBoard } from './progress-board.ts'
 import { Run, type RunContext, type Service } from './run.ts'
 import { Settlements } from './settlements.ts'
 import { factsOf } from './telling.ts'
-import { type StuckThread, ThreadPool } from './threads/thread-pool.ts'
+import { loadMs as loadMinMs, type StuckThread, ThreadPool, type ThreadPoolListener } from './threads/thread-pool.ts'
 import { Turns } from './turns.ts'
 
 /** What a worker needs of the client it came from. */
@@ -126,6 +126,8 @@ export class Worker {
   readonly #settlements: Settlements
   readonly #progress: ProgressBoard
   readonly #alarm: Alarm
+  /** Its loop was given, and ends when nothing is left to do. */
+  readonly #endsByItself: boolean
   /** Null where it is not to be told of. */
   readonly #presence: Presence | null
   readonly #runContext: RunContext
@@ -149,6 +151,7 @@ export class Worker {
     this.#context = context
     this.#plan = plan
     this.name = plan.name
+    this.#endsByItself = makeLoop !== undefined
     const { store, events, timers, waiters, random } = context
     const worker = plan.name
     this.#byName = byName(this.#definitions())
@@ -273,6 +276,7 @@ export class Worker {
     await this.#define()
     await this.#outage.survive(async () => this.#refresh(), this.#halt.signal)
     if (this.#halt.signal.aborted) return
+    if (!this.#endsByItself) for (const pool of this.#pools.values()) pool.load()
     this.#state = 'working'
     const queues = this.#plan.all ? null : [...this.#plan.queues.keys()]
     const { concurrency } = this.#plan
@@ -502,7 +506,13 @@ export class Worker {
     const { name: queue } = definition
     const { name: worker } = this
     const { events } = this.#context
-    const pool = new ThreadPool(handler, threads, {
+    const { href: module } = handler
+    const listener: ThreadPoolListener = {
+      unloadable: (error) => {
+        events.emit('module.failed', { worker, queue, module, error })
+        if (this.#endsByItself) this.#fail(error) // a test would wait for a file that does not come
+      },
+      loadable: (failedMs) => events.emit('module.loaded', { worker, queue, module, failedMs }),
       most: (most) => this.#loop.limited(queue, Math.min(limit, most)),
       stuck: ({ thread, work: { since: _, ...job }, reason }) =>
         events.emit('thread.stuck', { ...job, worker, thread, reason, stuck: this.#stuckThreads().length }),
@@ -512,7 +522,9 @@ export class Worker {
       },
       leftover: (thread, { kind, of, current, error }) =>
         events.emit('thread.leftover', { worker, queue, thread, kind, job: of?.id ?? null, current, error }),
-    })
+    }
+    const loadMs = Math.max(loadMinMs, definition.timeoutMs)
+    const pool = new ThreadPool(handler, threads, listener, { loadMs })
     this.#pools.set(queue, pool)
     return {
       definition,
@@ -563,13 +575,25 @@ export class Worker {
     if (this.#failure) return `Failed: ${toErrorObject(this.#failure.error).message}`
     if (this.#state !== 'working') return `The worker is ${this.#state}.`
     if (this.#outage.error) return `The store is away: ${this.#outage.error.message}`
+    const late = this.#heartbeat.late(this.#context.timers.now())
+    if (late) return whyLate(late)
     if (this.#abandoned >= this.#plan.concurrency)
       return `${this.#abandoned} handlers ignored their signal and still run; nothing new is taken until one ends.`
+    for (const [queue, { loadError, isLoading }] of this.#pools) {
+      if (loadError) return `Queue ${queue} is not served: ${loadError.message}`
+      if (isLoading) return `Queue ${queue} is not served yet: its handler module is being loaded.`
+    }
     for (const [queue, pool] of this.#pools)
       if (pool.most === 0) return `For queue ${queue} there is no thread left: ${this.#threadsHealth().why}`
     if (this.#context.sweeps.error) return `The sweep fails: ${this.#context.sweeps.error.message}`
     return null
   }
+}
+
+function whyLate({ jobs, leftMs }: LateRenewals): string {
+  const which = jobs === 1 ? 'lease of 1 job is' : `leases of ${jobs} jobs are`
+  const until = leftMs === 0 ? 'The first has run out.' : `The first runs out in ${span(leftMs)}.`
+  return `The ${which} not renewed in time: the store does not answer soon enough. ${until}`
 }
 
 function toPresence({ store, timers }: WorkerContext, { name, all, queues, concurrency }: Plan): Presence {

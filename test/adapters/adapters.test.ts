@@ -146,7 +146,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     await using world = await setup()
     const { library, mail } = world
     await library.transact(async ({ itself }) => {
-      const error = await rejects(mail.enqueue(1, { tx: itself }), 'INVALID_OPTION', { option: 'tx' })
+      const error = await rejects(mail.enqueue(1, { tx: itself as object }), 'INVALID_OPTION', { option: 'tx' })
       assert.match(error.message, new RegExp(`of ${name.replace(/[ ,].*/, '')}: pass ${adapterName}\\(tx\\)`))
     })
     for (const tx of [library.database, null, undefined, 'tx', {}, { query: () => [] }, () => undefined]) {

@@ -203,7 +203,7 @@ function carriedTests(inSql: InSqlWorld): void {
   test(
     'a value that is no transaction is refused',
     inSql(async ({ holdfast }) => {
-      for (const tx of [null, false, 0, 'tx', {}, [], { query: 'select 1' }]) {
+      for (const tx of [null, false, 0, 'tx', {}, [], { query: 'select 1' }] as unknown as object[]) {
         await rejects(holdfast.queue('mail').enqueue(1, { tx }), 'INVALID_OPTION', { option: 'tx' })
         await rejects(holdfast.queue('mail').enqueueMany([{ payload: 1, tx }]), 'INVALID_OPTION', { option: 'tx' })
       }

@@ -151,7 +151,7 @@ class PostgresTx implements CallerTx {
     this.#client = client
   }
 
-  get tx(): unknown {
+  get tx(): object {
     return this.#client
   }
 

@@ -93,7 +93,7 @@ export interface SqlHand {
 
 export interface CallerTx {
   /** What an enqueue takes. */
-  readonly tx: unknown
+  readonly tx: object
   query(text: string, values?: readonly unknown[]): Promise<{ readonly rows: Record<string, unknown>[] }>
   commit(): Promise<void>
   rollback(): Promise<void>

@@ -4,9 +4,11 @@ import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Pool } from 'pg'
+import { Pool, type PoolClient, type PoolConfig } from 'pg'
+import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { systemClock } from '../../src/runtime/clock.ts'
 import { Database } from '../../src/store/postgres/connection/database.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
@@ -109,6 +111,137 @@ test('callers whose transactions have every connection of the pool enqueue in th
   await recount(holdfast)
 })
 
+for (const [how, options] of [
+  ['waits for connections', {}],
+  ['gives up requests after 50 ms', { connectionTimeoutMillis: 50 }],
+] as const)
+  test(`a worker keeps and settles its jobs while the application has the whole pool, which ${how}`, async () => {
+    await using database = await testDatabase()
+    await using shared = sharedPool(database.url, 4, options)
+    await using holdfast = await open(postgres({ pool: shared.pool }))
+    await using other = await open(postgres({ url: database.url }))
+    const slow = defineQueue('slow', { lease: '1500ms', attempts: 5 })
+    const runs: number[] = []
+    const finish = Promise.withResolvers<void>()
+    const late: unknown[] = []
+    for (const name of ['heartbeat.late', 'lease.lost', 'store.down'] as const)
+      holdfast.on(name, (event) => late.push([name, event]))
+    const done = new Promise((resolve) => holdfast.on('job.done', resolve))
+    const worker = holdfast.work(slow, async ({ attempt }) => {
+      runs.push(attempt)
+      await finish.promise
+      return 'here'
+    })
+    const started = new Promise((resolve) => holdfast.on('job.started', resolve))
+    const { id } = await other.queue(slow).enqueue(null)
+    await started
+    await using taken = await useUp(shared.pool, 3) // the store listens on the fourth
+    other.work(slow, ({ attempt }) => void runs.push(attempt))
+    await sleep(4_000) // more than two leases
+    assert.deepEqual([runs, late, worker.health().ok, worker.health().why], [[1], [], true, null])
+    finish.resolve()
+    await done // settled while the application still has every connection
+    assert.equal(await other.result(id), 'here')
+    assert.equal(shared.pool.totalCount, 4)
+    await taken.release()
+    await recount(other)
+    await holdfast.close()
+  })
+
+test('a renewal does not wait for a settlement whose SQL effect waits for a lock', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 2)
+  await shared.pool.query('create table note (id int primary key)')
+  await using holdfast = await open(postgres({ pool: shared.pool, listen: false }))
+  await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+  const [first, second] = await holdfast.claim(['mail'], { max: 2 })
+  await using taken = await useUp(shared.pool, 2)
+  await taken.clients[0]?.query('begin; insert into note values (1)')
+  const settled = first?.done(null, { sql: [{ text: 'insert into note values (1) on conflict do nothing' }] })
+  await sleep(600) // until it waits for the row, over the reserve
+  await second?.renew()
+  await taken.clients[0]?.query('rollback')
+  await settled
+  await second?.done(null)
+  await taken.release()
+  await holdfast.close()
+})
+
+test('a connection of the reserve is set up as the pool sets up its own, and ends with the store', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 2, { application_name: 'shared-pool' })
+  shared.pool.on(
+    'connect',
+    (client) => void client.query(`set search_path = elsewhere; set application_name = 'set-up'`),
+  )
+  await shared.pool.query('create schema elsewhere; create table elsewhere.note (text text)')
+  await using holdfast = await open(postgres({ pool: shared.pool, listen: false }))
+  await holdfast.queue('mail').enqueue(1)
+  const [lease] = await holdfast.claim(['mail'])
+  await using taken = await useUp(shared.pool, 2)
+  await lease?.renew()
+  await lease?.done(null, { sql: [{ text: `insert into note values (current_setting('application_name'))` }] })
+  const sessions = `select count(*)::int as count from pg_stat_activity where application_name = 'set-up'`
+  const query = async (text: string) => (await taken.clients[0]?.query(text))?.rows
+  assert.deepEqual(await query('select text from note'), [{ text: 'set-up' }])
+  assert.deepEqual(await query(sessions), [{ count: 4 }])
+  await taken.release()
+  await holdfast.close()
+  while ((await shared.pool.query(sessions)).rows[0].count > 2) await sleep(20)
+})
+
+test('where the pool is of a kind that the store cannot copy, health and an event tell that renewals are late', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 4)
+  await using holdfast = await open(postgres({ pool: withoutClient(shared.pool) }))
+  const late = new Promise<HoldfastEvents['heartbeat.late']>((resolve) => holdfast.on('heartbeat.late', resolve))
+  const slow = defineQueue('slow', { lease: '3s' })
+  const started = new Promise((resolve) => holdfast.on('job.started', resolve))
+  const finish = Promise.withResolvers<void>()
+  const worker = holdfast.work(slow, () => finish.promise)
+  await holdfast.queue(slow).enqueue(null)
+  await started
+  await using taken = await useUp(shared.pool, 3) // the store listens on the fourth
+  const { worker: name, jobs, leftMs } = await late
+  assert.deepEqual([name, jobs], [worker.name, 1])
+  assert.ok(leftMs > 0 && leftMs <= 1_000)
+  assert.equal(worker.health().ok, false)
+  assert.match(worker.health().why ?? '', /lease of 1 job is not renewed in time/)
+  await taken.release()
+  while (!worker.health().ok) await sleep(20)
+  finish.resolve()
+  await holdfast.close()
+})
+
+test('a pool, and a client without a transaction, are refused as tx before anything is sent', async () => {
+  await using database = await testDatabase()
+  await using shared = sharedPool(database.url, 4)
+  await using holdfast = await open(postgres({ pool: shared.pool, listen: false }))
+  const mail = holdfast.queue('mail')
+  // @ts-expect-error a pool has no transaction
+  const byPool = await rejects(mail.enqueue(1, { tx: shared.pool }), 'INVALID_OPTION', { option: 'tx' })
+  assert.match(byPool.message, /pool\.connect\(\)/)
+  const client = await shared.pool.connect()
+  const outside = () => rejects(mail.enqueue(2, { tx: client }), 'INVALID_OPTION', { option: 'tx' })
+  await outside()
+  const begun = client.query('begin') // not awaited
+  await mail.enqueue(3, { tx: client })
+  await begun
+  await client.query('rollback')
+  assert.match((await outside()).message, /begin/)
+  await client.query('begin')
+  await mail.enqueue(4, { tx: client })
+  await client.query('commit')
+  await outside()
+  client.release()
+  const { jobs } = await holdfast.jobs({ queue: 'mail' })
+  assert.deepEqual(
+    jobs.map(({ payload }) => payload),
+    [4],
+  )
+  await holdfast.close()
+})
+
 test('how many connections is a whole number', async () => {
   for (const connections of [0, -1, 1.5, Number.NaN, '3' as never])
     await rejects(open(postgres({ url: 'postgres://nobody', connections })), 'INVALID_OPTION', {
@@ -145,8 +278,37 @@ async function cycle(holdfast: Holdfast, name: string): Promise<void> {
   await holdfast.stats()
 }
 
+/** The pool as another library may wrap it. */
+function withoutClient(pool: Pool): Pool {
+  const get = (_: Pool, key: string) => {
+    const value: unknown = key === 'Client' ? undefined : Reflect.get(pool, key)
+    return typeof value === 'function' ? value.bind(pool) : value
+  }
+  return new Proxy(pool, { get } as ProxyHandler<Pool>)
+}
+
+/** Takes so many connections of the pool for as long as it is not disposed of; four more requests wait behind them. */
+async function useUp(pool: Pool, count: number) {
+  const clients: PoolClient[] = []
+  while (clients.length < count) {
+    const client = await pool.connect().catch(() => null)
+    if (client) clients.push(client)
+  }
+  const behind = Array.from({ length: 4 }, () =>
+    pool.connect().then(
+      (client) => client.release(),
+      () => undefined,
+    ),
+  )
+  const release = async () => {
+    for (const client of clients.splice(0)) client.release()
+    await Promise.all(behind)
+  }
+  return { clients, release, [Symbol.asyncDispose]: release }
+}
+
 /** Watches over how it is used. */
-function sharedPool(url: string, max: number, options: { readonly connectionTimeoutMillis?: number } = {}) {
+function sharedPool(url: string, max: number, options: PoolConfig = {}) {
   const pool = new Pool({ connectionString: url, max, ...options })
   pool.on('error', () => undefined)
   let inUse = 0

@@ -31,7 +31,7 @@ describe('what is no open transaction on the file is refused, and says what to d
     test(what, async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
-      const made = tx(file)
+      const made = tx(file) as object
       const error = await rejects(holdfast.queue('mail').enqueue(1, { tx: made }), 'INVALID_OPTION', { option: 'tx' })
       assert.match(error.message, says)
       await rejects(holdfast.queue('mail').enqueueMany([{ payload: 1, tx: made }]), 'INVALID_OPTION', { option: 'tx' })

@@ -39,6 +39,33 @@ const stores: Readonly<Record<string, () => Promise<World>>> = {
 }
 
 for (const [store, setup] of Object.entries(stores)) {
+  for (const [of, limit] of [
+    ['a key', { key: 'k', rate: { count: 20, per: '1s' } }],
+    ['a queue', { rate: { count: 20, per: '1s' } }],
+    ['a key that runs one at a time', { key: 'k', concurrency: 1, rate: { count: 20, per: '1s' } }],
+  ] as const)
+    test(`${store}: drain moves the clock to the next start that the rate of ${of} allows`, async () => {
+      await using world = await setup()
+      const { holdfast, clock } = world
+      const rated = defineQueue<{ k: string }>('rated', { limit })
+      await holdfast.queue(rated).enqueueMany(Array.from({ length: 50 }, () => ({ payload: { k: 'a' } })))
+      const startedAt = clock.now()
+      const starts: number[] = []
+      const report = await drain(holdfast, [[rated, () => void starts.push(clock.now() - startedAt)]], { clock })
+      assert.equal(report.done, 50)
+      for (const [i, at] of starts.entries()) assert.ok(at >= 1_000 * Math.floor(i / 20), `start ${i} at ${at}`)
+      assert.ok(clock.now() - startedAt <= 3_000)
+    })
+
+  test(`${store}: drain moves the clock no further than it may, also for a rate`, async () => {
+    await using world = await setup()
+    const { holdfast, clock } = world
+    const rated = defineQueue<{ k: string }>('rated', { limit: { key: 'k', rate: { count: 20, per: '1m' } } })
+    await holdfast.queue(rated).enqueueMany(Array.from({ length: 50 }, () => ({ payload: { k: 'a' } })))
+    assert.equal((await drain(holdfast, [[rated, () => null]])).done, 20)
+    assert.equal((await drain(holdfast, [[rated, () => null]], { clock, until: '90s' })).done, 20)
+  })
+
   test(`${store}: drain runs what is ready and what follows from it, in the order of claiming`, async () => {
     await using world = await setup()
     const { holdfast } = world

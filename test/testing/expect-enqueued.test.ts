@@ -20,6 +20,23 @@ async function complaint(asserted: Promise<unknown>): Promise<string> {
   return error.message
 }
 
+test('a job that its limit holds back is enqueued, and is found by its limit key', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  const single = defineQueue<{ k: string }>('single', { limit: { key: 'k', concurrency: 1 } })
+  await holdfast.queue(single).enqueueMany(['a', 'a', 'a', 'b'].map((k) => ({ payload: { k } })))
+  const jobs = await expectEnqueued(holdfast, single, { count: 3, limitKey: 'a' })
+  assert.deepEqual(
+    jobs.map(({ state }) => state),
+    ['ready', 'held', 'held'],
+  )
+  await expectEnqueued(holdfast, single, { count: 2, state: 'held' })
+  const leases = await holdfast.claim([single], { max: 2 })
+  assert.match(await complaint(expectNothingEnqueued(holdfast, single)), /single, held, priority/)
+  assert.match(await complaint(expectEnqueued(holdfast, single, { limitKey: 'b' })), /like \{ limitKey: 'b' \}/)
+  for (const lease of leases) await lease.release()
+})
+
 test('what waits is found by part of its payload, by a predicate, and by every option of enqueue', async () => {
   await using world = await setup()
   const { holdfast, clock } = world

@@ -11,7 +11,7 @@ export interface Application extends AsyncDisposable {
   /** How long a transaction may be held open without keeping everybody else from working. */
   readonly holdMaxMs: number
   /** A row of this tag, and what `work` does with the transaction. */
-  transact<T>(tag: string, end: TransactionEnd, work: (tx: unknown) => Promise<T>): Promise<T>
+  transact<T>(tag: string, end: TransactionEnd, work: (tx: object) => Promise<T>): Promise<T>
   /** A row that waits for a reaper. */
   abandon(tag: string): Promise<void>
   abandoned(limit: number): Promise<string[]>

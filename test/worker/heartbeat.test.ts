@@ -49,7 +49,8 @@ test('a store that says in the place of each renewal that it is away has not ans
     await settle()
   }
   assert.equal(renewals.length, 3)
-  assert.deepEqual(told, ['store.down', 'heartbeat.failed', 'heartbeat.failed', 'heartbeat.failed'])
+  const failed = 'heartbeat.failed'
+  assert.deepEqual(told, ['store.down', failed, failed, 'heartbeat.late', failed])
   timers.advance(leaseMs / 3, () => {})
   heartbeat.look(timers.now())
   renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
@@ -80,6 +81,31 @@ test('more time for a run waits for the beat under way, and the next beat for it
   beat()
   await settle()
   assert.equal(renewals.length, 2, 'neither less nor a beat takes back what it was given')
+})
+
+test('renewals that are late by a third of the lease are told once, until they are in time again', async () => {
+  const { heartbeat, timers, renewals, told } = setup()
+  heartbeat.began(timers.now())
+  const late = () => heartbeat.late(timers.now())
+  for (let second = 1; second <= 20; second++) {
+    timers.advance(1_000, () => {})
+    heartbeat.look(timers.now())
+    assert.equal(late(), null, `after ${second} s`)
+  }
+  for (let second = 21; second <= 31; second++) {
+    timers.advance(1_000, () => {})
+    heartbeat.look(timers.now())
+    assert.deepEqual(late(), { jobs: 1, leftMs: Math.max(0, leaseMs - 1_000 * second) })
+  }
+  assert.deepEqual(told, ['heartbeat.late'])
+  renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
+  await settle()
+  timers.advance(1_000, () => {})
+  heartbeat.look(timers.now())
+  assert.deepEqual([late()?.jobs ?? null, told], [1, ['heartbeat.late']], 'it was asked for too long ago')
+  await settle()
+  renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
+  await settle()
 })
 
 /** Lets everything that waits for no timer happen. */

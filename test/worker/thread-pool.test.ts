@@ -11,11 +11,27 @@ import type { BlockerTask } from './handlers/blockers.ts'
 const blockers = new URL('./handlers/blockers.ts', import.meta.url)
 
 describe('a pool of threads', () => {
-  test('fails a job whose module does not load in time, and not before', async () => {
+  test('gives back a job whose module does not load in time, and not before', async () => {
     await using world = setup({ module: new URL('./handlers/endless-module.ts', import.meta.url), loadMs: 300 })
     const startedAt = performance.now()
-    await assert.rejects(world.pool.run(toJob({ timeout: 1 })), { code: 'JOB_TIMEOUT', message: /did not load/ })
+    const given = (await world.pool.run(toJob({ timeout: 1 }) as Job)) as Release
+    assert.equal(given.fate, 'release')
+    assert.match(given.reason, /endless-module.*does not load/)
     assert.ok(performance.now() - startedAt >= 290)
+    assert.match(world.unloadable[0]?.message ?? '', /endless-module.*longer than 300 ms/)
+    assert.equal(world.pool.most, 0)
+    assert.equal(((await world.pool.run(toJob() as Job)) as Release).fate, 'release')
+  })
+
+  test('has nothing to run until its module has loaded, and then uses the thread that loaded it', async () => {
+    await using world = setup({ count: 2 })
+    const { pool, most } = world
+    pool.load()
+    assert.deepEqual([pool.most, pool.isLoading], [0, true])
+    assert.equal(((await pool.run(toJob() as Job)) as Release).fate, 'release')
+    while (pool.isLoading) await new Promise((resolve) => setTimeout(resolve, 10))
+    assert.deepEqual([pool.most, most, world.unloadable], [2, [0, 2], []])
+    assert.ok(await pool.run(toJob() as Job))
   })
 
   test('never starts a job that was aborted while its thread was starting', async () => {
@@ -108,15 +124,19 @@ function setup(options: {
   readonly loadMs?: number
 }) {
   const { module = blockers, count = 1, ...bounds } = options
+  const unloadable: Error[] = []
   const [stuck, leftovers, most]: [StuckThread[], ThreadLeftover[], number[]] = [[], [], []]
   const listener = {
     stuck: (thread: StuckThread) => void stuck.push(thread),
     freed: () => {},
     leftover: (_: number, leftover: ThreadLeftover) => void leftovers.push(leftover),
     most: (jobs: number) => void most.push(jobs),
+    unloadable: (error: Error) => void unloadable.push(error),
+    loadable: () => {},
   }
+
   const pool = new ThreadPool(module, { count, maxMemoryMb: null }, listener, bounds)
-  return { pool, stuck, leftovers, most, [Symbol.asyncDispose]: () => pool.close() }
+  return { pool, stuck, leftovers, most, unloadable, [Symbol.asyncDispose]: () => pool.close() }
 }
 
 function toJob({ seconds = 0, timeout = 10_000 }: { readonly seconds?: number; readonly timeout?: number } = {}) {

@@ -1,9 +1,12 @@
 // Handlers in threads: the same job, and whatever becomes of a thread is the matter of its own job alone.
 import assert from 'node:assert/strict'
+import { readFile } from 'node:fs/promises'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { defaults } from '../../src/job/bounds.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { WorkOptions } from '../../src/worker/options.ts'
+import { killMs } from '../../src/worker/threads/thread-pool.ts'
 import type { Worker } from '../../src/worker/worker.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
@@ -165,11 +168,24 @@ describe('a handler in a thread', () => {
     assert.deepEqual([worker.health().running, worker.health().abandoned], [0, 1])
   })
 
-  test('whose module cannot be used fails its job and says why', async () => {
-    await using world = await setup({}, new URL('./handlers/none.ts', import.meta.url))
-    const { holdfast } = world
-    const job = await run(holdfast, 'whereAmI')
-    assert.match(job.error?.message ?? '', /none\.ts/)
+  test('that loops is ended within grace, unwind and a second', async () => {
+    await using world = await setup({ threads: 1, unwind: 600 })
+    const { holdfast, worker } = world
+    const started = next(holdfast, 'job.started')
+    await holdfast.queue(tasks).enqueue('loop')
+    await started
+    const from = performance.now()
+    await worker.stop({ grace: 400 })
+    const tookMs = performance.now() - from
+    assert.ok(tookMs >= 990 && tookMs <= 400 + 600 + killMs + 500, `${tookMs} ms`)
+  })
+
+  test('has the time to be ended that the guide to deploying gives its supervisor', async () => {
+    const guide = await readFile(new URL('../../docs/guides/deploying.md', import.meta.url), 'utf8')
+    const secondsOf = (pattern: RegExp) => Number(pattern.exec(guide)?.[1])
+    const neededMs = 1_000 * secondsOf(/grace: '(\d+)s'/) + defaults.unwindMs + killMs
+    for (const kills of [/TimeoutStopSec=(\d+)/, /terminationGracePeriodSeconds: (\d+)/])
+      assert.ok(1_000 * secondsOf(kills) > neededMs, String(kills))
   })
 
   test('that loops is ended by force when its worker stops, and its job goes back', async () => {

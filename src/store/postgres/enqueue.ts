@@ -18,6 +18,7 @@ import type {
   UndeliverableJob,
   UnstoredDefinition,
 } from '../store.ts'
+import { requireTransaction } from './caller.ts'
 import type { Row, Value } from './connection/call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
@@ -360,6 +361,7 @@ export async function enqueueIn(
   { tx, channel, definition }: CallerContext,
   request: EnqueueRequest,
 ): Promise<EnqueueAnswer> {
+  await requireTransaction(tx)
   const run = (text: string, values: unknown[]) => tx.query(context.db.schema.sql(text), values)
   if (definition && !(await isDoneSoon(definition.stored))) {
     const { text, values } = defineIfNew(definition.settings)

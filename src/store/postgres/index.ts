@@ -189,6 +189,9 @@ class PostgresStore implements Store {
   readonly #claims: Claimer
   readonly #sweeps: Sweeps
   readonly #context: StoreContext
+  /** What keeps leases does not wait until an application leaves it a connection of a pool that they share. */
+  readonly #forRenewals: Database
+  readonly #forSettlements: StoreContext
   readonly #letGoOfPool: () => void
   #closing: Promise<void> | null = null
 
@@ -198,9 +201,11 @@ class PostgresStore implements Store {
     this.#ownsPool = given === undefined
     this.#listen = listen
     this.#db = new Database(pool, { schema, clock, isOwn: this.#ownsPool, connections, answerMs })
+    const forSettlements = this.#db.for('settlements')
+    this.#forRenewals = this.#db.for('renewals')
     const polls = new LockPolls(connections)
-    const definitions = new OwnDefinitions(this.#db)
-    const lanes = new Lanes(this.#db, polls, definitions)
+    const definitions = new OwnDefinitions(forSettlements)
+    const lanes = new Lanes(forSettlements, polls, definitions)
     this.#wakes = new Wakes(
       this.#db,
       typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
@@ -217,7 +222,8 @@ class PostgresStore implements Store {
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
     this.#claims = new Claimer(this.#db, lanes, this.#wakes)
-    this.#sweeps = new Sweeps(this.#context)
+    this.#forSettlements = { ...this.#context, db: forSettlements }
+    this.#sweeps = new Sweeps(this.#forSettlements)
   }
 
   /**
@@ -228,8 +234,9 @@ class PostgresStore implements Store {
     for (const death of untold) this.#wakes.untold(death)
     for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {
-      this.#context.announce(await admitLimitKeys(this.#db, { keyRefs, lists }))
-      if (batches.length > 0) await settleBatches(this.#context, batches)
+      const context = this.#forSettlements
+      context.announce(await admitLimitKeys(context.db, { keyRefs, lists }))
+      if (batches.length > 0) await settleBatches(context, batches)
     } catch (error) {
       if (!isForeign(error) && !isHoldfastError(error)) throw error
     }
@@ -280,7 +287,7 @@ class PostgresStore implements Store {
 
   renew(requests: readonly RenewRequest[]) {
     this.#wakes.expectNews()
-    return renew(this.#db, requests)
+    return renew(this.#forRenewals, requests)
   }
 
   progress(requests: readonly ProgressRequest[]) {
@@ -290,7 +297,7 @@ class PostgresStore implements Store {
   async settle(requests: readonly SettleRequest[], token?: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]> {
     const [first] = requests
     const haveLimitKeys = first !== undefined && this.#claims.haveLimitKeys(first.fence)
-    const answers = await settle(this.#context, requests, { token, haveLimitKeys })
+    const answers = await settle(this.#forSettlements, requests, { token, haveLimitKeys })
     const fences = requests.map(({ fence }) => fence)
     this.#claims.forget(fences.filter((_, i) => hasLanded(answers[i])))
     for (const [i, answer] of answers.entries()) if (answer instanceof Promise) this.#forgetLater(answer, fences[i])
@@ -306,7 +313,7 @@ class PostgresStore implements Store {
 
   cancelRequested(holds: readonly LeaseRef[]) {
     this.#wakes.expectNews()
-    return cancelRequested(this.#db, holds)
+    return cancelRequested(this.#forRenewals, holds)
   }
 
   sweep(request: SweepRequest) {

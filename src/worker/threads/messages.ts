@@ -67,7 +67,11 @@ export interface Leftover {
   readonly error: SentError
 }
 
+/** Said once by each thread, before anything about a job. The worker ends a thread whose module does not load. */
+export type Loading = { readonly type: 'loaded' } | { readonly type: 'unloadable'; readonly error: SentError }
+
 export type FromThread =
+  | Loading
   /** The handler is about to be called. */
   | { readonly type: 'began'; readonly job: number }
   | { readonly type: 'progress'; readonly job: number; readonly progress: number; readonly message: string | null }
@@ -203,6 +207,8 @@ const toThread: Readonly<Record<ToThread['type'], Check>> = {
 }
 
 const fromThread: Readonly<Record<FromThread['type'], Check>> = {
+  loaded: isObject,
+  unloadable: shape({ error: sentError }),
   began: shape({ job: ordinal }),
   progress: shape({ job: ordinal, progress: finite, message: nullable(text) }),
   log: shape({ job: ordinal, message: text, facts: isObject }),

@@ -1,4 +1,5 @@
-// The thread's side: loads the module, runs its handler for each job that is sent, and sends back what came of it. Effects are
+// The thread's side: loads the module at once and says whether it did; then it runs the module's handler for each job that is
+// sent, and sends back what came of it. A job that is sent to a thread whose module does not load is never begun. Effects are
 // prepared here, because the schemas of the queues they name are functions and cannot travel.
 //
 // Jobs of one thread share its event loop, so what a job leaves behind goes on while the next one runs. Each handler is called
@@ -71,6 +72,12 @@ process.on('exit', (code) => {
     tellLeftover('exit', from, { name: 'Error', message: `process.exit was called with code ${code}.` })
 })
 
+const loading = importHandler() // outside of any job's context: what the module makes is not a job's
+loading.then(
+  () => send({ type: 'loaded' }),
+  (error) => send({ type: 'unloadable', error: described(error) }),
+)
+
 async function run(start: Start): Promise<void> {
   const job = new ThreadJob(start, send)
   current = job
@@ -80,14 +87,10 @@ async function run(start: Start): Promise<void> {
   if (end) sendEnd(end)
 }
 
-/** Null: the worker has taken the start back, and waits for nothing. */
+/** Null: the worker has taken the start back, or was told that the module does not load. It waits for nothing. */
 async function ended(job: ThreadJob, payload: unknown): Promise<Returned | Threw | null> {
-  let handler: (job: Job) => unknown
-  try {
-    handler = await importHandler() // outside of the job's context: what the module makes is not the job's
-  } catch (error) {
-    return { type: 'threw', job: job.no, error: described(error), costs: null }
-  }
+  const handler = await loading.catch(() => null)
+  if (!handler) return null
   if (Atomics.compareExchange(permit, 0, job.no, -job.no) !== job.no) return null
   send({ type: 'began', job: job.no })
   return context.run(job, () => call(handler, job.no, new Job(job, payload)))

@@ -10,7 +10,16 @@
 //
 // The clock of a job stands still from the call until its handler begins, so waiting for a thread, its start and the loading of
 // its module cost nothing of the job's timeout. Loading has a bound of its own.
+//
+// Loading. `load` starts one thread without a job, to find out whether the module loads. Until it has, `most` is 0:
+//
+//   loading ──▶ loaded ──a new thread fails to load──▶ failing
+//      └──fails──▶ failing ──after a pause, tried in a new thread──▶ loaded
+//
+// Every try needs a new thread, because a thread remembers a module that failed. The pauses double. While the pool is failing,
+// jobs that run go on in their threads, and every other job is released at no cost.
 
+import type { HoldfastError } from '../../errors.ts'
 import { release } from '../fate.ts'
 import { Job } from '../job.ts'
 import { type EndReason, endReasonOf, Thread, type ThreadLeftover, type ThreadWork, unstarted } from './thread.ts'
@@ -24,7 +33,10 @@ export interface ThreadOptions {
 /** How long a thread that is ended may live on before it is stuck. */
 export const killMs = 1_000
 
-const times = { killMs, beginMs: 2_000, loadMs: 60_000 }
+/** How long a module may take to load; the timeout of its queue where that is longer. */
+export const loadMs = 60_000
+
+const times = { killMs, beginMs: 2_000, loadMs, loadPauseMs: 500, loadPauseMaxMs: 30_000 }
 
 export interface StuckThread {
   readonly thread: number
@@ -41,6 +53,10 @@ export interface ThreadPoolListener {
   leftover(thread: number, leftover: ThreadLeftover): void
   /** So many jobs can run from now on. */
   most(most: number): void
+  /** The module does not load. Told once, until it has loaded. */
+  unloadable(error: HoldfastError): void
+  /** The module has loaded after all. */
+  loadable(failedMs: number): void
 }
 
 export class ThreadPool {
@@ -53,6 +69,13 @@ export class ThreadPool {
   readonly #waiting = new Set<(thread: Thread | null) => void>()
   readonly #running = new Map<Thread, Job>()
   readonly #stuck = new Map<Thread, StuckThread>()
+  /** Threads that are stuck in their module before they had a job. */
+  readonly #stuckLoading = new Set<Thread>()
+  /** Asked to load the module before the first job. */
+  #isLoading = false
+  #isClosed = false
+  #failing: { readonly error: HoldfastError; readonly since: number; readonly tries: number } | null = null
+  #retry: NodeJS.Timeout | undefined
 
   constructor(module: URL, options: ThreadOptions, listener: ThreadPoolListener, bounds: Partial<typeof times> = {}) {
     this.#module = module
@@ -67,8 +90,26 @@ export class ThreadPool {
 
   /** How many jobs can run at a time. */
   get most(): number {
+    if (this.#isLoading || this.#failing || this.#isClosed) return 0
     const { count } = this.#options
-    return Math.max(0, Math.min(count, 2 * count - this.#stuck.size))
+    return Math.max(0, Math.min(count, 2 * count - this.#stuck.size - this.#stuckLoading.size))
+  }
+
+  /** Why the module does not load; null while that is not known, and when it has loaded. */
+  get loadError(): HoldfastError | null {
+    return this.#failing?.error ?? null
+  }
+
+  /** The module is being loaded for the first time. */
+  get isLoading(): boolean {
+    return this.#isLoading
+  }
+
+  /** No job can run until the module has loaded. The listener is told of `most` then, or that the module does not load. */
+  load(): void {
+    this.#isLoading = true
+    this.#listener.most(this.most)
+    this.#tryToLoad()
   }
 
   async run(job: Job): Promise<unknown> {
@@ -76,7 +117,7 @@ export class ThreadPool {
     try {
       for (;;) {
         const thread = await this.#take(job.signal)
-        if (!thread) return release('all threads of its queue are stuck')
+        if (!thread) return release(this.#whyNone())
         const end = await this.#runIn(thread, job)
         if (end !== unstarted) return end
       }
@@ -92,6 +133,8 @@ export class ThreadPool {
 
   /** Resolves when every thread has ended, or is stuck. */
   async close(): Promise<void> {
+    this.#isClosed = true
+    clearTimeout(this.#retry)
     const threads = [...this.#threads]
     for (const thread of threads) thread.end('shutdown')
     await Promise.all(threads.map(({ gone }) => gone))
@@ -127,6 +170,7 @@ export class ThreadPool {
   }
 
   #ready(): Thread | null {
+    if (this.most === 0) return null
     const free = this.#free.pop()
     if (free) return free
     const { count } = this.#options
@@ -156,9 +200,57 @@ export class ThreadPool {
       over: (it) => this.#over(it),
       stuck: (it) => this.#isStuck(it),
       leftover: (it, leftover) => this.#leftover(it, leftover),
+      loaded: (it) => this.#loaded(it),
+      unloadable: (_, error) => this.#unloadable(error),
     })
     this.#threads.add(thread)
     return thread
+  }
+
+  #tryToLoad(): void {
+    const hasRoom = this.#threads.size < 2 * this.#options.count
+    if (hasRoom) this.#start()
+    else this.#retryLater() // the others end, or are stuck in native code
+  }
+
+  #retryLater(): void {
+    const { loadPauseMs, loadPauseMaxMs } = this.#times
+    const pauseMs = Math.min(loadPauseMaxMs, loadPauseMs * 2 ** Math.min(this.#failing?.tries ?? 0, 20))
+    clearTimeout(this.#retry)
+    this.#retry = setTimeout(() => this.#tryToLoad(), pauseMs).unref()
+  }
+
+  #loaded(thread: Thread): void {
+    if (!this.#running.has(thread)) {
+      if (thread.isOpen) this.#free.push(thread)
+      else thread.end('leftover')
+    }
+    const failing = this.#failing
+    if (!this.#isLoading && !failing) return
+    clearTimeout(this.#retry)
+    this.#isLoading = false
+    this.#failing = null
+    this.#listener.most(this.most)
+    if (failing) this.#listener.loadable(Date.now() - failing.since)
+    this.#serveWaiting()
+  }
+
+  #unloadable(error: HoldfastError): void {
+    if (this.#isClosed) return
+    const failing = this.#failing
+    this.#isLoading = false
+    this.#failing = { error, since: failing?.since ?? Date.now(), tries: (failing?.tries ?? -1) + 1 }
+    this.#retryLater()
+    if (failing) return
+    this.#listener.most(this.most)
+    this.#listener.unloadable(error)
+    this.#serveWaiting()
+  }
+
+  #whyNone(): string {
+    if (this.#isClosed) return 'its worker stops'
+    if (this.#failing) return 'its handler module does not load'
+    return this.#isLoading ? 'its handler module is being loaded' : 'all threads of its queue are stuck'
   }
 
   #over(thread: Thread): void {
@@ -167,6 +259,7 @@ export class ThreadPool {
     this.#stuck.delete(thread)
     this.#forget(thread)
     this.#serveWaiting()
+    if (this.#stuckLoading.delete(thread)) this.#listener.most(this.most)
     if (!stuck) return
     this.#listener.most(this.most)
     this.#listener.freed(stuck)
@@ -175,7 +268,12 @@ export class ThreadPool {
   #isStuck(thread: Thread): void {
     const { id, work, endReason, endedAt } = thread
     this.#forget(thread)
-    if (!work) return // it was never given a job, so it has no module that could block it
+    if (!work) {
+      this.#stuckLoading.add(thread)
+      this.#listener.most(this.most)
+      this.#serveWaiting()
+      return
+    }
     const stuck = { thread: id, work, reason: endReason, since: endedAt }
     this.#stuck.set(thread, stuck)
     this.#listener.most(this.most)

@@ -8,9 +8,12 @@
 // given up here, and the thread lives on until the call returns. Nothing that it sends is heard any more.
 //
 // A start has three moments. The worker sends it; the handler begins; the worker hears of that. Until the handler begins the
-// start can be taken back (see `permit` in thread-wire.ts), and then the handler never begins. That happens when the job is
-// aborted, and when the thread does not come to it: an open thread that is busy with what an earlier job left behind, or a new
-// thread whose module does not load.
+// start can be taken back (see `permit` in messages.ts), and then the handler never begins. That happens when the job is
+// aborted, and when the thread does not come to it because it is busy with what an earlier job left behind.
+//
+// A thread loads its module once, when it starts, whether a job was sent or not. If the module does not load (it throws, has no
+// handler, ends the thread, or takes longer than loadMs), the thread is ended and its listener is told. A job that was sent
+// meanwhile has never begun: it is released at no cost.
 
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
@@ -24,6 +27,7 @@ import {
   type FromThread,
   jobNamedIn,
   type Leftover,
+  type Loading,
   type Returned,
   readFromThread,
   type SentError,
@@ -41,7 +45,7 @@ export interface ThreadSettings {
   readonly killMs: number
   /** How long a thread that has run a job may take to begin another. */
   readonly beginMs: number
-  /** How long a new thread may take to load its module; the timeout of the job where that is longer. */
+  /** How long a new thread may take to load its module. */
   readonly loadMs: number
 }
 
@@ -49,6 +53,9 @@ export interface ThreadListener {
   over(thread: Thread): void
   stuck(thread: Thread): void
   leftover(thread: Thread, leftover: ThreadLeftover): void
+  loaded(thread: Thread): void
+  /** Its module does not load; the thread is ended. */
+  unloadable(thread: Thread, error: HoldfastError): void
 }
 
 /** Something that was left behind in a thread threw, or ended the thread. */
@@ -80,7 +87,6 @@ export const unstarted = Symbol('unstarted')
 interface Current {
   readonly no: number
   readonly job: Job
-  readonly startTimer: NodeJS.Timeout
   readonly resolve: (value: unknown) => void
   readonly reject: (error: unknown) => void
 }
@@ -102,8 +108,10 @@ export class Thread {
   #lastNo = 0
   #current: Current | null = null
   #work: ThreadWork | null = null
-  /** Its module is loaded. */
-  #hasBegun = false
+  #isLoaded = false
+  #loadTimer: NodeJS.Timeout
+  /** Runs while a job was sent to a thread that has loaded its module, and its handler has not begun. */
+  #startTimer: NodeJS.Timeout | undefined
   /** What an earlier job left behind has thrown: it runs its job to the end and no other. */
   #isSpent = false
   #state: 'open' | 'ending' | 'stuck' | 'over' = 'open'
@@ -114,7 +122,7 @@ export class Thread {
   #exitedBy: FormerJob | null = null
 
   constructor(settings: ThreadSettings, listener: ThreadListener) {
-    const { module, maxMemoryMb } = settings
+    const { module, maxMemoryMb, loadMs } = settings
     this.#settings = settings
     this.#listener = listener
     const program = import.meta.url.endsWith('.ts') ? './thread-main.ts' : './thread-main.js'
@@ -134,6 +142,8 @@ export class Thread {
     port1.on('message', (message: unknown) => this.#receive(message))
     port1.on('messageerror', (error) => this.#unreadable(error))
     port1.unref()
+    const tooLong = () => this.#doesNotLoad(new Error(`it took longer than ${loadMs} ms.`))
+    this.#loadTimer = setTimeout(tooLong, Math.min(loadMs, timerMaxMs)).unref()
     this.#worker.unref() // a job that runs keeps the process alive, a thread that waits for one does not
     this.#worker.on('error', (error: unknown) => {
       this.#why ??= error instanceof Error ? error : new Error(String(error))
@@ -169,10 +179,8 @@ export class Thread {
     const { promise, resolve, reject } = Promise.withResolvers<unknown>()
     const no = (this.#lastNo % noMax) + 1
     this.#lastNo = no
-    const { beginMs, loadMs } = this.#settings
-    const startMs = this.#hasBegun ? beginMs : Math.max(loadMs, job.timeoutMs)
-    const startTimer = setTimeout(() => this.#doesNotBegin(no, startMs), Math.min(startMs, timerMaxMs))
-    this.#current = { no, job, startTimer, resolve, reject }
+    this.#current = { no, job, resolve, reject }
+    if (this.#isLoaded) this.#startBy(no)
     this.#work = workOf(job)
     Atomics.store(this.#permit, 0, no)
     this.#worker.ref()
@@ -210,14 +218,15 @@ export class Thread {
       return
     }
     if (message.type === 'leftover') this.#leftover(message)
+    else if (message.type === 'loaded') this.#loaded()
+    else if (message.type === 'unloadable') this.#doesNotLoad(toThrown(message.error))
     else if (this.#current?.no === message.job) this.#heed(this.#current, message)
   }
 
-  #heed({ no, job, startTimer }: Current, message: Exclude<FromThread, Leftover>): void {
+  #heed({ no, job }: Current, message: Exclude<FromThread, Leftover | Loading>): void {
     switch (message.type) {
       case 'began':
-        clearTimeout(startTimer)
-        this.#hasBegun = true
+        clearTimeout(this.#startTimer)
         this.#work = workOf(job)
         Job.startClock(job)
         break
@@ -290,13 +299,35 @@ export class Thread {
     current?.reject(reason)
   }
 
-  #doesNotBegin(no: number, startMs: number): void {
+  #startBy(no: number): void {
+    this.#startTimer = setTimeout(() => this.#doesNotBegin(no), this.#settings.beginMs)
+  }
+
+  #doesNotBegin(no: number): void {
     if (this.#current?.no !== no || !this.#takeBack(no)) return
-    const wasOpen = this.#hasBegun
     const current = this.#finish()
-    this.end(wasOpen ? 'leftover' : 'load')
-    if (wasOpen) current?.resolve(unstarted)
-    else current?.reject(doesNotLoad(this.#settings.module, startMs))
+    this.end('leftover')
+    current?.resolve(unstarted)
+  }
+
+  #loaded(): void {
+    if (this.#state !== 'open') return
+    clearTimeout(this.#loadTimer)
+    this.#isLoaded = true
+    if (this.#current) this.#startBy(this.#current.no)
+    this.#listener.loaded(this)
+  }
+
+  /** A thread that was ended for another reason, while it loaded, says nothing about its module. */
+  #doesNotLoad(cause: Error): void {
+    if (this.#state !== 'open' || this.#isLoaded) return
+    if (this.#current && !this.#takeBack(this.#current.no)) return // the handler began just now, so the module has loaded
+    const { module } = this.#settings
+    clearTimeout(this.#loadTimer)
+    const current = this.#finish()
+    this.end('load')
+    this.#listener.unloadable(this, unloadable(module, cause))
+    current?.resolve(release(`the handler module ${module.href} does not load`))
   }
 
   #doesNotEnd(): void {
@@ -315,7 +346,9 @@ export class Thread {
   #exited(code: number): void {
     for (let read = receiveMessageOnPort(this.#port); read; read = receiveMessageOnPort(this.#port))
       this.#receive(read.message)
+    this.#doesNotLoad(crashed(this.#why, code)) // unless it has loaded, or was ended
     clearTimeout(this.#killTimer)
+    clearTimeout(this.#loadTimer)
     const no = this.#current?.no
     const hasBegun = no === undefined || !this.#takeBack(no)
     const current = this.#finish()
@@ -323,7 +356,7 @@ export class Thread {
     this.#state = 'over'
     this.#isGone()
     this.#listener.over(this)
-    if (!hasBegun && this.#hasBegun) current?.resolve(unstarted)
+    if (!hasBegun) current?.resolve(unstarted)
     else if (this.#exitedBy) current?.resolve(release('an earlier job of its thread called process.exit'))
     else current?.reject(crashed(this.#why, code))
   }
@@ -337,7 +370,7 @@ export class Thread {
     const current = this.#current
     this.#current = null
     if (!current) return null
-    clearTimeout(current.startTimer)
+    clearTimeout(this.#startTimer)
     this.#worker.unref()
     return current
   }
@@ -373,8 +406,9 @@ function crashed(why: Error | null, code: number): ThreadCrashed {
   return new ThreadCrashed(`The thread that ran this job ended${how}.`, { cause: why })
 }
 
-function doesNotLoad({ href }: URL, startMs: number): HoldfastError {
-  return new HoldfastError('JOB_TIMEOUT', `The module ${href} did not load within ${startMs} ms.`, { startMs })
+function unloadable({ href }: URL, cause: Error): HoldfastError {
+  const message = `The handler module ${href} does not load: ${cause.message}`
+  return new HoldfastError('INVALID_OPTION', message, { option: 'handler', module: href }, { cause })
 }
 
 function toSent(error: unknown): SentError {

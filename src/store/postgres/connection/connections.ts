@@ -1,12 +1,18 @@
 // Connections of a pool, so many at a time. One of a pool that is the store's own is not given back to it after each use, but
 // kept for the next, who has it without a turn in the pool and its timers: what was used last goes first. One that nobody
 // used for a while goes back, and ends with the pool's idle ones. Of an application's pool nothing is kept.
+//
+// In an application's pool a call that must not wait for the application (see reserve.ts) waits for a moment. If every connection
+// of the pool is in use by then, it gives up its turn and goes over the reserve; a renewal does so too where other calls of this
+// store have all places. A connection that the pool still gives to such a turn goes back unused, so a call is never carried out
+// twice.
 
 import type { Pool, PoolClient } from 'pg'
 import { Alarm } from '../../../runtime/alarm.ts'
 import { systemTimers } from '../../../runtime/clock.ts'
 import { beforeSending } from './failures.ts'
 import { ignoreErrorsOf } from './pool-errors.ts'
+import { type Purpose, Reserve } from './reserve.ts'
 import { Semaphore } from './semaphore.ts'
 
 export interface ConnectionsOptions {
@@ -18,6 +24,8 @@ export interface ConnectionsOptions {
 }
 
 export interface Use {
+  /** `any` unless given. */
+  readonly purpose?: Purpose
   /** It is of no use to anybody afterwards. */
   readonly ends: boolean
   /** Whether it still is after this error. */
@@ -25,6 +33,10 @@ export interface Use {
 }
 
 const keepMs = 5_000
+/** How long a call that has a reserve waits for the pool. */
+const reserveAfterMs = 250
+/** A turn in the pool that was given up. */
+const unused = Symbol('unused')
 /** Connections that are gone. */
 const ended = new WeakSet<PoolClient>()
 
@@ -35,31 +47,86 @@ export class Connections {
   /** Whoever was used last is at the end. */
   readonly #kept: { readonly client: PoolClient; readonly since: number }[] = []
   readonly #alarm = new Alarm(systemTimers, () => this.#giveBackOld(), { keepsProcess: false })
+  /** Null in a pool of the store's own, and in one whose connections the store cannot make. */
+  readonly #reserves: Readonly<Record<Exclude<Purpose, 'any'>, Reserve>> | null
   #isClosed = false
 
   constructor({ pool, isOwn, most }: ConnectionsOptions) {
     this.#pool = pool
+    const hasReserve = !isOwn && Reserve.isPossible(pool)
+    this.#reserves = hasReserve ? { renewals: new Reserve(pool), settlements: new Reserve(pool) } : null
     this.#isOwn = isOwn
     this.#places = new Semaphore(most)
   }
 
   /** A connection for as long as `work` takes, once there is a place. */
-  use<T>(work: (client: PoolClient) => Promise<T>, { ends, isFit }: Use): Promise<T> {
-    return this.#places.pass(async () => {
-      const client = this.#takeKept() ?? (await this.#checkOut())
-      try {
-        const answer = await work(client)
-        this.#putBack(client, !ends)
-        return answer
-      } catch (error) {
-        this.#putBack(client, !ends && (await isFit(client, error)))
-        throw error
+  use<T>(work: (client: PoolClient) => Promise<T>, use: Use): Promise<T> {
+    const { purpose = 'any' } = use
+    if (purpose !== 'any' && this.#reserves) return this.#useSoon(work, use, this.#reserves[purpose])
+    return this.#places.pass(async () => this.#run(this.#takeKept() ?? (await this.#checkOut()), work, use))
+  }
+
+  async #run<T>(client: PoolClient, work: (client: PoolClient) => Promise<T>, { ends, isFit }: Use): Promise<T> {
+    try {
+      const answer = await work(client)
+      this.#putBack(client, !ends)
+      return answer
+    } catch (error) {
+      this.#putBack(client, !ends && (await isFit(client, error)))
+      throw error
+    }
+  }
+
+  /** In the pool, or over the reserve where the pool does not serve it soon. */
+  async #useSoon<T>(work: (client: PoolClient) => Promise<T>, use: Use, reserve: Reserve): Promise<T> {
+    let turn: 'queued' | 'connecting' | 'running' | 'given up' = 'queued'
+    const { promise: gaveUp, resolve } = Promise.withResolvers<typeof unused>()
+    const look = () => {
+      const isBehindOurs = use.purpose === 'renewals' && turn === 'queued'
+      if (!isBehindOurs && !this.#isUsedUp()) return // the pool makes a connection: the reserve would be no faster
+      clearInterval(timer)
+      turn = 'given up'
+      resolve(unused)
+    }
+    const timer = setInterval(look, reserveAfterMs)
+    const inPool = this.#places.pass(async () => {
+      if (turn === 'given up') return unused
+      turn = 'connecting'
+      const client = await this.#checkOut().catch((error) => this.#orNone(error))
+      if (!client) return unused
+      if ((turn as string) === 'given up') {
+        client.release()
+        return unused
       }
+      turn = 'running'
+      clearInterval(timer)
+      return this.#run(client, work, use)
     })
+    inPool.catch(() => undefined) // a turn that was given up may fail
+    try {
+      const answer = await Promise.race([inPool, gaveUp])
+      return answer === unused ? await reserve.use(work, use.isFit) : (answer as T)
+    } finally {
+      clearInterval(timer)
+    }
+  }
+
+  /** The pool of an application may give up a request before this does (`connectionTimeoutMillis`). */
+  #orNone(error: unknown): null {
+    if (this.#isUsedUp()) return null
+    throw error
+  }
+
+  /** Every connection that the pool may have is in use. */
+  #isUsedUp(): boolean {
+    const { totalCount, idleCount, options } = this.#pool
+    return idleCount === 0 && totalCount >= (options.max ?? Number.POSITIVE_INFINITY)
   }
 
   close(): void {
     this.#isClosed = true
+    this.#reserves?.renewals.close()
+    this.#reserves?.settlements.close()
     this.#alarm.stop()
     for (const { client } of this.#kept.splice(0)) client.release()
   }

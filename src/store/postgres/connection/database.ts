@@ -39,6 +39,7 @@ import {
   landedBefore,
   withRetry,
 } from './failures.ts'
+import type { Purpose } from './reserve.ts'
 import { ResponseWatchdog } from './response-watchdog.ts'
 
 /**
@@ -66,24 +67,46 @@ export interface DatabaseOptions {
 const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
   current_setting('lock_timeout'), current_setting('transaction_timeout', true)`
 
+/** What is known of the sessions of a pool. */
+class Sessions {
+  /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
+  wraps = false
+  /** Sessions start with timeouts. */
+  hasTimeouts = false
+  begin = beginOurs
+  prepares = true
+  readonly names = new Map<string, string>()
+}
+
 export class Database {
   readonly schema: Schema
   readonly #connections: Connections
   readonly #clock: Clock
   readonly #watchdog: ResponseWatchdog
-  /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
-  #wraps = false
-  /** Sessions start with timeouts. */
-  #hasTimeouts = false
-  #begin = beginOurs
-  #prepares = true
-  readonly #names = new Map<string, string>()
+  readonly #sessions: Sessions
+  readonly #pool: Pool
+  readonly #options: DatabaseOptions
+  readonly #purpose: Purpose
 
-  constructor(pool: Pool, { schema, clock, isOwn = false, connections, answerMs }: DatabaseOptions) {
+  constructor(
+    pool: Pool,
+    options: DatabaseOptions,
+    of: { readonly db: Database; readonly purpose: Purpose } | null = null,
+  ) {
+    const { schema, clock, isOwn = false, connections, answerMs } = options
     this.schema = schema
     this.#clock = clock
-    this.#connections = new Connections({ pool, isOwn, most: connections })
-    this.#watchdog = new ResponseWatchdog(pool, answerMs)
+    this.#pool = pool
+    this.#options = options
+    this.#connections = of ? of.db.#connections : new Connections({ pool, isOwn, most: connections })
+    this.#watchdog = of ? of.db.#watchdog : new ResponseWatchdog(pool, answerMs)
+    this.#sessions = of ? of.db.#sessions : new Sessions()
+    this.#purpose = of?.purpose ?? 'any'
+  }
+
+  /** The same database for calls that must not wait until an application leaves them a connection (`reserve.ts`). */
+  for(purpose: Purpose): Database {
+    return new Database(this.#pool, this.#options, { db: this, purpose })
   }
 
   /** For the `p_now` of every function: null lets the database's own clock decide. */
@@ -93,7 +116,7 @@ export class Database {
 
   /** A session turned out not to be read committed although it was when the store was opened. */
   wrapFromNowOn(): void {
-    this.#wraps = true
+    this.#sessions.wraps = true
   }
 
   /** What was kept goes back to the pool. */
@@ -106,9 +129,9 @@ export class Database {
     const [row] = await this.#rows({ text: sessionSettings, values: [] })
     const [isolation, statementTimeout, lockTimeout, transactionTimeout = null] = row ?? []
     const isTimed = lockTimeout !== '0' || !(transactionTimeout === null || transactionTimeout === '0')
-    this.#hasTimeouts = statementTimeout !== '0' || lockTimeout !== '0'
-    this.#wraps ||= isolation !== 'read committed' || isTimed || (struck && statementTimeout !== '0')
-    if (transactionTimeout !== null) this.#begin = `${beginOurs}; set local transaction_timeout = 0`
+    this.#sessions.hasTimeouts = statementTimeout !== '0' || lockTimeout !== '0'
+    this.#sessions.wraps ||= isolation !== 'read committed' || isTimed || (struck && statementTimeout !== '0')
+    if (transactionTimeout !== null) this.#sessions.begin = `${beginOurs}; set local transaction_timeout = 0`
   }
 
   /** One statement, committed when it is answered. Made again if the connection breaks. */
@@ -118,7 +141,7 @@ export class Database {
 
   /** The same, made once. */
   once(text: string, values: readonly Value[]): Promise<Row[]> {
-    if (this.#wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
+    if (this.#sessions.wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
     return this.#rows({ text: this.schema.sql(text), values })
   }
 
@@ -139,23 +162,23 @@ export class Database {
    * connection that is given, where one is and it needs no transaction.
    */
   async hot(text: string, values: readonly Value[], client?: ClientBase): Promise<Row[]> {
-    if (this.#wraps || !this.#prepares) return this.once(text, values)
+    if (this.#sessions.wraps || !this.#sessions.prepares) return this.once(text, values)
     const sql = this.schema.sql(text)
     try {
       return await this.#rows({ text: sql, values, name: this.#nameOf(sql) }, client)
     } catch (error) {
       if (!isUnprepared(error)) throw error
-      this.#prepares = false
+      this.#sessions.prepares = false
       return this.once(text, values)
     }
   }
 
   #nameOf(sql: string): string {
-    const known = this.#names.get(sql)
+    const known = this.#sessions.names.get(sql)
     if (known !== undefined) return known
     const verb = /\.(\w+)\(/.exec(sql)?.[1] ?? 'notify'
     const name = `holdfast.${verb}(...) ${createHash('sha256').update(sql).digest('hex').slice(0, 16)}`
-    this.#names.set(sql, name)
+    this.#sessions.names.set(sql, name)
     return name
   }
 
@@ -206,9 +229,9 @@ export class Database {
   #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     const run = async (client: PoolClient) => {
       const session = this.#lineOf(client)
-      await session.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
+      await session.tell(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
       const { schema, now } = this
-      const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#hasTimeouts })
+      const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#sessions.hasTimeouts })
       const answer = await work(tx)
       await tx.commit()
       return answer
@@ -223,7 +246,7 @@ export class Database {
   lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
     const isFit = async (client: PoolClient, error: unknown) =>
       !isBroken(error) && (!rollsBack || (await rolledBack(this.#lineOf(client))))
-    return this.#connections.use(work, { ends, isFit })
+    return this.#connections.use(work, { ends, isFit, purpose: this.#purpose })
   }
 
   #lineOf(client: ClientBase): Session {

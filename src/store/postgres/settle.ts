@@ -48,7 +48,7 @@ export async function settle(
   return requests.map((request) => answers.get(request) as SettleAnswer)
 }
 
-type Part = 'done' | 'first half' | 'second half' | 'in turn' | `alone ${string}`
+type Part = 'done' | 'first half' | 'second half' | 'in turn' | `alone ${string}` | `refused ${string}`
 
 /** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
 function flushOf(token: string | undefined, part: Part): string | undefined {
@@ -140,9 +140,10 @@ interface DoneAnswer extends FollowUps {
 const nothingTold: DoneAnswer = {}
 
 /**
- * Together, and each alone where the server refuses to commit that (`alone.ts`). Each lands under a number of its own then. If
- * the way to the server is lost in between and the caller asks again, those that landed alone are lost to the flush as a
- * whole: what was answered to them is looked up.
+ * Together, and each alone where the server refuses to commit that (`alone.ts`). Each lands under a number of its own then, and
+ * under another one with its statements refused: the first may have been abandoned (`database.ts`). If the way to the server is
+ * lost in between and the caller asks again, those that landed alone are lost to the flush as a whole: what was answered to
+ * them is looked up.
  */
 async function settleInTurn(
   context: StoreContext,
@@ -151,7 +152,6 @@ async function settleInTurn(
 ): Promise<SettleAnswer[]> {
   try {
     const answers = await landInTurn(context, requests, flushOf(token, 'in turn'), together)
-    if (token === undefined || !answers.includes('lost')) return answers
     return await withLandedAlone(context, answers, aloneFlushes(requests, token))
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
@@ -167,10 +167,14 @@ async function settleInTurn(
 async function settleAlone(
   context: StoreContext,
   request: SettleRequest,
-  flush: string | undefined,
+  flushes: AloneFlushes | undefined,
 ): Promise<SettleAnswer> {
   try {
-    const [answer] = await alone((care) => landInTurn(context, [request], flush, care))
+    const answers = await alone((care) => {
+      const flush = care.refusal === null ? flushes?.alone : flushes?.refused
+      return landInTurn(context, [request], flush, care)
+    })
+    const [answer] = await withLandedAlone(context, answers, [flushes])
     return answer as SettleAnswer
   } catch (error) {
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
@@ -178,29 +182,41 @@ async function settleAlone(
   }
 }
 
+/** The numbers under which one request lands alone. */
+interface AloneFlushes {
+  readonly alone: string
+  readonly refused: string
+}
+
 /** A hold that is given twice lands once, and the second is lost: so they have two numbers. */
-function aloneFlushes(requests: readonly SettleRequest[], token: string | undefined): (string | undefined)[] {
+function aloneFlushes(requests: readonly SettleRequest[], token: string | undefined): (AloneFlushes | undefined)[] {
   const times = new Map<string, number>()
   return requests.map(({ id, fence }) => {
     const hold = `${id} ${fence}`
     const time = (times.get(hold) ?? 0) + 1
     times.set(hold, time)
-    return flushOf(token, `alone ${time} ${hold}`)
+    const [alone, refused] = (['alone', 'refused'] as const).map((how) => flushOf(token, `${how} ${time} ${hold}`))
+    return alone === undefined || refused === undefined ? undefined : { alone, refused }
   })
 }
 
 async function withLandedAlone(
   { db }: StoreContext,
   answers: readonly SettleAnswer[],
-  flushes: readonly (string | undefined)[],
+  flushes: readonly (AloneFlushes | undefined)[],
 ): Promise<SettleAnswer[]> {
-  const lost = flushes.flatMap((flush, i) => (flush !== undefined && answers[i] === 'lost' ? [flush] : []))
+  const lost = flushes.flatMap((flush, i) => (flush && answers[i] === 'lost' ? [flush.alone, flush.refused] : []))
+  if (lost.length === 0) return [...answers]
   const rows = await db.query(
     `select replace(f.id::text, '-', ''), f.answer from holdfast.flush f where f.id = any ($1::uuid[])`,
     [list(lost)],
   )
-  const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string)[0] as SettleAnswer]))
-  return answers.map((answer, i) => kept.get(flushes[i] ?? null) ?? answer)
+  const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string) as unknown]))
+  const landed = (flush: string | undefined) => {
+    const answer = kept.get(flush ?? null)
+    return Array.isArray(answer) && answer[0] !== 'lost' ? (answer[0] as SettleAnswer) : undefined
+  }
+  return answers.map((answer, i) => landed(flushes[i]?.alone) ?? landed(flushes[i]?.refused) ?? answer)
 }
 
 async function landInTurn(

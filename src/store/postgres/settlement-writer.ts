@@ -11,7 +11,7 @@ import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import { type Care, together } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { isDiskFull } from './connection/failures.ts'
+import { CommitRefused, isDiskFull } from './connection/failures.ts'
 import { addCarefully, addPlain, areKeysKnown, bury, type FollowUps, isPlain } from './enqueue.ts'
 import type { Lanes } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
@@ -234,20 +234,20 @@ export class SettlementWriter {
   async #run(statement: SqlEffect): Promise<void> {
     const { text, values } = statement
     const { refusal } = this.#care
-    if (refusal !== null) throw new Refusal(sqlRefused(text, refusal))
+    if (refusal !== null) throw new Refusal(sqlRefused(refusal.text ?? text, refusal.why))
     if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
     await this.#blame(statement, () => this.#tx.foreign(text, values))
   }
 
   /**
-   * Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. A disk that is
-   * full is nobody's failure: it all waits.
+   * Whatever it fails with is the job's failure. Where the session has ended, undoing the statement fails and says so. A full disk may
+   * be everybody's: then the same request fails without its statements, too (`alone.ts`).
    */
   async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {
       await run()
     } catch (error) {
-      if (isDiskFull(error)) throw error
+      if (isDiskFull(error)) throw new CommitRefused({ text, why: (error as Error).message })
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }
   }

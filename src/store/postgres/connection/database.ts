@@ -15,6 +15,19 @@
 // rolled back: nothing has landed, and that is certain. A server that goes away instead ends the session, and then the fate of
 // the transaction is unknown. So the session is asked to roll back: if it answers, the COMMIT was refused (`CommitRefused`).
 // This is thrown only where statements of the application ran: without them a refused COMMIT is a failure like any other.
+//
+// A transaction with statements of the application that fails in another way. A statement may end its own session, or leave the
+// session so that no statement of ours succeeds. From here that looks like a server that is away. So after a few tries the
+// server is asked for something else:
+//
+//   - it does not answer: the store is away, nothing is blamed on the statements;
+//   - it answers: the statements are to blame (`CommitRefused`), and `alone.ts` finds out which.
+//
+// A durable call whose session ended may still be committed by a server process that does not know yet that its client is gone.
+// So what the server is asked for is to land the number of that call, with the answer "abandoned". The insert waits for that
+// other transaction. If it had landed, the insert is refused and the kept answer is read. If not, the number is used up, and the
+// call cannot land later. A crash behind the insert leaves nothing but this row; a call that is sent again under the number
+// reads "abandoned", and goes on where this one ended. A light call needs none of this, because it may land twice.
 
 import { createHash, randomUUID } from 'node:crypto'
 import type { ClientBase, Pool, PoolClient } from 'pg'
@@ -24,7 +37,19 @@ import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
-import { CommitRefused, hasLanded, isBroken, isCancelled, isFromServer, isUnprepared, withRetry } from './failures.ts'
+import {
+  CommitRefused,
+  EffectsSuspected,
+  hasLanded,
+  isBroken,
+  isCancelled,
+  isFromServer,
+  isUnprepared,
+  markAfterEffects,
+  type StatementFault,
+  suspectUnanswered,
+  withRetry,
+} from './failures.ts'
 import { ResponseWatchdog } from './response-watchdog.ts'
 
 /**
@@ -178,14 +203,44 @@ export class Database {
         ),
       )
     } catch (error) {
-      if (!hasLanded(error)) throw error
-      return JSON.parse((await this.#answerOf(flush)) ?? 'null')
+      if (error instanceof EffectsSuspected) await this.#abandon(flush, error)
+      else if (!hasLanded(error)) throw error
+      const answer: unknown = JSON.parse((await this.#answerOf(flush)) ?? 'null')
+      if (isAbandoned(answer)) throw new CommitRefused(answer.abandoned)
+      return answer as T
     }
   }
 
   /** Several statements that need not wait for the disk, and may be made again. */
-  transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
-    return withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
+  async transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
+    try {
+      return await withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
+    } catch (error) {
+      if (!(error instanceof EffectsSuspected)) throw error
+      await this.#elsewhere(error, () => this.query('select 1', []))
+      throw new CommitRefused(error.fault)
+    }
+  }
+
+  /** After this the call has landed, or never will. Throws where the server does not answer. */
+  async #abandon(flush: string, suspected: EffectsSuspected): Promise<void> {
+    const values = [flush, this.now, JSON.stringify({ abandoned: suspected.fault } satisfies Abandoned)]
+    await this.#elsewhere(suspected, async () => {
+      try {
+        await this.query('select holdfast.land($1, holdfast.now_ms($2), $3)', values)
+      } catch (error) {
+        if (!hasLanded(error)) throw error
+      }
+    })
+  }
+
+  /** Asks the server for something without statements of the application. */
+  async #elsewhere(suspected: EffectsSuspected, ask: () => Promise<unknown>): Promise<void> {
+    try {
+      await ask()
+    } catch {
+      throw suspectUnanswered(suspected)
+    }
   }
 
   #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
@@ -194,9 +249,14 @@ export class Database {
       await session.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
       const { schema, now } = this
       const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#hasTimeouts })
-      const answer = await work(tx)
-      await tx.commit()
-      return answer
+      try {
+        const answer = await work(tx)
+        await tx.commit()
+        return answer
+      } catch (error) {
+        if (tx.ranEffects) markAfterEffects(error, tx.faultOf(error))
+        throw error
+      }
     }
     return this.lend(run, { rollsBack: true })
   }
@@ -249,8 +309,9 @@ export class PgTransaction {
   readonly #session: Session
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
-  /** Statements of the application have run. */
-  #isForeign = false
+  /** The statement of the application that ran last, and what it failed with. */
+  #lastEffect: string | null = null
+  #effectError: string | null = null
   /** What goes for the time as long as nobody has read it: null is the clock of the database. */
   readonly clock: number | null
   #now: number | null
@@ -267,11 +328,30 @@ export class PgTransaction {
     return this.#session.ask({ text: this.#schema.sql(text), values })
   }
 
+  get ranEffects(): boolean {
+    return this.#lastEffect !== null
+  }
+
+  /** What is said of the statement of the application that ran last, where the transaction fails with this. */
+  faultOf(error: unknown): StatementFault {
+    return { text: this.#lastEffect, why: this.#effectError ?? (error as Error).message }
+  }
+
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
-    this.#isForeign = true
+    this.#lastEffect = text
+    await this.#tellForeign({ text, values: [...values], queryMode: 'extended' })
+  }
+
+  async #tellForeign(statement: string | object): Promise<void> {
+    this.#effectError = null
     if (this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
-    await this.#session.tell({ text, values: [...values], queryMode: 'extended' })
+    try {
+      await this.#session.tell(statement)
+    } catch (error) {
+      this.#effectError = (error as Error).message
+      throw error
+    }
     if (this.#hasTimeouts) await this.#session.tell(liftTimeouts)
   }
 
@@ -296,16 +376,17 @@ export class PgTransaction {
    * transaction checks every constraint at once, so it must run no statement of another job after this.
    */
   checkDeferred(): Promise<void> {
-    return this.foreign('set constraints all immediate', [])
+    return this.#tellForeign('set constraints all immediate')
   }
 
   /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
   async commit(): Promise<void> {
-    if (this.#isForeign && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
     try {
       await this.#session.tell('commit')
     } catch (error) {
-      if (this.#isForeign && isFromServer(error) && (await rolledBack(this.#session))) throw new CommitRefused(error)
+      const isRefused = this.#lastEffect !== null && isFromServer(error) && (await rolledBack(this.#session))
+      if (isRefused) throw new CommitRefused({ text: null, why: (error as Error).message })
       throw error
     }
   }
@@ -323,6 +404,15 @@ export class PgTransaction {
       return error.refused
     }
   }
+}
+
+/** The answer that is kept for a call that did not land and never will. */
+interface Abandoned {
+  readonly abandoned: StatementFault
+}
+
+export function isAbandoned(answer: unknown): answer is Abandoned {
+  return typeof answer === 'object' && answer !== null && 'abandoned' in answer
 }
 
 async function rolledBack(session: Session): Promise<boolean> {

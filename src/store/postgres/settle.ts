@@ -4,7 +4,7 @@
 
 import { createHash } from 'node:crypto'
 import { isHoldfastError, refuse } from '../../errors.ts'
-import type { NewJob } from '../../job/record.ts'
+import type { NewJob, SqlEffect } from '../../job/record.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
@@ -14,6 +14,7 @@ import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failur
 import type { FollowUps, StoreContext } from './enqueue.ts'
 import { type Holds, holdColumns } from './fence.ts'
 import { requireLanes, toHeld } from './leased-job.ts'
+import { mostOf } from './setters.ts'
 import { annotationsOf, resultOf, SettlementWriter } from './settlement-writer.ts'
 
 export interface SettleOptions {
@@ -48,7 +49,14 @@ export async function settle(
   return requests.map((request) => answers.get(request) as SettleAnswer)
 }
 
-type Part = 'done' | 'first half' | 'second half' | 'in turn' | `alone ${string}` | `refused ${string}`
+type Part =
+  | 'done'
+  | 'first half'
+  | 'second half'
+  | 'in turn'
+  | `in turn ${string}`
+  | `alone ${string}`
+  | `refused ${string}`
 
 /** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
 function flushOf(token: string | undefined, part: Part): string | undefined {
@@ -150,17 +158,41 @@ async function settleInTurn(
   requests: readonly SettleRequest[],
   token?: string,
 ): Promise<SettleAnswer[]> {
+  const flushes = aloneFlushes(requests, token)
+  const answers = new Map<number, SettleAnswer>()
   try {
-    const answers = await landInTurn(context, requests, flushOf(token, 'in turn'), together)
-    return await withLandedAlone(context, answers, aloneFlushes(requests, token))
+    const joining = await joiningOf(context, requests)
+    const some = joining.map((i) => requests[i] as SettleRequest)
+    const part: Part = some.length === requests.length ? 'in turn' : `in turn ${joining.join()}`
+    const landed = some.length === 0 ? [] : await landInTurn(context, some, flushOf(token, part), together)
+    const kept = await withLandedAlone(
+      context,
+      landed,
+      joining.map((i) => flushes[i]),
+    )
+    for (const [at, i] of joining.entries()) answers.set(i, kept[at] as SettleAnswer)
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
   }
-  const flushes = aloneFlushes(requests, token)
-  const answers: SettleAnswer[] = []
   for (const [i, request] of requests.entries())
-    answers.push(await afterOthers(answers, settleAlone(context, request, flushes[i])))
-  return answers
+    if (!answers.has(i)) answers.set(i, await afterOthers([...answers], settleAlone(context, request, flushes[i])))
+  return requests.map((_, i) => answers.get(i) as SettleAnswer)
+}
+
+/**
+ * Which of them share a transaction: all whose statements set nothing (`setters.ts`). A hold that is given twice is settled by the
+ * first request that names it, so where one of its requests goes alone, all go alone, in their order.
+ */
+async function joiningOf({ db }: StoreContext, requests: readonly SettleRequest[]): Promise<number[]> {
+  const joining: number[] = []
+  for (const [i, { settlement }] of requests.entries())
+    if ((await mostOf(sqlOf(settlement), (text) => db.leaves(text))) === 'nothing') joining.push(i)
+  const areAll = joining.length === requests.length
+  return !areAll && holdColumns(requests).haveTwins ? [] : joining
+}
+
+function sqlOf(settlement: Settlement): readonly SqlEffect[] {
+  return ('effects' in settlement && settlement.effects?.sql) || []
 }
 
 /** A full disk fails no job and no neighbour: only this request is told that nothing was carried out. */

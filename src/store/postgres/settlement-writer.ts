@@ -15,6 +15,7 @@ import { CommitRefused, isDiskFull } from './connection/failures.ts'
 import { addCarefully, addPlain, areKeysKnown, bury, type FollowUps, isPlain } from './enqueue.ts'
 import type { Lanes } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
+import { mostOf } from './setters.ts'
 import { changesSession } from './statement.ts'
 
 type Landed = Extract<SettleAnswer, { enqueued: unknown }>
@@ -145,7 +146,7 @@ export class SettlementWriter {
 
   async #apply(effects: EffectSet): Promise<readonly Enqueued[]> {
     await this.#writeKv([effects])
-    for (const sql of effects.sql) await this.#run(sql)
+    if (effects.sql.length > 0) await this.#runAll(effects.sql)
     const { enqueued, keyRefs } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
     this.#wakeFor(effects.enqueue)
     for (const keyRef of keyRefs) this.#keyRefs.add(keyRef)
@@ -229,6 +230,17 @@ export class SettlementWriter {
     ])
     if (writes.length === 0) return
     await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
+  }
+
+  /** What may set something runs in a transaction of its own, so that no other job sees it (`setters.ts`). */
+  async #runAll(statements: readonly SqlEffect[]): Promise<void> {
+    const run = async () => {
+      for (const statement of statements) await this.#run(statement)
+    }
+    const leaves = await mostOf(statements, (text) => this.#tx.leaves(text))
+    if (leaves === 'nothing' || this.#care.refusal !== null) return run()
+    if (!this.#care.isAlone) throw new CommitRefused({ text: null, why: 'it may set something' })
+    await this.#tx.whileSetting(leaves, run)
   }
 
   async #run(statement: SqlEffect): Promise<void> {

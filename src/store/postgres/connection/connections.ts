@@ -18,8 +18,8 @@ export interface ConnectionsOptions {
 }
 
 export interface Use {
-  /** It is of no use to anybody afterwards. */
-  readonly ends: boolean
+  /** Whether it is of no use afterwards. */
+  readonly ends: boolean | (() => boolean)
   /** Whether it still is after this error. */
   isFit(client: PoolClient, error: unknown): Promise<boolean>
 }
@@ -49,10 +49,10 @@ export class Connections {
       const client = this.#takeKept() ?? (await this.#checkOut())
       try {
         const answer = await work(client)
-        this.#putBack(client, !ends)
+        this.#putBack(client, !isEnding(ends))
         return answer
       } catch (error) {
-        this.#putBack(client, !ends && (await isFit(client, error)))
+        this.#putBack(client, !isEnding(ends) && (await isFit(client, error)))
         throw error
       }
     })
@@ -123,6 +123,10 @@ export class Connections {
 }
 
 function ignore(): void {}
+
+function isEnding(ends: Use['ends']): boolean {
+  return typeof ends === 'function' ? ends() : ends
+}
 
 /** Whether it keeps the process alive: only while somebody waits for an answer. */
 function letKeep(client: PoolClient, keeps: boolean): void {

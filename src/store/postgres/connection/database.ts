@@ -35,6 +35,7 @@ import type { Refused } from '../../../errors.ts'
 import { type Clock, systemClock } from '../../../runtime/clock.ts'
 import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
+import { type Leaves, Setters } from '../setters.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
 import {
@@ -81,6 +82,8 @@ export class Database {
   readonly schema: Schema
   readonly #connections: Connections
   readonly #clock: Clock
+  readonly #isOwn: boolean
+  readonly #setters = new Setters()
   readonly #watchdog: ResponseWatchdog
   /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
   #wraps = false
@@ -93,6 +96,7 @@ export class Database {
   constructor(pool: Pool, { schema, clock, isOwn = false, connections, answerMs }: DatabaseOptions) {
     this.schema = schema
     this.#clock = clock
+    this.#isOwn = isOwn
     this.#connections = new Connections({ pool, isOwn, most: connections })
     this.#watchdog = new ResponseWatchdog(pool, answerMs)
   }
@@ -243,22 +247,29 @@ export class Database {
     }
   }
 
+  /** What a statement of the application may leave for the statements behind it. */
+  leaves(text: string): Promise<Leaves> {
+    return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
+  }
+
   #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
+    let isLeftChanged = false
     const run = async (client: PoolClient) => {
       const session = this.#lineOf(client)
       await session.tell(durable ? this.#begin : `${this.#begin}; set local synchronous_commit = off`)
       const { schema, now } = this
-      const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#hasTimeouts })
+      const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#hasTimeouts, setters: this.#setters })
       try {
         const answer = await work(tx)
         await tx.commit()
+        if (tx.mayHaveChangedSession) isLeftChanged = !(this.#isOwn && (await restored(session)))
         return answer
       } catch (error) {
         if (tx.ranEffects) markAfterEffects(error, tx.faultOf(error))
         throw error
       }
     }
-    return this.lend(run, { rollsBack: true })
+    return this.lend(run, { rollsBack: true, ends: () => isLeftChanged })
   }
 
   /**
@@ -296,19 +307,34 @@ interface LendOptions {
   /** What fails is rolled back. */
   readonly rollsBack?: boolean
   /** The connection is of no use to anybody afterwards. */
-  readonly ends?: boolean
+  readonly ends?: boolean | (() => boolean)
 }
 
 interface TransactionOptions {
   readonly schema: Schema
   readonly now: number | null
   readonly hasTimeouts: boolean
+  readonly setters: Setters
 }
+
+/** Settings that decide how statements of ours run. The role comes first: it decides which of the others may be set. */
+const ourSettings = [
+  'role',
+  'search_path',
+  'row_security',
+  'session_replication_role',
+  'statement_timeout',
+  'lock_timeout',
+  'transaction_timeout',
+  'idle_in_transaction_session_timeout',
+]
 
 export class PgTransaction {
   readonly #session: Session
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
+  readonly #setters: Setters
+  #mayHaveChangedSession = false
   /** The statement of the application that ran last, and what it failed with. */
   #lastEffect: string | null = null
   #effectError: string | null = null
@@ -316,12 +342,13 @@ export class PgTransaction {
   readonly clock: number | null
   #now: number | null
 
-  constructor(session: Session, { schema, now, hasTimeouts }: TransactionOptions) {
+  constructor(session: Session, { schema, now, hasTimeouts, setters }: TransactionOptions) {
     this.clock = now
     this.#session = session
     this.#schema = schema
     this.#now = now
     this.#hasTimeouts = hasTimeouts
+    this.#setters = setters
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
@@ -353,6 +380,36 @@ export class PgTransaction {
       throw error
     }
     if (this.#hasTimeouts) await this.#session.tell(liftTimeouts)
+  }
+
+  /** What a statement of the application may leave for the statements behind it. */
+  leaves(text: string): Promise<Leaves> {
+    return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
+  }
+
+  /** A statement of the application may have changed more than this transaction: its session. */
+  get mayHaveChangedSession(): boolean {
+    return this.#mayHaveChangedSession
+  }
+
+  /**
+   * Runs statements of the application that may set something, of one job and no other. What statements of ours depend on is as
+   * before afterwards. Where one of them fails, its savepoint is undone, and with it whatever was set.
+   */
+  async whileSetting(leaves: Leaves, work: () => Promise<void>): Promise<void> {
+    const current = `select s.name, pg_catalog.current_setting(s.name, true)
+      from pg_catalog.jsonb_array_elements_text($1::jsonb) with ordinality s(name, turn) order by s.turn`
+    const before = await this.query(current, [JSON.stringify(ourSettings)])
+    await work()
+    if (leaves === 'anything') this.#mayHaveChangedSession = true
+    const set = 'select pg_catalog.set_config($1, $2, true)'
+    const [role, ...others] = before
+    await this.query(set, role as Row)
+    const now = new Map(
+      (await this.query(current, [JSON.stringify(ourSettings)])).map(([name, value]) => [name, value]),
+    )
+    for (const [name, value] of others)
+      if (value != null && now.get(name as string) !== value) await this.query(set, [name as string, value])
   }
 
   /** The time of everything this transaction does; read it after the locks were taken. */
@@ -413,6 +470,17 @@ interface Abandoned {
 
 export function isAbandoned(answer: unknown): answer is Abandoned {
   return typeof answer === 'object' && answer !== null && 'abandoned' in answer
+}
+
+/** Makes a session as it was when it began, but for its prepared statements. False: it could not be done. */
+async function restored(session: Session): Promise<boolean> {
+  try {
+    await session.tell('discard temp')
+    await session.tell('reset session authorization; reset role; reset all')
+    return true
+  } catch {
+    return false
+  }
 }
 
 async function rolledBack(session: Session): Promise<boolean> {

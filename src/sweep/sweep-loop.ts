@@ -9,13 +9,21 @@ import type { Sweeper } from './sweeper.ts'
 
 const retryMs = 1_000
 
-export type OnSweepFailure = (error: unknown) => void
+/** What a worker that relies on the sweep is told. */
+export interface SweepMember {
+  /** The sweep has ended for good. */
+  fail(error: unknown): void
+  /** The store could not sweep when it was asked at this time. It is asked again. */
+  away?(error: Error, askedAt: number): void
+  /** It has swept. */
+  swept?(): void
+}
 
 export class SweepLoop {
   readonly #sweeper: Sweeper
   readonly #timers: Timers
   readonly #alarm: Alarm
-  readonly #members = new Set<OnSweepFailure>()
+  readonly #members = new Set<SweepMember>()
   #sweeping: Promise<void> | null = null
   #error: Error | null = null
 
@@ -26,8 +34,8 @@ export class SweepLoop {
   }
 
   /** Sweeps from now on, until everybody has left; answers how to. */
-  join(onFailure: OnSweepFailure): () => void {
-    const member: OnSweepFailure = (error) => onFailure(error)
+  join(joining: SweepMember): () => void {
+    const member = { ...joining }
     this.#members.add(member)
     this.#sweeper.onSooner = (at) => this.#alarm.by(at)
     this.#alarm.by(this.#sweeper.nextAt)
@@ -48,7 +56,7 @@ export class SweepLoop {
     await this.#sweeping
   }
 
-  #leave(member: OnSweepFailure): void {
+  #leave(member: SweepMember): void {
     this.#members.delete(member)
     if (this.#members.size > 0) return
     this.#sweeper.onSooner = null
@@ -63,16 +71,19 @@ export class SweepLoop {
 
   async #sweepOnce(): Promise<void> {
     let nextAt: number
+    const askedAt = this.#timers.now()
     try {
       await this.#sweeper.ifDue()
       this.#error = null
+      for (const { swept } of this.#members) swept?.()
       nextAt = this.#sweeper.nextAt
     } catch (error) {
       this.#error = error as Error
       if (!isHoldfastError(error, 'STORE_UNAVAILABLE')) {
-        for (const fail of [...this.#members]) fail(error)
+        for (const { fail } of [...this.#members]) fail(error)
         return
       }
+      for (const { away } of this.#members) away?.(error, askedAt)
       nextAt = this.#timers.now() + retryMs
     }
     if (this.isRunning) this.#alarm.by(nextAt)

@@ -2,7 +2,8 @@
 // that it is back.
 //
 // A store that refuses some calls and answers others (the fact `refuses` of its error) is not back because it answers those
-// others. It is back when a call that it refused has been answered, or is not made any more.
+// others. It is back when a call that it refused has been answered, or is not made any more. The same holds for a call that has
+// failed several times although the store answered others meanwhile, whatever its error says.
 
 import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -13,6 +14,15 @@ const pauseMaxMs = 5_000
 /** In real time: it is the world that does not answer. */
 const silentMs = 10_000
 const lookMs = 1_000
+/** So many failures of one call, each while the store answered others, are told. */
+const besideMax = 2
+
+export interface RepeatedCall {
+  /** When the last try that failed was asked. */
+  since: number
+  /** Failures while the store answered others. */
+  beside: number
+}
 
 export class Outage {
   readonly #by: string
@@ -25,7 +35,7 @@ export class Outage {
   /** Who waits for an answer. All are looked after by one timer, which most never touch: they are answered before. */
   readonly #asked = new Set<{ readonly at: number; looks: number }>()
   /** Calls that the store has refused and that are made again. */
-  readonly #refused = new Set<object>()
+  readonly #refused = new Set<RepeatedCall>()
   #watch: NodeJS.Timeout | null = null
 
   constructor(by: string, events: Events, timers: Timers, random: () => number = Math.random) {
@@ -42,22 +52,43 @@ export class Outage {
 
   /** Asks until it is answered. What is no outage is thrown; so is the outage itself once the signal has aborted. */
   async survive<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const made = {}
+    const made = this.repeated()
     try {
       for (let tries = 0; ; tries++) {
+        const askedAt = this.#timers.now()
         try {
           const answer = await this.ask(call)
-          if (this.#refused.delete(made)) this.#up()
+          this.succeeded(made)
           return answer
         } catch (error) {
           if (!isOutage(error) || signal?.aborted) throw error
-          if (isRefusal(error)) this.#refused.add(made)
+          this.failed(made, error, askedAt)
           await pause(this.#timers, pauseAfter(tries, this.#random()), signal)
         }
       }
     } finally {
       this.#refused.delete(made)
     }
+  }
+
+  /** A call that is made until it is answered, here or elsewhere; say of each try how it ended. */
+  repeated(): RepeatedCall {
+    return { since: this.#timers.now(), beside: 0 }
+  }
+
+  failed(made: RepeatedCall, error: Error, askedAt: number): void {
+    if (made.since < this.#answeredAt) made.beside += 1
+    made.since = askedAt
+    if (!isRefusal(error) && made.beside < besideMax) return
+    this.#refused.add(made)
+    this.#tell(error)
+  }
+
+  /** It was answered, or is not made any more. */
+  succeeded(made: RepeatedCall): void {
+    made.beside = 0
+    made.since = this.#timers.now()
+    if (this.#refused.delete(made)) this.#up()
   }
 
   /** Asks once. A store that says nothing at all is away, too: a connection may be dead without knowing. */
@@ -91,7 +122,10 @@ export class Outage {
 
   /** It did not answer what it was asked then. It may have answered others since: then it is not away. */
   #down(error: Error, askedAt: number): void {
-    if (askedAt < this.#answeredAt) return
+    if (askedAt >= this.#answeredAt) this.#tell(error)
+  }
+
+  #tell(error: Error): void {
     this.#error = error
     if (this.#since !== null) return
     this.#since = this.#timers.now()

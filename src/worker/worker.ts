@@ -243,11 +243,24 @@ export class Worker {
 
   // Living.
 
+  /** A sweep that fails while the store answers other calls is told as an outage. */
+  #joinSweeps(): () => void {
+    const sweep = this.#outage.repeated()
+    const leave = this.#context.sweeps.join({
+      fail: (error) => this.#fail(error),
+      away: (error, askedAt) => this.#outage.failed(sweep, error, askedAt),
+      swept: () => this.#outage.succeeded(sweep),
+    })
+    return () => {
+      leave()
+      this.#outage.succeeded(sweep)
+    }
+  }
+
   async #live(): Promise<void> {
     const { context, plan } = { context: this.#context, plan: this.#plan }
     await Promise.resolve() // whoever made it may listen first
-    const leaveSweeps =
-      plan.sweeps && !isDisabled('sweep') ? context.sweeps.join((error) => this.#fail(error)) : () => {}
+    const leaveSweeps = plan.sweeps && !isDisabled('sweep') ? this.#joinSweeps() : () => {}
     const leaveSchedules = plan.sweeps && !isDisabled('schedule') ? context.schedules.join() : () => {}
     const unsubscribe = context.onCancel((ids) => this.#heartbeat.check(ids))
     try {

@@ -247,11 +247,13 @@ function landingTests(inSql: InSqlWorld, dialect: Dialect): void {
 }
 
 function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
-  for (const [what, { text, values = [], says }] of Object.entries(dialect.failing)) {
+  const failing = { ...dialect.failing, ...dialect.failingLikeTheStore }
+  for (const [what, { make = [], text, values = [], says }] of Object.entries(failing)) {
     test(
       `${what} fails its own job, readably, and applies nothing`,
       inSql(async ({ holdfast, clock, sql }) => {
         const notes = await table(sql)
+        for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
         await sql.query(`insert into ${notes.name} (n) values (7)`)
         await holdfast.kv.put('kept', true)
         const bad = { text: text.replaceAll('$notes', () => notes.name), values }
@@ -289,6 +291,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
       `${what} never touches the settlements it meets`,
       inSql(async ({ holdfast, sql }) => {
         const notes = await table(sql)
+        for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
         await sql.query(`insert into ${notes.name} (n) values (7)`)
         const bad = { text: text.replaceAll('$notes', () => notes.name), values }
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
@@ -310,6 +313,53 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
         const landed = Array.from({ length: 20 }, (_, n) => n).filter((n) => n % 3 !== 2 && n !== 9)
         assert.deepEqual(await notes.all(), [7, ...landed.map((n) => 100 + n)])
         assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, landed.length)
+      }),
+    )
+  }
+
+  for (const [what, { make = [], text, values = [], says }] of Object.entries(dialect.failingLikeTheStore)) {
+    test(
+      `${what}, brought by a requested cancel, halts no sweep: its job ends, and every other one comes back`,
+      inSql(async ({ holdfast, clock, sql }) => {
+        const notes = await table(sql)
+        for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
+        const bad = await holdfast.queue('bad').enqueue(1)
+        await holdfast.queue('mail').enqueueMany(numbers.map((payload) => ({ payload })))
+        await claimOne(holdfast, 'bad', { lease: '10s' })
+        const leases = await holdfast.claim(['mail'], { max: numbers.length, lease: '20s' })
+        await holdfast.queue('later').enqueueMany(numbers.map((payload) => ({ payload, delay: '5s' })))
+        const failures: string[] = []
+        holdfast.on('settle.failed', ({ id }) => failures.push(id))
+        await holdfast.cancel(bad.id, { effects: { sql: [notes.add(1), { text, values }] } })
+        await holdfast.cancel((leases[0] as Lease).job.id, { effects: { sql: [notes.add(2)] } })
+        await clock.advance(60_000)
+        const swept = await holdfast.sweep()
+        assert.deepEqual([swept.rescued, swept.promoted], [numbers.length + 1, numbers.length])
+        const { state, error } = await readJob(holdfast, bad.id)
+        assert.deepEqual([state, error?.name], ['cancelled', 'EffectFailed'])
+        assert.match(error?.message ?? '', says)
+        assert.deepEqual(failures, [bad.id])
+        const { ready, cancelled } = await holdfast.stats('mail')
+        assert.deepEqual([ready, cancelled], [numbers.length - 1, 1])
+        assert.deepEqual(await notes.all(), [2])
+      }),
+    )
+
+    test(
+      `${what} refuses its own cancel, and the job waits on`,
+      inSql(async ({ holdfast, sql }) => {
+        const notes = await table(sql)
+        for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
+        const [first, second] = await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+        assert.ok(first && second)
+        const outcomes = await Promise.allSettled([
+          holdfast.cancel(first.id, { effects: { sql: [notes.add(1), { text, values }] } }),
+          holdfast.cancel(second.id, { effects: { sql: [notes.add(2)] } }),
+        ])
+        assert.deepEqual(failuresOf(outcomes), [[0, 'INVALID_OPTION']])
+        assert.equal((await readJob(holdfast, first.id)).state, 'ready')
+        assert.equal((await readJob(holdfast, second.id)).state, 'cancelled')
+        assert.deepEqual(await notes.all(), [2])
       }),
     )
   }

@@ -62,6 +62,16 @@ export const postgresDialect: Dialect = {
     'a commit inside a block': { text: 'do $$ begin commit; end $$', says: /transaction termination/ },
     'a vacuum': { text: 'vacuum $notes', says: /transaction block/ },
   },
+  failingLikeTheStore: {
+    'a statement that ends its own session': {
+      text: 'select pg_terminate_backend(pg_backend_pid())',
+      says: /terminating connection/,
+    },
+    'a disk that is full for one statement': {
+      text: `do $$ begin raise exception 'no room' using errcode = '53100'; end $$`,
+      says: /no room/,
+    },
+  },
   failingAtCommit: {
     'a deferred foreign key': {
       make: [
@@ -89,6 +99,20 @@ export const postgresDialect: Dialect = {
     'a deferred trigger that looks like a lost connection': raising('08006'),
     'a deferred trigger that looks like a shutdown': raising('57P01'),
     'a deferred trigger that looks like the store': raising('HF004'),
+    'a deferred trigger that looks like a full disk': raising('53100'),
+    'a deferred trigger that ends its own session': {
+      make: [
+        'create table $schema.noted (n int)',
+        `create or replace function $schema.mind() returns trigger language plpgsql as $$
+         begin if new.n = 7 then perform pg_terminate_backend(pg_backend_pid()); end if; return null; end $$`,
+        `create constraint trigger mind after insert on $schema.noted deferrable initially deferred
+         for each row execute function $schema.mind()`,
+      ],
+      add: (n) => [{ text: 'insert into $schema.noted values ($1)', values: [n] }],
+      table: '$schema.noted',
+      says: /terminating connection/,
+      isVariant: true,
+    },
     'what no constraint check finds': {
       make: ['create table $schema.noted (n int)'],
       add: (n) => [

@@ -60,6 +60,18 @@ export const sqliteDialect: Dialect = {
     'the end of another database': { text: 'detach other', says: /transaction/ },
     'a vacuum': { text: 'vacuum', says: /transaction/ },
   },
+  failingLikeTheStore: {
+    // SQLITE_CORRUPT_VTAB, although no page of the file is damaged.
+    'a full-text index that disagrees with its table': {
+      make: [
+        'create table if not exists $schema.doc (id integer primary key, body text)',
+        `create virtual table if not exists $schema.doc_index using fts5(body, content='doc', content_rowid='id')`,
+        `insert or ignore into $schema.doc values (2, 'x')`,
+      ],
+      text: `insert into doc_index (doc_index, rank) values ('integrity-check', 1)`,
+      says: /malformed|corrupt/,
+    },
+  },
   failingAtCommit: {
     'a deferred foreign key': {
       make: [

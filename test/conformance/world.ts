@@ -36,6 +36,8 @@ export interface Dialect {
   readonly broken: string
   /** Each fails in its own way. `$notes` is a table whose column `n` is unique, at least 0, and 7 in its only row. */
   readonly failing: Readonly<Record<string, FailingSql>>
+  /** Each fails in its own way with an error that the store itself might fail with. */
+  readonly failingLikeTheStore: Readonly<Record<string, FailingSql>>
   /** Each fails when the transaction is committed and not before. `$schema` is the schema of the application's tables. */
   readonly failingAtCommit: Readonly<Record<string, SqlFailingAtCommit>>
   /** Values of every kind, the types of the columns they go to, and what is read there again. */
@@ -50,6 +52,8 @@ export interface Dialect {
 }
 
 export interface FailingSql {
+  /** What it needs. `$schema` is the schema of the application's tables. */
+  readonly make?: readonly string[]
   readonly text: string
   readonly values?: readonly unknown[]
   readonly says: RegExp

@@ -66,6 +66,41 @@ test(
 )
 
 test(
+  'a batch that cannot be finished, cancelled or removed holds up no other one, and the sweep says so',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    const wide = (name: string) => holdfast.batch({ name, retain: 0 }, [{ queue: 'mail', payload: name }])
+    const [bad, badChore, good, chore] = [await wide('bad'), await wide('bad'), await wide('good'), await wide('good')]
+    await hand.rows(`create function holdfast.mind() returns trigger language plpgsql as $$
+      begin raise exception 'not this one' using errcode = '53200'; end $$`)
+    await hand.rows(`create trigger mind before update on holdfast.batch for each row when (old.name = 'bad')
+      execute function holdfast.mind()`)
+    // What became of their items was not looked at: whatever did it died before.
+    for (const { id } of [bad, good])
+      await hand.rows(
+        `with b as (select no from holdfast.batch where id = $1)
+         delete from holdfast.job where lane in (select l.no from holdfast.lane l join b on l.batch = b.no)`,
+        [id],
+      )
+    await hand.rows(`insert into holdfast.batch_tally (batch, xid, waiting, done)
+      select no, pg_current_xact_id(), -1, 1 from holdfast.batch where id in ('${bad.id}', '${good.id}')`)
+    await hand.rows(`insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), no, -2 from holdfast.queue where name = 'mail'`)
+    await hand.rows('alter table holdfast.batch disable trigger mind')
+    await hand.rows(`update holdfast.batch set is_cancelled = true where id in ('${badChore.id}', '${chore.id}')`)
+    await hand.rows('alter table holdfast.batch enable trigger mind')
+    await assert.rejects((await hand.another()).sweep(), /not this one/)
+    const left = await hand.rows('select name, finished_at is null as is_open from holdfast.batch order by no')
+    const open = left.filter(({ is_open }) => is_open).map(({ name }) => name)
+    assert.deepEqual(open, ['bad', 'bad'])
+    await hand.rows('drop trigger mind on holdfast.batch')
+    await (await hand.another()).sweep()
+    const after = await hand.rows('select name from holdfast.batch where finished_at is null')
+    assert.deepEqual(after, [])
+  }),
+)
+
+test(
   'what a claim reads does not depend on how many batches are finished, and kept, or paused',
   inHand(async (hand) => {
     const { holdfast } = hand

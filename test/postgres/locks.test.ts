@@ -74,3 +74,38 @@ test('the dead items of many batches are requeued, and a purge takes what waits 
   assert.equal((await holdfast.stats('mail')).ready, 0)
   await assertRecount(ground.pool)
 })
+
+/** More lanes, with two locks each, than the server has room for. */
+const queues = Array.from({ length: 1_200 }, (_, n) => `tenant-${n}`)
+
+test('a batch over many queues is paused, resumed, cancelled and deleted', async () => {
+  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  const items = queues.map((queue, payload) => ({ queue, payload, delay: '1h' as const }))
+  const batch = await holdfast.batch({ name: 'wide' }, items)
+  await batch.pause()
+  assert.equal((await batch.progress()).state, 'paused')
+  await batch.resume()
+  await batch.cancel()
+  const { state, cancelled } = await batch.progress()
+  assert.deepEqual([state, cancelled], ['cancelled', queues.length])
+  await batch.delete()
+  assert.equal(await holdfast.getBatch(batch.id), null)
+  await assertRecount(ground.pool)
+})
+
+test('a batch over many queues is finished by the last of its items', async () => {
+  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  const batch = await holdfast.batch(
+    { name: 'wide' },
+    queues.map((queue, payload) => ({ queue, payload })),
+  )
+  for (let done = 0; done < queues.length; ) {
+    const leases = await holdfast.claim(queues, { max: 300 })
+    assert.ok(leases.length > 0)
+    await Promise.all(leases.map((lease) => lease.done()))
+    done += leases.length
+  }
+  const { state, finishedAt, done } = await batch.progress()
+  assert.deepEqual([state, finishedAt !== null, done], ['done', true, queues.length])
+  await assertRecount(ground.pool)
+})

@@ -473,6 +473,9 @@ function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
+function await_batch_claims(p_no integer, p_after integer) returns integer plpgsql volatile
+  set enable_seqscan=off
+  set search_path=pg_catalog, pg_temp;
 function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
   set enable_seqscan=off
   set search_path=pg_catalog, pg_temp;
@@ -802,7 +805,7 @@ function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text,
 function require_key(p_queue holdfast.queue) returns void plpgsql volatile;
 function retention_class(p_retain_ms bigint) returns smallint sql immutable;
 function retention_width(p_class integer) returns bigint sql immutable;
-function return_slots(p_no integer, p_max integer, p_now bigint, OUT limit_keys text[], OUT moved integer) returns record plpgsql volatile
+function return_slots(p_no integer, p_after integer, p_max integer, p_now bigint, OUT limit_keys text[], OUT moved integer, OUT last integer) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan

@@ -3,7 +3,6 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
-import { isRefused } from '../../src/errors.ts'
 import type { EffectSet } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
@@ -177,25 +176,28 @@ async function childrenOf(hand: Hand): Promise<unknown[]> {
 }
 
 test(
-  'a disk that is full at the commit fails no job, and its neighbours land',
+  'a disk that is full for the store, too, fails no job, and settlements land when there is room',
   inHand(async (hand) => {
     await hand.rows('create table holdfast.child (n int)')
     await hand.rows(`create function holdfast.mind() returns trigger language plpgsql as $$
-      begin if new.n = 7 then raise exception 'no room' using errcode = '53100'; end if; return null; end $$`)
-    await hand.rows(`create constraint trigger mind after insert on holdfast.child deferrable initially deferred
-      for each row execute function holdfast.mind()`)
+      begin raise exception 'no room' using errcode = '53100'; end $$`)
+    for (const table of ['child', 'job', 'ended'])
+      await hand.rows(`create trigger mind before insert or update on holdfast.${table}
+        for each row execute function holdfast.mind()`)
+    await hand.rows('alter table holdfast.job disable trigger mind')
     await using far = await farStore(hand)
     const add = (n: number): Settlement => {
       const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
       return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
     }
     const requests = await claimed(far.store, hand, [add(1), add(7), add(2)])
-    const answers = await settleAll(far.store, requests, randomUUID())
-    const says = answers.map((answer) => (isRefused(answer) ? answer.refused : stateOf(answer)))
-    assert.deepEqual(says, ['done', 'STORE_UNAVAILABLE', 'done'])
-    assert.deepEqual(await childrenOf(hand), [1, 2])
-    await hand.rows('drop trigger mind on holdfast.child')
-    assert.deepEqual((await settleAll(far.store, requests.slice(1, 2), randomUUID())).map(stateOf), ['done'])
+    await hand.rows('alter table holdfast.job enable trigger mind')
+    const token = randomUUID()
+    await assert.rejects(far.store.settle(requests, token), { code: 'STORE_UNAVAILABLE' })
+    assert.equal((await hand.holdfast.stats()).running, 3)
+    for (const table of ['child', 'job', 'ended']) await hand.rows(`drop trigger mind on holdfast.${table}`)
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done', 'done'])
+    assert.deepEqual(await childrenOf(hand), [1, 2, 7])
   }),
 )
 
@@ -224,6 +226,40 @@ test(
     assert.equal((await hand.holdfast.stats('new')).ready, 2)
   }),
 )
+
+const withSql = (text: string): Settlement => ({
+  ...done,
+  effects: { put: [], delete: [], sql: [{ text, values: [] }], enqueue: [] },
+})
+
+test(
+  'a session that breaks under a statement while nothing else is answered blames no job',
+  inHand(async (hand) => {
+    await using far = await farStore(hand)
+    const requests = await claimed(far.store, hand, [withSql('select pg_sleep(0)'), done])
+    const token = randomUUID()
+    await landUnheard(far, requests, 'pg_sleep', token, 'before')
+    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done'])
+  }),
+)
+
+for (const moment of ['before', 'after'] as const)
+  test(
+    `a settlement that was about to be given up when the wire broke (${moment} that) is answered when it is asked again by its token`,
+    inHand(async (hand) => {
+      await using far = await farStore(hand)
+      const bad = withSql('select pg_terminate_backend(pg_backend_pid())')
+      const requests = await claimed(far.store, hand, [withSql('select 1'), bad, withSql('select 2'), done])
+      const token = randomUUID()
+      await landUnheard(far, requests, '"abandoned"', token, moment)
+      assert.equal((await hand.holdfast.stats()).running, 4)
+      const states = (answers: readonly SettleAnswer[]) =>
+        answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
+      const expected = ['done', 'failed', 'done', 'done']
+      assert.deepEqual(states(await settleAll(far.store, requests, token)), expected)
+      assert.deepEqual(states(await settleAll(far.store, requests, token)), expected, 'and again')
+    }),
+  )
 
 interface FarStore extends AsyncDisposable {
   readonly store: Store

@@ -102,3 +102,52 @@ test('several who ask tell of one outage together', async () => {
   await both
   assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 100'])
 })
+
+test('a call that fails again and again while the store answers others is told once, and so is that it is answered', async () => {
+  const { timers, told, outage } = setup()
+  let isAway = true
+  // Each try takes a second, and others are answered meanwhile.
+  const slow = outage.survive(async () => {
+    await new Promise<void>((resolve) => timers.after(1_000, resolve))
+    if (isAway) throw away
+    return 'here'
+  })
+  for (let passed = 0; passed < 30_000; passed += 500) {
+    timers.advance(500, () => {})
+    await settle()
+    assert.equal(await outage.survive(async () => 'read'), 'read')
+    if (passed === 20_000) isAway = false
+  }
+  assert.equal(await slow, 'here')
+  assert.deepEqual(
+    told.map((line) => line.replace(/\d{4,}/, '…')),
+    ['w1 down: The store is away.', 'w1 up after …'],
+  )
+})
+
+test('a sweep that fails while the store answers others is told once, and its end is, too', async () => {
+  const { timers, told, outage } = setup()
+  const sweep = outage.repeated()
+  for (let tries = 0; tries < 5; tries++) {
+    const askedAt = timers.now()
+    timers.advance(10, () => {})
+    await outage.ask(async () => 'read')
+    outage.failed(sweep, away, askedAt)
+    timers.advance(1_000, () => {})
+  }
+  assert.deepEqual(told, ['w1 down: The store is away.'])
+  outage.succeeded(sweep)
+  assert.equal(told.length, 2)
+})
+
+test('a sweep that fails in an outage of everything is not told a second time', async () => {
+  const { timers, told, outage } = setup()
+  const sweep = outage.repeated()
+  for (let tries = 0; tries < 5; tries++) {
+    await assert.rejects(outage.ask(() => Promise.reject(away)))
+    outage.failed(sweep, away, timers.now())
+    timers.advance(1_000, () => {})
+  }
+  await outage.ask(async () => 'read')
+  assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 5000'])
+})

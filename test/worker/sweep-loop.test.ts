@@ -56,7 +56,7 @@ test('it sweeps at once, about once a second after that, and not for nobody', as
   const { sweptAt, loop, advance } = setup()
   await advance(3_000, 100)
   assert.deepEqual(sweptAt, [])
-  const leave = loop.join(unexpected)
+  const leave = loop.join({ fail: unexpected })
   assert.equal(loop.isRunning, true)
   await advance(5_000, 100)
   assert.ok(sweptAt.length >= 5 && sweptAt.length <= 7, String(sweptAt))
@@ -69,8 +69,8 @@ test('it sweeps at once, about once a second after that, and not for nobody', as
 
 test('several workers share one loop, which ends with the last of them; who leaves twice leaves once', async () => {
   const { sweptAt, loop, advance } = setup()
-  const leaveFirst = loop.join(unexpected)
-  const leaveSecond = loop.join(unexpected)
+  const leaveFirst = loop.join({ fail: unexpected })
+  const leaveSecond = loop.join({ fail: unexpected })
   await advance(0)
   await settle()
   assert.equal(sweptAt.length, 1)
@@ -86,7 +86,7 @@ test('several workers share one loop, which ends with the last of them; who leav
 test('it sweeps when the store says that something is due, and when something was enqueued that is due sooner', async () => {
   const { sweptAt, answers, sweeper, loop, advance, timers } = setup()
   answers.push({ nextDueAt: 300, now: 0 })
-  const leave = loop.join(unexpected)
+  const leave = loop.join({ fail: unexpected })
   await advance(290)
   assert.equal(sweptAt.length, 1)
   await advance(20)
@@ -102,7 +102,7 @@ test('it sweeps when the store says that something is due, and when something wa
 test('while there is more to do it goes on, with a breath in between', async () => {
   const { sweptAt, answers, loop, advance } = setup()
   answers.push({ more: true }, { more: true }, { more: false })
-  const leave = loop.join(unexpected)
+  const leave = loop.join({ fail: unexpected })
   await advance(50)
   assert.deepEqual(sweptAt, [0, 10, 20])
   leave()
@@ -111,7 +111,7 @@ test('while there is more to do it goes on, with a breath in between', async () 
 test('an outage is survived: it says what is wrong until a sweep succeeds, and tries every second', async () => {
   const { sweptAt, broken, loop, advance } = setup()
   broken.error = new HoldfastError('STORE_UNAVAILABLE', 'The store is away.')
-  const leave = loop.join(unexpected)
+  const leave = loop.join({ fail: unexpected })
   await advance(3_500, 100)
   assert.ok(sweptAt.length >= 3, String(sweptAt))
   assert.equal(loop.error?.message, 'The store is away.')
@@ -125,14 +125,14 @@ test('what cannot be survived is told to every worker, once, and nothing is swep
   const { sweptAt, broken, loop, advance } = setup()
   broken.error = new Error('permission denied')
   const failures: unknown[] = []
-  const leaves = [loop.join((error) => failures.push(error)), loop.join((error) => failures.push(error))]
+  const leaves = [1, 2].map(() => loop.join({ fail: (error) => failures.push(error) }))
   await advance(5_000, 100)
   assert.deepEqual(failures, [broken.error, broken.error])
   assert.equal(sweptAt.length, 1)
   assert.equal(loop.error, broken.error)
   for (const leave of leaves) leave()
   broken.error = null
-  const leave = loop.join(unexpected)
+  const leave = loop.join({ fail: unexpected })
   await advance(1_500, 100)
   assert.equal(loop.error, null)
   leave()

@@ -1,13 +1,17 @@
-// What a call does when the server refuses to commit statements of the application.
+// What a call does when a transaction with statements of the application cannot be committed.
 //
 //   together   every request of the call in one transaction, each behind a savepoint
-//      │ COMMIT refused: nothing landed, and one of them is to blame
+//      │ COMMIT refused, disk full, or the session ended several times while the server answers other calls: nothing landed,
+//      │ and one of them is to blame
 //      ▼
 //   alone      each request in a transaction of its own; deferred constraints are checked inside its savepoint, so that a bad
 //      │       statement is undone and answered there, and the rest of the transaction lands
-//      │ COMMIT refused all the same: by something that no statement can check before (a full NOTIFY queue, ON COMMIT)
+//      │ the same again: by something that no savepoint undoes (a full NOTIFY queue, ON COMMIT, a session that ends)
 //      ▼
 //   refused    the same request with its statements refused, for the reason that the server gave
+//
+// Where the store itself is in trouble, as with a disk that is full for everybody, the last step fails, too, and nothing is
+// blamed on the job.
 //
 // So a bad statement costs its own job one attempt, and its neighbours nothing. A crash between two of these transactions
 // leaves some requests landed and some not, as a crash between two calls does.
@@ -17,26 +21,25 @@
 // that are initially immediate. Undone to an inner savepoint it would check everything before it again: with n jobs n² checks.
 // And each job would cost one more round trip where nothing is wrong.)
 
-import { afterAnotherPart, CommitRefused, storeUnavailable } from './connection/failures.ts'
+import { afterAnotherPart, CommitRefused, type StatementFault } from './connection/failures.ts'
 
 /** How the statements of the application are treated in a transaction. */
 export interface Care {
   /** Nothing else is in this transaction: deferred constraints are checked before it ends. */
   readonly isAlone: boolean
   /** Statements are refused, for this reason. */
-  readonly refusal: string | null
+  readonly refusal: StatementFault | null
 }
 
 export const together: Care = { isAlone: false, refusal: null }
 
-/** Makes one request of a call that was refused as a whole. A full disk is the fault of no job. */
+/** Makes one request of a call that was refused as a whole. */
 export async function alone<T>(transact: (care: Care) => Promise<T>): Promise<T> {
   try {
     return await transact({ isAlone: true, refusal: null })
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
-    if (error.isDiskFull) throw storeUnavailable(error.cause)
-    return transact({ isAlone: true, refusal: error.why })
+    return transact({ isAlone: true, refusal: error.fault })
   }
 }
 

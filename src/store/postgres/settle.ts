@@ -11,7 +11,7 @@
 
 import { createHash } from 'node:crypto'
 import { isHoldfastError, refuse } from '../../errors.ts'
-import type { NewJob } from '../../job/record.ts'
+import type { NewJob, SqlEffect } from '../../job/record.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
@@ -23,6 +23,7 @@ import type { FollowUps, StoreContext } from './enqueue.ts'
 import { type Holds, holdColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toHeld } from './leased-job.ts'
+import { mostOf } from './setters.ts'
 import { annotationsOf, lanesToSettle, resultOf, SettlementWriter } from './settlement-writer.ts'
 
 export interface SettleOptions {
@@ -60,7 +61,14 @@ export async function settle(
 /** Later: of a settlement that waits for a busy lane. */
 type SoonOrLater = SettleAnswer | Promise<SettleAnswer>
 
-type Part = 'done' | 'first half' | 'second half' | 'in turn' | `alone ${string}`
+type Part =
+  | 'done'
+  | 'first half'
+  | 'second half'
+  | 'in turn'
+  | `in turn ${string}`
+  | `alone ${string}`
+  | `refused ${string}`
 
 /** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
 function flushOf(token: string | undefined, part: Part): string | undefined {
@@ -152,9 +160,10 @@ interface DoneAnswer extends FollowUps {
 const nothingTold: DoneAnswer = {}
 
 /**
- * Together, and each alone where the server refuses to commit that (`alone.ts`). Each lands under a number of its own then. If
- * the way to the server is lost in between and the caller asks again, those that landed alone are lost to the flush as a
- * whole: what was answered to them is looked up.
+ * Together, and each alone where the server refuses to commit that (`alone.ts`). Each lands under a number of its own then, and
+ * under another one with its statements refused: the first may have been abandoned (`database.ts`). If the way to the server is
+ * lost in between and the caller asks again, those that landed alone are lost to the flush as a whole: what was answered to
+ * them is looked up.
  */
 async function settleInTurn(
   context: StoreContext,
@@ -162,38 +171,70 @@ async function settleInTurn(
   token?: string,
 ): Promise<SoonOrLater[]> {
   const flushes = aloneFlushes(requests, token)
-  const orLater = (answer: TurnAnswer, i: number) =>
-    answer === 'later' ? settleLater(context, requests[i] as SettleRequest, flushes[i]) : answer
+  const answers = new Map<number, TurnAnswer>()
   try {
-    const answers = await landInTurn(context, requests, flushOf(token, 'in turn'), together)
-    const landed = token === undefined || !answers.includes('lost')
-    return (landed ? answers : await withLandedAlone(context, answers, flushes)).map(orLater)
+    const joining = await joiningOf(context, requests)
+    const some = joining.map((i) => requests[i] as SettleRequest)
+    const part: Part = some.length === requests.length ? 'in turn' : `in turn ${joining.join()}`
+    const landed = some.length === 0 ? [] : await landInTurn(context, some, flushOf(token, part), together)
+    const kept = await withLandedAlone(
+      context,
+      landed,
+      joining.map((i) => flushes[i]),
+    )
+    for (const [at, i] of joining.entries()) answers.set(i, kept[at] as TurnAnswer)
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
   }
-  const answers: TurnAnswer[] = []
   for (const [i, request] of requests.entries())
-    answers.push(await afterOthers(answers, settleAlone(context, request, flushes[i])))
-  return answers.map(orLater)
+    if (!answers.has(i)) answers.set(i, await afterOthers([...answers], settleAlone(context, request, flushes[i])))
+  return requests.map((request, i) => {
+    const answer = answers.get(i) as TurnAnswer
+    return answer === 'later' ? settleLater(context, request, flushes[i]) : answer
+  })
 }
 
 /** As soon as its lanes are open. Where its promise fails, it may be asked for again with the whole flush, under the same token. */
-function settleLater(context: StoreContext, request: SettleRequest, flush: string | undefined): Promise<SettleAnswer> {
-  const settled = settleAlone(context, request, flush, { waits: true })
+function settleLater(
+  context: StoreContext,
+  request: SettleRequest,
+  flushes: AloneFlushes | undefined,
+): Promise<SettleAnswer> {
+  const settled = settleAlone(context, request, flushes, { waits: true })
   settled.catch(() => undefined) // its caller may still wait for the rest of the flush
   return settled as Promise<SettleAnswer>
+}
+
+/**
+ * Which of them share a transaction: all whose statements set nothing (`setters.ts`). A hold that is given twice is settled by the
+ * first request that names it, so where one of its requests goes alone, all go alone, in their order.
+ */
+async function joiningOf({ db }: StoreContext, requests: readonly SettleRequest[]): Promise<number[]> {
+  const joining: number[] = []
+  for (const [i, { settlement }] of requests.entries())
+    if ((await mostOf(sqlOf(settlement), (text) => db.leaves(text))) === 'nothing') joining.push(i)
+  const areAll = joining.length === requests.length
+  return !areAll && holdColumns(requests).haveTwins ? [] : joining
+}
+
+function sqlOf(settlement: Settlement): readonly SqlEffect[] {
+  return ('effects' in settlement && settlement.effects?.sql) || []
 }
 
 /** A full disk fails no job and no neighbour: only this request is told that nothing was carried out. */
 async function settleAlone(
   context: StoreContext,
   request: SettleRequest,
-  flush: string | undefined,
+  flushes: AloneFlushes | undefined,
   { waits = false } = {},
 ): Promise<TurnAnswer> {
   try {
     const land = waits ? landWaiting : landInTurn
-    const [answer] = await alone((care) => land(context, [request], flush, care))
+    const answers = await alone((care) => {
+      const flush = care.refusal === null ? flushes?.alone : flushes?.refused
+      return land(context, [request], flush, care)
+    })
+    const [answer] = await withLandedAlone(context, answers, [flushes])
     return answer as TurnAnswer
   } catch (error) {
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
@@ -201,29 +242,41 @@ async function settleAlone(
   }
 }
 
+/** The numbers under which one request lands alone. */
+interface AloneFlushes {
+  readonly alone: string
+  readonly refused: string
+}
+
 /** A hold that is given twice lands once, and the second is lost: so they have two numbers. */
-function aloneFlushes(requests: readonly SettleRequest[], token: string | undefined): (string | undefined)[] {
+function aloneFlushes(requests: readonly SettleRequest[], token: string | undefined): (AloneFlushes | undefined)[] {
   const times = new Map<string, number>()
   return requests.map(({ id, fence }) => {
     const hold = `${id} ${fence}`
     const time = (times.get(hold) ?? 0) + 1
     times.set(hold, time)
-    return flushOf(token, `alone ${time} ${hold}`)
+    const [alone, refused] = (['alone', 'refused'] as const).map((how) => flushOf(token, `${how} ${time} ${hold}`))
+    return alone === undefined || refused === undefined ? undefined : { alone, refused }
   })
 }
 
 async function withLandedAlone(
   { db }: StoreContext,
   answers: readonly TurnAnswer[],
-  flushes: readonly (string | undefined)[],
+  flushes: readonly (AloneFlushes | undefined)[],
 ): Promise<TurnAnswer[]> {
-  const lost = flushes.flatMap((flush, i) => (flush !== undefined && answers[i] === 'lost' ? [flush] : []))
+  const lost = flushes.flatMap((flush, i) => (flush && answers[i] === 'lost' ? [flush.alone, flush.refused] : []))
+  if (lost.length === 0) return [...answers]
   const rows = await db.query(
     `select replace(f.id::text, '-', ''), f.answer from holdfast.flush f where f.id = any ($1::uuid[])`,
     [list(lost)],
   )
-  const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string)[0] as SettleAnswer]))
-  return answers.map((answer, i) => kept.get(flushes[i] ?? null) ?? answer)
+  const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string) as unknown]))
+  const landed = (flush: string | undefined) => {
+    const answer = kept.get(flush ?? null)
+    return Array.isArray(answer) && answer[0] !== 'lost' ? (answer[0] as SettleAnswer) : undefined
+  }
+  return answers.map((answer, i) => landed(flushes[i]?.alone) ?? landed(flushes[i]?.refused) ?? answer)
 }
 
 /** `later`: it needs a busy lane, and was left out. */

@@ -12,10 +12,11 @@ import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import { type Care, together } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { isDiskFull } from './connection/failures.ts'
+import { CommitRefused, isDiskFull } from './connection/failures.ts'
 import { addCarefully, addPlain, areKeysKnown, bury, type FollowUps, isPlain } from './enqueue.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
+import { mostOf } from './setters.ts'
 import { changesSession } from './statement.ts'
 
 type Landed = Extract<SettleAnswer, { enqueued: unknown }>
@@ -146,7 +147,7 @@ export class SettlementWriter {
 
   async #apply(effects: EffectSet): Promise<readonly Enqueued[]> {
     await this.#writeKv([effects])
-    for (const sql of effects.sql) await this.#run(sql)
+    if (effects.sql.length > 0) await this.#runAll(effects.sql)
     const { enqueued, keyRefs } = await addCarefully(this.#tx, this.#lanes, effects.enqueue)
     this.#wakeFor(effects.enqueue)
     for (const keyRef of keyRefs) this.#keyRefs.add(keyRef)
@@ -232,23 +233,34 @@ export class SettlementWriter {
     await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
   }
 
+  /** What may set something runs in a transaction of its own, so that no other job sees it (`setters.ts`). */
+  async #runAll(statements: readonly SqlEffect[]): Promise<void> {
+    const run = async () => {
+      for (const statement of statements) await this.#run(statement)
+    }
+    const leaves = await mostOf(statements, (text) => this.#tx.leaves(text))
+    if (leaves === 'nothing' || this.#care.refusal !== null) return run()
+    if (!this.#care.isAlone) throw new CommitRefused({ text: null, why: 'it may set something' })
+    await this.#tx.whileSetting(leaves, run)
+  }
+
   async #run(statement: SqlEffect): Promise<void> {
     const { text, values } = statement
     const { refusal } = this.#care
-    if (refusal !== null) throw new Refusal(sqlRefused(text, refusal))
+    if (refusal !== null) throw new Refusal(sqlRefused(refusal.text ?? text, refusal.why))
     if (changesSession(text)) throw new Refusal(sqlRefused(text, changesTransaction))
     await this.#blame(statement, () => this.#tx.foreign(text, values))
   }
 
   /**
-   * Whatever it fails with is the job's failure; where the connection itself has gone, undoing it says so. A disk that is
-   * full is nobody's failure: it all waits.
+   * Whatever it fails with is the job's failure. Where the session has ended, undoing the statement fails and says so. A full disk may
+   * be everybody's: then the same request fails without its statements, too (`alone.ts`).
    */
   async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {
       await run()
     } catch (error) {
-      if (isDiskFull(error)) throw error
+      if (isDiskFull(error)) throw new CommitRefused({ text, why: (error as Error).message })
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }
   }

@@ -9,7 +9,7 @@ export function changesSession(text: string): boolean {
 }
 
 /** In lower case; behind white space, semicolons and comments, which may be nested. */
-function firstWord(text: string): string {
+export function firstWord(text: string): string {
   let at = 0
   for (;;) {
     const blank = /[\s;]*(?:--[^\n\r]*)?/y

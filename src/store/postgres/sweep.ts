@@ -82,6 +82,7 @@ export class Sweeps {
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
     const dropped = await this.#keepUp()
+    batches.throwFailure()
     return {
       ...report,
       admitted,

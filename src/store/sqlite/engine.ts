@@ -23,7 +23,15 @@ import { alter, purgeChunk } from './alter.ts'
 import { addItems, batchChore, openBatch, steerBatch } from './batch/batch.ts'
 import { readBatch, readBatches, readItems } from './batch/read-batch.ts'
 import { claim } from './claim.ts'
-import { adviceOn, Database, type DatabaseFile, isBusy, isConstraint, isDamage } from './connection/database.ts'
+import {
+  adviceOn,
+  Database,
+  type DatabaseFile,
+  isBusy,
+  isConstraint,
+  isDamage,
+  primaryCode,
+} from './connection/database.ts'
 import { cancel, pause, requeue, requeueChunk } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
@@ -130,6 +138,8 @@ export class Engine {
   readonly db: Database
   readonly #clock: Clock
   #pagesInLog = 0
+  /** The transaction that was begun last by a call that writes. */
+  #tx: SqliteTransaction | null = null
 
   constructor(file: DatabaseFile, clock: Clock) {
     this.db = new Database(file)
@@ -170,8 +180,10 @@ export class Engine {
   }
 
   #together(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
+    this.#tx = null
     return this.db.transaction(isDurable, () => {
       const tx = this.#begin(sqlFault)
+      this.#tx = tx
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
         if (verb === 'settle' && items.length > 1) readAhead(tx, items as LeaseRef[])
@@ -209,15 +221,16 @@ export class Engine {
   }
 
   /**
-   * Where a statement of the application's undid everything, or kept it from being committed, the job that brought it
-   * fails: made again, the request has its SQL refused. A sweep may meet statements of many jobs, so it goes on with one
-   * job at a time until it is past that one.
+   * Where a statement of the application undid everything, kept it from being committed, or met an error that may be the
+   * store's, the request is made again with its SQL refused. If that lands, the job that brought the statement fails. If not, the
+   * store is in trouble. A sweep may meet statements of many jobs, so it goes on with one job at a time until it is past that
+   * one.
    */
   #alone(isDurable: boolean, call: Call): Committed {
     try {
       return this.#together(isDurable, [call])
     } catch (error) {
-      const fault = sqlFaultOf(error)
+      const fault = sqlFaultOf(error, this.#tx?.lastSql ?? null)
       if (fault === null) throw error
       const [item] = call.items
       if (call.verb === 'sweep' && (item as SweepRequest).max > 1) {
@@ -284,9 +297,13 @@ function newsOf({ becameReady, cancelsRequested, finished, untold, undeliverable
   return { ready: [...becameReady], cancels: cancelsRequested, finished, untold, undeliverable }
 }
 
-function sqlFaultOf(error: unknown): SqlFault | null {
+/** Whatever else SQLite says once a statement of the application has run may be the fault of that statement. */
+function sqlFaultOf(error: unknown, lastSql: string | null): SqlFault | null {
   if (error instanceof EverythingUndone) return error.fault
-  return isConstraint(error) ? { text: null, why: sentenceOf(error) } : null
+  if (isConstraint(error)) return { text: null, why: sentenceOf(error) }
+  return lastSql !== null && primaryCode(error) !== undefined && !isBusy(error)
+    ? { text: lastSql, why: sentenceOf(error) }
+    : null
 }
 
 function pagesOf(item: unknown): number {

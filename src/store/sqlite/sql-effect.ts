@@ -3,6 +3,10 @@
 // again without them: a statement that rolls everything back (`insert or rollback`, `raise(rollback)`), and one that
 // SQLite minds only at the commit (a deferred foreign key).
 //
+// A third kind may be the store's: a full disk, a damaged page, no memory. It may also be the statement's own: a full-text index
+// that disagrees with its table has the result code of a damaged file. So the engine makes the request again without its
+// statements. If that lands, they were to blame; if not, the store is in trouble, and nothing is blamed on the job.
+//
 // Values are made fit to be bound before they cross to the store's thread, where what cannot be cloned would fail the
 // whole group. One that does not fit crosses as the reason why, and fails its own job there.
 
@@ -38,6 +42,7 @@ const changing = /^(attach|begin|commit|detach|end|pragma|release|rollback|savep
 export function runSql(tx: SqliteTransaction, { text, values }: SqlEffect): void {
   if (tx.sqlFault) throw new Refusal(sqlRefused(tx.sqlFault.text ?? text, tx.sqlFault.why))
   if (changing.test(firstWord(text))) throw new Refusal(sqlRefused(text, changesTransaction))
+  tx.lastSql = text
   try {
     run(tx.db, text, values as readonly Bindable[])
   } catch (error) {
@@ -76,7 +81,7 @@ function numberedParameters(text: string, values: number): ReadonlyMap<string, n
   throw new Refusal(sqlRefused(text, `its parameters ask for ${count} values, and it came with ${values}`))
 }
 
-/** The disk or the file is in trouble, whoever asked: BUSY, NOMEM, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB. */
+/** The disk or the file may be in trouble, whichever statement met it: BUSY, NOMEM, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB. */
 function isTheStores(error: unknown): boolean {
   return [5, 7, 8, 10, 11, 13, 14, 26].includes(primaryCode(error) ?? 0)
 }

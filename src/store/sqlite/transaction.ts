@@ -53,6 +53,8 @@ export class SqliteTransaction {
   readonly now: number
   /** Set where the request failed before because of its SQL: this time it is refused. */
   readonly sqlFault: SqlFault | null
+  /** The statement of the application that ran last. */
+  lastSql: string | null = null
   readonly becameReady = new Map<string, number>()
   /** Jobs that run and are asked, by this transaction, to be cancelled. */
   readonly cancelsRequested: string[] = []

@@ -7,6 +7,7 @@ import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../.
 import { newId } from '../../../runtime/id.ts'
 import { batchNotFound, cannotSteer, Refusal } from '../../refusals.ts'
 import type { SteerRequest } from '../../store.ts'
+import type { Row } from '../connection/call.ts'
 import { list, parseList } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
@@ -27,6 +28,7 @@ export async function steerBatch(context: StoreContext, request: SteerRequest): 
   if (no === null) return batchNotFound(request.batch)
   const steered = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).steer(request)))
   if (isRefused(steered)) return steered
+  if (request.as === 'pause') await awaitClaims(context, no)
   await doChores(context, no)
   if (request.as === 'pause') await returnSlots(context, no)
   if (request.as === 'resume') await admitItems(context, no)
@@ -39,6 +41,14 @@ async function queuesOf({ db }: StoreContext, no: number): Promise<Map<string, n
   const text =
     'select distinct q.name from holdfast.lane l join holdfast.queue q on q.no = l.queue where l.batch = $1 and l.is_open'
   return new Map((await db.query(text, [no])).map(([queue]) => [queue as string, stepMax]))
+}
+
+/** The lanes of this batch were closed, and that has committed: waits for the claims that are at work there. */
+async function awaitClaims({ db }: StoreContext, no: number): Promise<void> {
+  for (let after: number | null = 0; after !== null; ) {
+    const [row] = await db.query('select holdfast.await_batch_claims($1, $2)', [no, after])
+    after = row?.[0] == null ? null : Number(row[0])
+  }
 }
 
 /** What is written into the row of a batch, under its lock. */
@@ -145,10 +155,11 @@ async function doChores(context: StoreContext, no: number): Promise<void> {
 }
 
 /**
- * Those that run are asked first: from then on none of them waits again, and lanes are closed, so none starts. Then those that
- * wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
+ * Lanes are closed, and claims at work there are waited for: so none starts. Those that run are asked first: from then on none of
+ * them waits again. Then those that wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
  */
 async function cancelItems(context: StoreContext, no: number): Promise<void> {
+  await awaitClaims(context, no)
   const running = await context.db.query('select * from holdfast.cancel_running($1)', [no])
   if (running.length > 0) context.announceCancels(running.map(([id]) => id as string))
   while ((await cancelWaiting(context, no)) > 0);
@@ -258,10 +269,11 @@ async function admitItems(context: StoreContext, no: number): Promise<void> {
 
 /** Items of a paused batch that have not started give back their room, step by step. */
 async function returnSlots(context: StoreContext, no: number): Promise<void> {
-  for (let moved = stepMax; moved === stepMax; ) {
-    const text = 'select to_json(r.limit_keys)::text, r.moved from holdfast.return_slots($1, $2, $3) r'
-    const [row] = await context.db.query(text, [no, stepMax, context.db.now])
-    moved = Number(row?.[1])
+  for (let after: number | null = 0; after !== null; ) {
+    const text = 'select to_json(r.limit_keys)::text, r.moved, r.last from holdfast.return_slots($1, $2, $3, $4) r'
+    const [row]: (Row | undefined)[] = await context.db.query(text, [no, after, stepMax, context.db.now])
+    const last = row?.[2] == null ? null : Number(row[2])
+    if (Number(row?.[1]) < stepMax) after = last // else there may be more in the same lanes
     await context.followUp({ keyRefs: JSON.parse(row?.[0] ?? '[]') })
   }
 }
@@ -271,11 +283,32 @@ export async function settleBatches(context: StoreContext, nos: readonly number[
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
   const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
-  for (const no of parseList(row?.[1] as string).map(Number)) await admitItems(context, no)
+  const each = new Each()
+  for (const no of parseList(row?.[1] as string).map(Number)) await each.do(() => admitItems(context, no))
   for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
-    if (isFinished(batch) || givesUp(batch)) await decide(context, batch)
-    else if (changes > foldFrom && record.finishedAt === null) await fold(context.db, no)
+    if (isFinished(batch) || givesUp(batch)) await each.do(() => decide(context, batch))
+    else if (changes > foldFrom && record.finishedAt === null) await each.do(() => fold(context.db, no))
+  }
+  each.throwFirst()
+}
+
+/** Does something for each of several batches. One that fails holds up none of the others, and is told of at the end. */
+class Each {
+  #failed = 0
+  #first: unknown
+
+  async do(work: () => Promise<unknown>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      this.#failed += 1
+      this.#first ??= error
+    }
+  }
+
+  throwFirst(): void {
+    if (this.#failed > 0) throw this.#first
   }
 }
 
@@ -350,19 +383,17 @@ interface BatchSweep {
   readonly from: number | null
 }
 
-/** What others have left half done, and what nobody needs any more. `next`: where to look on; null: all were looked at. */
-export async function sweepBatches(
-  context: StoreContext,
-  { max, pruneMax, from }: BatchSweep,
-): Promise<{ pruned: number; more: boolean; next: number | null }> {
+/** What others have left half done, and what nobody needs any more. */
+export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
+  const each = new Each()
   const chores = await context.db.query(
     `select no from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
         and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
     [max],
   )
-  for (const [no] of chores) await doChores(context, Number(no))
-  const next = from === null ? null : await attendBehind(context, from)
+  for (const [no] of chores) await each.do(() => doChores(context, Number(no)))
+  const next = from === null ? null : await attendBehind(context, from, each)
   const over = await context.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
@@ -370,15 +401,27 @@ export async function sweepBatches(
     [context.db.now, pruneMax],
   )
   let pruned = 0
-  for (const [no] of over) if (await removeBatch(context, Number(no))) pruned += 1
-  return { pruned, more: pruned > 0 && over.length >= pruneMax, next }
+  for (const [no] of over)
+    await each.do(async () => {
+      if (await removeBatch(context, Number(no))) pruned += 1
+    })
+  return { pruned, more: pruned > 0 && over.length >= pruneMax, next, throwFailure: () => each.throwFirst() }
 }
 
-async function attendBehind(context: StoreContext, from: number): Promise<number | null> {
+interface SweptBatches {
+  readonly pruned: number
+  readonly more: boolean
+  /** Where to look on; null: all were looked at. */
+  readonly next: number | null
+  /** Throws what one of them failed with; for when everything else was done. */
+  throwFailure(): void
+}
+
+async function attendBehind(context: StoreContext, from: number, each: Each): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
   const nos = (await context.db.query(text, [from])).map(([no]) => Number(no))
-  await settleBatches(context, nos)
+  await each.do(() => settleBatches(context, nos))
   const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
-  for (const [no] of await context.db.query(paused, [list(nos)])) await returnSlots(context, Number(no))
+  for (const [no] of await context.db.query(paused, [list(nos)])) await each.do(() => returnSlots(context, Number(no)))
   return nos.length < looksMax ? null : (nos.at(-1) ?? null)
 }

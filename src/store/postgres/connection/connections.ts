@@ -26,8 +26,8 @@ export interface ConnectionsOptions {
 export interface Use {
   /** `any` unless given. */
   readonly purpose?: Purpose
-  /** It is of no use to anybody afterwards. */
-  readonly ends: boolean
+  /** Whether it is of no use afterwards. */
+  readonly ends: boolean | (() => boolean)
   /** Whether it still is after this error. */
   isFit(client: PoolClient, error: unknown): Promise<boolean>
 }
@@ -69,10 +69,10 @@ export class Connections {
   async #run<T>(client: PoolClient, work: (client: PoolClient) => Promise<T>, { ends, isFit }: Use): Promise<T> {
     try {
       const answer = await work(client)
-      this.#putBack(client, !ends)
+      this.#putBack(client, !isEnding(ends))
       return answer
     } catch (error) {
-      this.#putBack(client, !ends && (await isFit(client, error)))
+      this.#putBack(client, !isEnding(ends) && (await isFit(client, error)))
       throw error
     }
   }
@@ -105,7 +105,7 @@ export class Connections {
     inPool.catch(() => undefined) // a turn that was given up may fail
     try {
       const answer = await Promise.race([inPool, gaveUp])
-      return answer === unused ? await reserve.use(work, use.isFit) : (answer as T)
+      return answer === unused ? await reserve.use(work, use.isFit, () => isEnding(use.ends)) : (answer as T)
     } finally {
       clearInterval(timer)
     }
@@ -190,6 +190,10 @@ export class Connections {
 }
 
 function ignore(): void {}
+
+function isEnding(ends: Use['ends']): boolean {
+  return typeof ends === 'function' ? ends() : ends
+}
 
 /** Whether it keeps the process alive: only while somebody waits for an answer. */
 function letKeep(client: PoolClient, keeps: boolean): void {

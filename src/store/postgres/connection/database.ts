@@ -20,6 +20,19 @@
 // rolled back: nothing has landed, and that is certain. A server that goes away instead ends the session, and then the fate of
 // the transaction is unknown. So the session is asked to roll back: if it answers, the COMMIT was refused (`CommitRefused`).
 // This is thrown only where statements of the application ran: without them a refused COMMIT is a failure like any other.
+//
+// A transaction with statements of the application that fails in another way. A statement may end its own session, or leave the
+// session so that no statement of ours succeeds. From here that looks like a server that is away. So after a few tries the
+// server is asked for something else:
+//
+//   - it does not answer: the store is away, nothing is blamed on the statements;
+//   - it answers: the statements are to blame (`CommitRefused`), and `alone.ts` finds out which.
+//
+// A durable call whose session ended may still be committed by a server process that does not know yet that its client is gone.
+// So what the server is asked for is to land the number of that call, with the answer "abandoned". The insert waits for that
+// other transaction. If it had landed, the insert is refused and the kept answer is read. If not, the number is used up, and the
+// call cannot land later. A crash behind the insert leaves nothing but this row; a call that is sent again under the number
+// reads "abandoned", and goes on where this one ended. A light call needs none of this, because it may land twice.
 
 import { createHash, randomUUID } from 'node:crypto'
 import type { ClientBase, Pool, PoolClient } from 'pg'
@@ -27,16 +40,21 @@ import type { Refused } from '../../../errors.ts'
 import { type Clock, systemClock } from '../../../runtime/clock.ts'
 import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
+import { type Leaves, Setters } from '../setters.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
 import {
   CommitRefused,
+  EffectsSuspected,
   hasLanded,
   isBroken,
   isCancelled,
   isFromServer,
   isUnprepared,
   landedBefore,
+  markAfterEffects,
+  type StatementFault,
+  suspectUnanswered,
   withRetry,
 } from './failures.ts'
 import type { Purpose } from './reserve.ts'
@@ -82,6 +100,8 @@ export class Database {
   readonly schema: Schema
   readonly #connections: Connections
   readonly #clock: Clock
+  readonly #isOwn: boolean
+  readonly #setters: Setters
   readonly #watchdog: ResponseWatchdog
   readonly #sessions: Sessions
   readonly #pool: Pool
@@ -96,11 +116,13 @@ export class Database {
     const { schema, clock, isOwn = false, connections, answerMs } = options
     this.schema = schema
     this.#clock = clock
+    this.#isOwn = isOwn
     this.#pool = pool
     this.#options = options
     this.#connections = of ? of.db.#connections : new Connections({ pool, isOwn, most: connections })
     this.#watchdog = of ? of.db.#watchdog : new ResponseWatchdog(pool, answerMs)
     this.#sessions = of ? of.db.#sessions : new Sessions()
+    this.#setters = of ? of.db.#setters : new Setters()
     this.#purpose = of?.purpose ?? 'any'
   }
 
@@ -216,27 +238,70 @@ export class Database {
     try {
       return await withRetry(once, { ifMayHaveLanded })
     } catch (error) {
-      if (!hasLanded(error)) throw error
-      return JSON.parse((await this.#answerOf(flush)) ?? 'null')
+      if (error instanceof EffectsSuspected) await this.#abandon(flush, error)
+      else if (!hasLanded(error)) throw error
+      const answer: unknown = JSON.parse((await this.#answerOf(flush)) ?? 'null')
+      if (isAbandoned(answer)) throw new CommitRefused(answer.abandoned)
+      return answer as T
     }
   }
 
   /** Several statements that need not wait for the disk, and may be made again. */
-  transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
-    return withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
+  async transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
+    try {
+      return await withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
+    } catch (error) {
+      if (!(error instanceof EffectsSuspected)) throw error
+      await this.#elsewhere(error, () => this.query('select 1', []))
+      throw new CommitRefused(error.fault)
+    }
+  }
+
+  /** After this the call has landed, or never will. Throws where the server does not answer. */
+  async #abandon(flush: string, suspected: EffectsSuspected): Promise<void> {
+    const values = [flush, this.now, JSON.stringify({ abandoned: suspected.fault } satisfies Abandoned)]
+    await this.#elsewhere(suspected, async () => {
+      try {
+        await this.query('select holdfast.land($1, holdfast.now_ms($2), $3)', values)
+      } catch (error) {
+        if (!hasLanded(error)) throw error
+      }
+    })
+  }
+
+  /** Asks the server for something without statements of the application. */
+  async #elsewhere(suspected: EffectsSuspected, ask: () => Promise<unknown>): Promise<void> {
+    try {
+      await ask()
+    } catch {
+      throw suspectUnanswered(suspected)
+    }
+  }
+
+  /** What a statement of the application may leave for the statements behind it. */
+  leaves(text: string): Promise<Leaves> {
+    return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
   }
 
   #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
+    let isLeftChanged = false
     const run = async (client: PoolClient) => {
       const session = this.#lineOf(client)
       await session.tell(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
       const { schema, now } = this
-      const tx = new PgTransaction(session, { schema, now, hasTimeouts: this.#sessions.hasTimeouts })
-      const answer = await work(tx)
-      await tx.commit()
-      return answer
+      const { hasTimeouts } = this.#sessions
+      const tx = new PgTransaction(session, { schema, now, hasTimeouts, setters: this.#setters })
+      try {
+        const answer = await work(tx)
+        await tx.commit()
+        if (tx.mayHaveChangedSession) isLeftChanged = !(this.#isOwn && (await restored(session)))
+        return answer
+      } catch (error) {
+        if (tx.ranEffects) markAfterEffects(error, tx.faultOf(error))
+        throw error
+      }
     }
-    return this.lend(run, { rollsBack: true })
+    return this.lend(run, { rollsBack: true, ends: () => isLeftChanged })
   }
 
   /**
@@ -281,43 +346,109 @@ interface LendOptions {
   /** What fails is rolled back. */
   readonly rollsBack?: boolean
   /** The connection is of no use to anybody afterwards. */
-  readonly ends?: boolean
+  readonly ends?: boolean | (() => boolean)
 }
 
 interface TransactionOptions {
   readonly schema: Schema
   readonly now: number | null
   readonly hasTimeouts: boolean
+  readonly setters: Setters
 }
+
+/** Settings that decide how statements of ours run. The role comes first: it decides which of the others may be set. */
+const ourSettings = [
+  'role',
+  'search_path',
+  'row_security',
+  'session_replication_role',
+  'statement_timeout',
+  'lock_timeout',
+  'transaction_timeout',
+  'idle_in_transaction_session_timeout',
+]
 
 export class PgTransaction {
   readonly #session: Session
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
-  /** Statements of the application have run. */
-  #isForeign = false
+  readonly #setters: Setters
+  #mayHaveChangedSession = false
+  /** The statement of the application that ran last, and what it failed with. */
+  #lastEffect: string | null = null
+  #effectError: string | null = null
   /** What goes for the time as long as nobody has read it: null is the clock of the database. */
   readonly clock: number | null
   #now: number | null
 
-  constructor(session: Session, { schema, now, hasTimeouts }: TransactionOptions) {
+  constructor(session: Session, { schema, now, hasTimeouts, setters }: TransactionOptions) {
     this.clock = now
     this.#session = session
     this.#schema = schema
     this.#now = now
     this.#hasTimeouts = hasTimeouts
+    this.#setters = setters
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
     return this.#session.ask({ text: this.#schema.sql(text), values })
   }
 
+  get ranEffects(): boolean {
+    return this.#lastEffect !== null
+  }
+
+  /** What is said of the statement of the application that ran last, where the transaction fails with this. */
+  faultOf(error: unknown): StatementFault {
+    return { text: this.#lastEffect, why: this.#effectError ?? (error as Error).message }
+  }
+
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
-    this.#isForeign = true
+    this.#lastEffect = text
+    await this.#tellForeign({ text, values: [...values], queryMode: 'extended' })
+  }
+
+  async #tellForeign(statement: string | object): Promise<void> {
+    this.#effectError = null
     if (this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
-    await this.#session.tell({ text, values: [...values], queryMode: 'extended' })
+    try {
+      await this.#session.tell(statement)
+    } catch (error) {
+      this.#effectError = (error as Error).message
+      throw error
+    }
     if (this.#hasTimeouts) await this.#session.tell(liftTimeouts)
+  }
+
+  /** What a statement of the application may leave for the statements behind it. */
+  leaves(text: string): Promise<Leaves> {
+    return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
+  }
+
+  /** A statement of the application may have changed more than this transaction: its session. */
+  get mayHaveChangedSession(): boolean {
+    return this.#mayHaveChangedSession
+  }
+
+  /**
+   * Runs statements of the application that may set something, of one job and no other. What statements of ours depend on is as
+   * before afterwards. Where one of them fails, its savepoint is undone, and with it whatever was set.
+   */
+  async whileSetting(leaves: Leaves, work: () => Promise<void>): Promise<void> {
+    const current = `select s.name, pg_catalog.current_setting(s.name, true)
+      from pg_catalog.jsonb_array_elements_text($1::jsonb) with ordinality s(name, turn) order by s.turn`
+    const before = await this.query(current, [JSON.stringify(ourSettings)])
+    await work()
+    if (leaves === 'anything') this.#mayHaveChangedSession = true
+    const set = 'select pg_catalog.set_config($1, $2, true)'
+    const [role, ...others] = before
+    await this.query(set, role as Row)
+    const now = new Map(
+      (await this.query(current, [JSON.stringify(ourSettings)])).map(([name, value]) => [name, value]),
+    )
+    for (const [name, value] of others)
+      if (value != null && now.get(name as string) !== value) await this.query(set, [name as string, value])
   }
 
   /** The time of everything this transaction does; read it after the locks were taken. */
@@ -341,16 +472,17 @@ export class PgTransaction {
    * transaction checks every constraint at once, so it must run no statement of another job after this.
    */
   checkDeferred(): Promise<void> {
-    return this.foreign('set constraints all immediate', [])
+    return this.#tellForeign('set constraints all immediate')
   }
 
   /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
   async commit(): Promise<void> {
-    if (this.#isForeign && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
     try {
       await this.#session.tell('commit')
     } catch (error) {
-      if (this.#isForeign && isFromServer(error) && (await rolledBack(this.#session))) throw new CommitRefused(error)
+      const isRefused = this.#lastEffect !== null && isFromServer(error) && (await rolledBack(this.#session))
+      if (isRefused) throw new CommitRefused({ text: null, why: (error as Error).message })
       throw error
     }
   }
@@ -367,6 +499,26 @@ export class PgTransaction {
       await this.#session.tell('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
+  }
+}
+
+/** The answer that is kept for a call that did not land and never will. */
+interface Abandoned {
+  readonly abandoned: StatementFault
+}
+
+export function isAbandoned(answer: unknown): answer is Abandoned {
+  return typeof answer === 'object' && answer !== null && 'abandoned' in answer
+}
+
+/** Makes a session as it was when it began, but for its prepared statements. False: it could not be done. */
+async function restored(session: Session): Promise<boolean> {
+  try {
+    await session.tell('discard temp')
+    await session.tell('reset session authorization; reset role; reset all')
+    return true
+  } catch {
+    return false
   }
 }
 

@@ -11,6 +11,8 @@ const triesMax = 9
 const firstPauseMs = 20
 /** How long a call goes on trying while connections break, or cannot be made. */
 const brokenMaxMs = 10_000
+/** After so many broken sessions of one call that runs statements of the application, those statements are suspected. */
+const effectBreaksMax = 3
 
 /** Failures to get a connection: nothing was sent. */
 const unsent = new WeakSet<object>()
@@ -22,6 +24,29 @@ export async function beforeSending<T>(connecting: Promise<T>): Promise<T> {
   } catch (error) {
     if (typeof error === 'object' && error !== null) unsent.add(error)
     throw error
+  }
+}
+
+/** Failures of transactions in which statements of the application had run. */
+const afterEffects = new WeakMap<object, StatementFault>()
+
+/** Marks an error of a transaction in which statements of the application had run. */
+export function markAfterEffects(error: unknown, fault: StatementFault): void {
+  if (typeof error === 'object' && error !== null) afterEffects.set(error, fault)
+}
+
+/**
+ * A transaction with statements of the application failed for good, or its session ended several times. Either the store is
+ * away, or the statements are to blame. `Database` finds out: it asks the server for something else.
+ */
+export class EffectsSuspected extends Error {
+  readonly mayHaveLanded: boolean
+  readonly fault: StatementFault
+
+  constructor(cause: unknown, mayHaveLanded: boolean) {
+    super('A transaction with statements of the application failed.', { cause })
+    this.mayHaveLanded = mayHaveLanded
+    this.fault = afterEffects.get(cause as object) ?? { text: null, why: (cause as Error).message }
   }
 }
 
@@ -38,6 +63,7 @@ export async function withRetry<T>(
 ): Promise<T> {
   let mayHaveLanded = false
   let brokenAt: number | null = null
+  let effectBreaks = 0
   for (let tries = 1; ; tries++) {
     try {
       return await action()
@@ -50,27 +76,39 @@ export async function withRetry<T>(
       if (failFast && isCollision(error) && !mayHaveLanded) throw error
       if (isBroken(error)) brokenAt ??= performance.now()
       const isTooLong = brokenAt !== null && performance.now() - brokenAt > brokenMaxMs
+      const ranEffects = afterEffects.has(error as object)
+      if (ranEffects && isBroken(error)) effectBreaks += 1
+      if (effectBreaks >= effectBreaksMax) throw new EffectsSuspected(error, mayHaveLanded)
       const isWorthATry = tries < triesMax && !isTooLong && (isBroken(error) || isCollision(error))
-      if (!isWorthATry) throw unavailable(error, mayHaveLanded)
+      if (!isWorthATry)
+        throw ranEffects ? new EffectsSuspected(error, mayHaveLanded) : unavailable(error, mayHaveLanded)
       await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
     }
   }
 }
 
-/** The server refused to commit a transaction in which statements of the application ran. Nothing of it has landed. */
+/**
+ * A transaction in which statements of the application ran cannot be committed, and nothing of it has landed or will land:
+ *
+ * - the server refused the COMMIT; or
+ * - a statement failed with an error that may be the server's (a full disk); or
+ * - the transaction failed, again and again, while the server answered other calls.
+ */
 export class CommitRefused extends Error {
-  constructor(cause: unknown) {
-    super('The server refused to commit.', { cause })
-  }
+  readonly fault: StatementFault
 
+  constructor(fault: StatementFault) {
+    super(`The server refused to commit: ${fault.why}`)
+    this.fault = fault
+  }
+}
+
+/** Why statements of the application cannot land. */
+export interface StatementFault {
+  /** The statement to blame, where that is known. */
+  readonly text: string | null
   /** What the server said. */
-  get why(): string {
-    return (this.cause as Error).message
-  }
-
-  get isDiskFull(): boolean {
-    return isDiskFull(this.cause)
-  }
+  readonly why: string
 }
 
 /** As opposed to the driver and the network. */
@@ -145,9 +183,8 @@ export function afterAnotherPart(error: unknown): unknown {
   return isHoldfastError(error) && error.code === 'STORE_UNAVAILABLE' ? unavailable(error.cause, true) : error
 }
 
-/** Nothing has landed. */
-export function storeUnavailable(cause: unknown): HoldfastError {
-  return unavailable(cause, false)
+export function suspectUnanswered({ cause, mayHaveLanded }: EffectsSuspected): HoldfastError {
+  return unavailable(cause, mayHaveLanded)
 }
 
 /** A publication covers a table whose rows the server could not name in it; said whatever the server's language. */

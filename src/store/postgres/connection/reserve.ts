@@ -52,6 +52,7 @@ export class Reserve {
   use<T>(
     work: (client: PoolClient) => Promise<T>,
     isFit: (client: PoolClient, error: unknown) => Promise<boolean>,
+    isEnding: () => boolean,
   ): Promise<T> {
     return this.#turns.pass(async () => {
       this.#isInUse = true
@@ -59,9 +60,11 @@ export class Reserve {
         this.#client ??= await beforeSending(this.#connect())
         const client = this.#client as Client as unknown as PoolClient // `work` never releases what it is lent
         try {
-          return await work(client)
+          const answer = await work(client)
+          if (isEnding()) this.#end()
+          return answer
         } catch (error) {
-          if (!(await isFit(client, error))) this.#end()
+          if (isEnding() || !(await isFit(client, error))) this.#end()
           throw error
         }
       } finally {

@@ -1,3 +1,5 @@
+import { lanesInAStep } from './purge.ts'
+
 export const batchAdmission = `
 -- Of these, which must be looked at: those where no item is left, or so many changes that they should be added up, or with a share of
 -- items that may fail. Whoever settled asks each time: 0.1 ms, where to read them took 0.8.
@@ -70,16 +72,21 @@ begin
 end $holdfast$;
 
 -- Of a batch whose lanes are closed: items that have room at their limit_keys and have not started go back to their places in line.
--- Answers the limit_keys that have room now, and how many items were moved.
-create function holdfast.return_slots(p_no int, p_max int, p_now bigint, out limit_keys text[], out moved int) language plpgsql
+-- One step: up to p_max items of the lanes behind p_after, and of no more lanes than STEPS in \`lock-jobs.ts\` says. Answers the limit_keys
+-- that have room now, how many items were moved, and the last of these lanes (null: there are no more). A crash between two steps
+-- leaves items that have room and do not start; a sweep goes through the lanes of every paused batch again.
+create function holdfast.return_slots(p_no int, p_after int, p_max int, p_now bigint, out limit_keys text[], out moved int, out last int)
+language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
 declare
   v_now bigint;
-  v_lanes int[] := array(
-    select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no);
+  v_some int[] := array(
+    select l.no from holdfast.lane l where l.batch = p_no and l.no > p_after order by l.no limit ${lanesInAStep});
+  v_lanes int[] := holdfast.both_sides(v_some);
 begin
+  last := v_some[cardinality(v_some)];
   perform pg_advisory_xact_lock(ADMIT_LOCKS, p_no);
   perform holdfast.lock_lanes(v_lanes);
   v_now := holdfast.now_ms(p_now);

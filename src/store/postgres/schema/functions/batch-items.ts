@@ -1,3 +1,5 @@
+import { lanesInAStep } from './purge.ts'
+
 export const batchItems = `
 -- Makes one, or finds the one that has its key.
 create function holdfast.open_batch(p_id uuid, p_name text, p_key text, p_concurrency int, p_fail_share float8,
@@ -76,7 +78,9 @@ begin
   return v_answer;
 end $holdfast$;
 
--- A batch whose row is locked may or may not be claimed from now on. Waits for claims that are at work there.
+-- A batch whose row is locked may or may not be claimed once this has committed. A transaction that closes lanes must not lock them
+-- all: a batch may have more lanes than the server has room for locks. So it waits for no claim. After its commit
+-- await_batch_claims does, some lanes in a step.
 create function holdfast.open_batch_lanes(p_no int) returns void language plpgsql as $holdfast$
 declare
   v_open boolean;
@@ -84,9 +88,19 @@ begin
   select b.paused_at is null and not b.is_cancelled and not b.is_deleted and b.finished_at is null into v_open
     from holdfast.batch b where b.no = p_no;
   update holdfast.lane l set is_open = v_open where l.batch = p_no and l.is_open <> v_open;
-  if not v_open then
-    perform holdfast.lock_lanes(array(
-      select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front) where l.batch = p_no));
-  end if;
+end $holdfast$;
+
+-- Waits for the claims that are at work in some lanes of a batch, those behind p_after. Answers the last of these lanes; null: there
+-- are no more. It is called after the lanes were closed and that has committed. A claim that has a lane's lock by then is waited for
+-- here. One that gets the lock later looks once more, and finds the lane closed. So once all lanes were waited for, no item starts. A
+-- crash between two steps leaves the lanes closed: a pause was not answered yet, and a sweep that goes on with a cancel waits anew.
+create function holdfast.await_batch_claims(p_no int, p_after int) returns int language plpgsql
+set enable_seqscan = off as $holdfast$
+declare
+  v_lanes int[] := array(
+    select l.no from holdfast.lane l where l.batch = p_no and l.no > p_after order by l.no limit ${lanesInAStep});
+begin
+  perform holdfast.lock_lanes(holdfast.both_sides(v_lanes));
+  return v_lanes[cardinality(v_lanes)];
 end $holdfast$;
 `

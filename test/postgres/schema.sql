@@ -323,7 +323,8 @@ queue (
   window_ms bigint,
   key_max_running integer,
   key_max_starts integer,
-  key_window_ms bigint
+  key_window_ms bigint,
+  lowering bigint
 );
 tally (
   xid xid8 not null,
@@ -425,6 +426,7 @@ CREATE INDEX limit_event_xid ON holdfast.limit_event USING btree (xid);
 CREATE INDEX limit_start_key ON holdfast.limit_start USING btree (limit_key, until);
 CREATE INDEX limit_start_until ON holdfast.limit_start USING btree (until);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
+CREATE INDEX queue_lowering ON holdfast.queue USING btree (no) WHERE (lowering IS NOT NULL);
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
 CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
@@ -471,6 +473,8 @@ function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp;
+function await_admissions(p_queue text, OUT no integer, OUT lowering bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function await_claims(p_queue text, p_after integer) returns integer plpgsql volatile security definer
   set enable_seqscan=off
@@ -629,7 +633,7 @@ function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_i
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function hand_over(p_limit_keys text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
+function hand_over(p_limit_keys text[], p_queues integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=on
@@ -722,7 +726,7 @@ function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smal
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
-function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean) plpgsql stable
+function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean, lowered jsonb) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
@@ -778,6 +782,13 @@ function ready_by_limit_key(p_queue integer) returns TABLE(limit_key text, jobs 
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function ready_page(p_lane integer, p_xid xid8, p_ord bigint, p_max integer, OUT jobs jsonb, OUT xid xid8, OUT ord bigint) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
@@ -802,6 +813,12 @@ function return_slots(p_no integer, p_max integer, p_now bigint, OUT limit_keys 
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function return_surplus(p_lane integer, p_ids uuid[], p_now bigint, OUT limit_keys jsonb, OUT batch integer, OUT busy jsonb) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -814,6 +831,10 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set enable_bitmapscan=off
   set enable_nestloop=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function surplus(p_queue integer, p_now bigint) returns TABLE(limit_key text, jobs bigint) plpgsql volatile
+  set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function take_waits(p_no integer, p_max integer) returns text[] plpgsql volatile

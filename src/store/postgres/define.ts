@@ -17,13 +17,16 @@ import type { Row, Value } from './connection/call.ts'
 import { texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import type { StoreContext } from './enqueue.ts'
+import { lowerLimits } from './limits/lower.ts'
 
 /** Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find them open. */
-export async function define({ db, lanes }: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+  const { db, lanes } = context
   const defined: DefinedQueue[] = []
   for (const settings of queues) {
     const [row] = await db.query(defineQueue, definitionOf(settings)).catch(throwRefused)
     if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
+    if (settings.limits?.keyLimit != null) await lowerLimits(context, settings.name, { waits: true })
     defined.push(toDefined(settings.name, row))
   }
   const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
@@ -79,13 +82,15 @@ export async function readDefinitions(db: Database, queues: readonly string[] | 
 
 /** Once it was answered, no claim goes by other limits. */
 export async function overrideLimit(
-  { db }: StoreContext,
+  context: StoreContext,
   queue: string,
   override: LimitOverride | null,
 ): Promise<void> {
+  const { db } = context
   const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
   await db.query('select holdfast.override_limit($1, $2::jsonb, $3, $4)', values)
   await awaitClaims(db, queue)
+  await lowerLimits(context, queue, { waits: true })
 }
 
 /** Three columns of a row: how many at once, how many starts, within which time. */

@@ -30,7 +30,7 @@ export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly 
  * argument (`functions/checks.ts`), and `test/postgres/producer-role.test.ts` tries each with hostile ones.
  */
 const enqueueFunctions = [
-  ...['open_lanes', 'define_queue', 'await_claims', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
+  ...['open_lanes', 'define_queue', 'await_claims', 'await_admissions', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
   ...['answer_of', 'outcomes', 'admit'],
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]

@@ -23,8 +23,8 @@
 // has been assigned), and it never makes a job ready.
 //
 // Which lanes it looks at, in which order, and what limits leave of them, is in `lanes-to-claim.ts`. That is read before the lanes
-// are locked, and the wait may be long. So the statement that looks for jobs reads once more whether a queue is paused, or has a
-// limit that was not there before: then nothing is taken from its lanes. See `await_claims`.
+// are locked, and the wait may be long. So the statement that looks for jobs reads once more whether a queue is paused, its key
+// limit is being lowered, or it has a limit that was not there before: then nothing is taken from its lanes. See `await_claims`.
 //
 // Locks: the token's, then those of limited queues and batches, then the lanes' in the order of their numbers. A claim that was sent again because its answer was
 // lost waits for the first by the token, finds the lease, and answers with the same jobs.
@@ -146,7 +146,7 @@ begin
            clock_timestamp() as counted,
            exists (select from holdfast.overdue o where o.lane = u.lane and o.passed) as has_passed
       from unnest(v_lanes) with ordinality u(lane, turn)
-     cross join lateral (select from holdfast.queue where no = v_queues[u.turn] and not paused and (v_choice.are_limited
+     cross join lateral (select from holdfast.queue where no = v_queues[u.turn] and not paused and lowering is null and (v_choice.are_limited
                           or coalesce(max_running, max_starts, key_max_starts) is null) offset 0) q
      cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
   loop

@@ -150,7 +150,11 @@ begin
   update holdfast.queue q
      set max_running = (v_limit ->> 'concurrency')::int, max_starts = (v_limit #>> '{rate,count}')::int,
          window_ms = (v_limit #>> '{rate,windowMs}')::bigint, key_max_running = (v_key_limit ->> 'concurrency')::int,
-         key_max_starts = (v_key_limit #>> '{rate,count}')::int, key_window_ms = (v_key_limit #>> '{rate,windowMs}')::bigint
+         key_max_starts = (v_key_limit #>> '{rate,count}')::int, key_window_ms = (v_key_limit #>> '{rate,windowMs}')::bigint,
+         lowering = case when exists (select from holdfast.lane l where l.queue = p_no)
+             and (coalesce((v_key_limit ->> 'concurrency')::int < coalesce(q.key_max_running, 2147483647), false)
+                  or coalesce((v_key_limit #>> '{rate,count}')::int < coalesce(q.key_max_starts, 2147483647), false))
+           then nextval('holdfast.number') else q.lowering end -- see lower-limits.ts
    where q.no = p_no
   returning * into v_new;
   if (v_old.key_max_running, v_old.key_max_starts) is distinct from (v_new.key_max_running, v_new.key_max_starts) then

@@ -39,6 +39,16 @@ export function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
 }
 
+export function noQueueToLimit(queue: string): Refused {
+  const message = `There is no queue ${queue}, so its limits cannot be overridden. Check the name: holdfast queues lists all queues.`
+  return refuse('INVALID_OPTION', message, { option: 'queue', queue })
+}
+
+export function noKeyToLimit(queue: string): Refused {
+  const message = `The definition of queue ${queue} has no limit key, so a limit of each key would limit nothing. Override the limit of the whole queue, or define the queue with limit: { key }.`
+  return refuse('INVALID_OPTION', message, { option: 'keyLimit', queue })
+}
+
 export function limitKeyRequired(queue: string, path: string | null): Refused {
   const message =
     path === null

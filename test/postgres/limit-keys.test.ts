@@ -351,8 +351,8 @@ test(
     const { holdfast } = hand
     await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
     const session = await hand.connect()
-    const override = `'{"keyLimit":{"concurrency":2,"rate":null}}'`
-    await session.query(hand.schema.sql(`select holdfast.override_limit('mail', ${override}, 0, 0)`))
+    const override = `'{"keyLimit":{"concurrency":2}}'`
+    await session.query(hand.schema.sql(`select holdfast.override_limit('mail', ${override})`))
     const claim = `select from holdfast.claim(gen_random_uuid(), 'w', 60000, 9, '{mail}', '{}', null)`
     assert.equal((await session.query(hand.schema.sql(claim))).rowCount, 0, 'claims pass over the queue meanwhile')
     await holdfast.sweep()

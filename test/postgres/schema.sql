@@ -725,7 +725,7 @@ function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smal
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
+function override_limit(p_name text, p_override jsonb) returns void plpgsql volatile;
 function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean, lowered jsonb) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan

@@ -1,7 +1,6 @@
 // A queue's definition and an operator's override of its limits; see `schema/functions/define-queue.ts`.
 
 import { toError } from '../../errors.ts'
-import { defaults } from '../../job/bounds.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
 import {
@@ -11,7 +10,7 @@ import {
   redefined,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
-import { onDeadCycle } from '../refusals.ts'
+import { noKeyToLimit, noQueueToLimit, onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { texts } from './connection/columns.ts'
@@ -87,8 +86,12 @@ export async function overrideLimit(
   override: LimitOverride | null,
 ): Promise<void> {
   const { db } = context
-  const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
-  await db.query('select holdfast.override_limit($1, $2::jsonb, $3, $4)', values)
+  const values = [queue, override && JSON.stringify(override)]
+  await db.query('select holdfast.override_limit($1, $2::jsonb)', values).catch((error: unknown) => {
+    const { code } = error as { readonly code?: unknown }
+    if (code === 'HF009') throw toError(noQueueToLimit(queue))
+    throw code === 'HF010' ? toError(noKeyToLimit(queue)) : error
+  })
   await awaitClaims(db, queue)
   await lowerLimits(context, queue, { waits: true })
 }

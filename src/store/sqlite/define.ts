@@ -2,7 +2,7 @@
 // jobs, how their limit key is found, and the limits as they count now, which are the override's where there is one.
 
 import type { Refused } from '../../errors.ts'
-import { type LimitOverride, type LimitPair, overridden } from '../../job/limit-key.ts'
+import { changedOverride, type LimitOverride, type LimitPair, limitsKeys, overridden } from '../../job/limit-key.ts'
 import { isLowered } from '../../job/limits.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
 import {
@@ -14,10 +14,10 @@ import {
   type StoredDefinition,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
-import { onDeadCycle } from '../refusals.ts'
+import { noKeyToLimit, noQueueToLimit, onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import { fromTheEnd, lowerLimits } from './limits/lower.ts'
-import { keyLimitOf, type QueueRow } from './queue.ts'
+import { keyLimitOf, keyRuleOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function define(tx: SqliteTransaction, settings: QueueSettings): DefinedQueue | Refused {
@@ -56,9 +56,14 @@ export interface Override {
   readonly override: LimitOverride | null
 }
 
-export function overrideLimit(tx: SqliteTransaction, { name, override }: Override): true {
-  const queue = tx.queue(name)
-  const definition = readStored(tx, queue).definition ?? { ...undefinedQueue, ...retentionOf(queue) }
+/** Fields that are not named stay as they are; null takes all of them back. */
+export function overrideLimit(tx: SqliteTransaction, { name, override: change }: Override): true | Refused {
+  const queue = tx.findQueue(name)
+  if (!queue) return noQueueToLimit(name)
+  if (limitsKeys(change) && keyRuleOf(queue) === null) return noKeyToLimit(name)
+  const stored = readStored(tx, queue)
+  const definition = stored.definition ?? { ...undefinedQueue, ...retentionOf(queue) }
+  const override = changedOverride(stored.override, change)
   write(tx, queue, definition, override)
   const keep = `insert into holdfast_definition (queue, override) values (?, ?)
     on conflict (queue) do update set override = excluded.override`

@@ -145,8 +145,8 @@ declare
   v_key_limit jsonb;
 begin
   select * into v_old from holdfast.queue q where q.no = p_no;
-  v_limit := case when v_old.limit_override ? 'limit' then v_old.limit_override else v_old.definition end -> 'limit';
-  v_key_limit := case when v_old.limit_override ? 'keyLimit' then v_old.limit_override else v_old.definition end -> 'keyLimit';
+  v_limit := coalesce(nullif(v_old.definition -> 'limit', 'null'), '{}') || coalesce(v_old.limit_override -> 'limit', '{}');
+  v_key_limit := coalesce(nullif(v_old.definition -> 'keyLimit', 'null'), '{}') || coalesce(v_old.limit_override -> 'keyLimit', '{}');
   update holdfast.queue q
      set max_running = (v_limit ->> 'concurrency')::int, max_starts = (v_limit #>> '{rate,count}')::int,
          window_ms = (v_limit #>> '{rate,windowMs}')::bigint, key_max_running = (v_key_limit ->> 'concurrency')::int,
@@ -172,15 +172,26 @@ begin
   end if;
 end $holdfast$;
 
--- An operator's limits; null takes them back.
-create function holdfast.override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint)
+-- An operator's limits: fields that are not named stay as they are; null takes all of them back.
+create function holdfast.override_limit(p_name text, p_override jsonb)
 returns void language plpgsql as $holdfast$
 declare
-  v_no int;
+  v_old holdfast.queue%rowtype;
 begin
-  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms) values (p_name, p_retain_done_ms, p_retain_dead_ms)
-  on conflict do nothing;
-  update holdfast.queue q set is_named = true, limit_override = p_override where q.name = p_name returning q.no into v_no;
-  perform holdfast.set_limits(v_no);
+  select * into v_old from holdfast.queue q where q.name = p_name for no key update;
+  if not found then
+    raise exception 'there is no queue %', p_name using errcode = 'HF009';
+  elsif v_old.key_path is null and not v_old.key_by_code
+     and coalesce(p_override #>> '{keyLimit,concurrency}', p_override #>> '{keyLimit,rate}') is not null then
+    raise exception 'queue % has no limit key', p_name using errcode = 'HF010';
+  end if;
+  update holdfast.queue q
+     set is_named = true, limit_override = (
+           select jsonb_object_agg(f.name, f.fields)
+             from (select u.name, coalesce(v_old.limit_override -> u.name, '{}') || coalesce(p_override -> u.name, '{}') as fields
+                     from (values ('limit'), ('keyLimit')) u(name) where p_override is not null) f
+            where f.fields <> '{}')
+   where q.no = v_old.no;
+  perform holdfast.set_limits(v_old.no);
 end $holdfast$;
 `

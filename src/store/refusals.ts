@@ -16,6 +16,11 @@ export class Refusal extends Error {
   }
 }
 
+/** Which job of a list was refused. */
+export function atIndex({ refused, message, facts }: Refused, index: number): Refused {
+  return refuse(refused, message, { ...facts, index })
+}
+
 export function idempotencyMismatch(facts: { readonly key: string; readonly id: string; readonly queue: string }) {
   const { key, id } = facts
   return refuse(

@@ -506,6 +506,31 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
     })
 
+    test(
+      'a list that is refused says which of its jobs it is about, whoever refuses it',
+      inWorld(async ({ holdfast }) => {
+        await define(holdfast, byPath)
+        const mail = holdfast.queue('mail')
+        const id = '018f0000-0000-7000-8000-000000000001'
+        await mail.enqueue(ada, { id })
+        const refusals = [
+          [{ payload: {} }, 'LIMIT_KEY_REQUIRED'],
+          [{ payload: ada, id }, 'DUPLICATE_JOB_ID'],
+          [{ payload: new Date() }, 'INVALID_PAYLOAD'],
+          [{ payload: ada, priority: 77 }, 'INVALID_OPTION'],
+        ] as const
+        for (const [bad, code] of refusals) {
+          const list = [{ payload: ada }, { payload: ada }, bad]
+          await rejects(mail.enqueueMany(list), code, { index: 2 })
+          const items = list.map((each) => ({ queue: 'mail', ...each }))
+          const error = await rejects(holdfast.batch({ name: 'x' }, items), code, { index: 2 })
+          assert.equal(typeof error.facts['batch'], 'string')
+          assert.match(error.message, /^Item 2: /)
+        }
+        assert.equal((await holdfast.stats('mail')).held + (await holdfast.stats('mail')).ready, 1)
+      }),
+    )
+
     describe('an operator’s override', () => {
       test(
         'an override of a limit wins until it is cleared, and redefining the queue does not touch it',

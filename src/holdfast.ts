@@ -451,8 +451,8 @@ export class Holdfast {
   }
 
   /**
-   * Limits that an operator sets in place of those that the queue's definition says: they win until they are cleared with
-   * `null`, also when the queue is redefined.
+   * Limits that an operator sets in place of those that the queue's definition says, field by field: a field that is left out stays
+   * as it is. They win until they are cleared with `null`, also when the queue is redefined.
    */
   overrideLimit(queue: string, override: LimitOverrideOptions | null): Promise<void> {
     return this.#run(async () => this.#store.overrideLimit(checkQueueName(queue), toOverride(override)))

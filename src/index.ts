@@ -58,6 +58,7 @@ export type {
   LimitKey,
   LimitOption,
   LimitOptions,
+  LimitOverrideFields,
   LimitOverrideOptions,
   RateOptions,
 } from './queue/limit.ts'

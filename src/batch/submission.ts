@@ -40,7 +40,8 @@ export async function submit(context: SubmissionContext, { batch, items, from }:
     index += 1
     if (from !== null && index < from) return
     const job = toJob(context, item, { batch, index })
-    return job instanceof Promise ? job.then((late) => chunks.add(late)) : chunks.add(job)
+    const at = index
+    return job instanceof Promise ? job.then((late) => chunks.add(late, at)) : chunks.add(job, at)
   }
   try {
     await takeAll(checkItems(items), take)
@@ -68,6 +69,8 @@ class Chunks {
   readonly #batch: string
   #at: number | null
   #jobs: NewJob[] = []
+  /** Which item of the submission is the first of them. */
+  #first = 0
   #chars = 0
   #underWay: Promise<void> = Promise.resolve()
   #added = 0
@@ -83,7 +86,8 @@ class Chunks {
     return { added: this.#added, duplicates: this.#duplicates }
   }
 
-  add(job: NewJob): void | Promise<void> {
+  add(job: NewJob, index: number): void | Promise<void> {
+    if (this.#jobs.length === 0) this.#first = index
     this.#jobs.push(job)
     this.#chars += job.payload.length
     if (this.#jobs.length >= bounds.itemsMax || this.#chars >= bounds.itemsChars) return this.#send()
@@ -105,32 +109,38 @@ class Chunks {
     if (this.#at !== null) this.#at += this.#jobs.length
     this.#jobs = []
     this.#chars = 0
-    this.#underWay = this.#handOver(request)
+    this.#underWay = this.#handOver(request, this.#first)
     this.#underWay.catch(() => undefined) // told to whoever hands over the next
   }
 
-  async #handOver(request: ItemsRequest): Promise<void> {
+  async #handOver(request: ItemsRequest, first: number): Promise<void> {
     const answer = await this.#context.addItems(request)
-    if (isRefused(answer)) throw toError(answer)
+    if (isRefused(answer)) {
+      const { index } = answer.facts
+      throw typeof index === 'number'
+        ? ofItem(toError(answer), { batch: request.batch, index: first + index })
+        : toError(answer)
+    }
     const created = answer.enqueued.filter(({ status }) => status === 'created').length
     this.#added += created
     this.#duplicates += answer.enqueued.length - created
   }
 }
 
-function toJob(
-  context: SubmissionContext,
-  item: BatchItem,
-  { batch, index }: { readonly batch: string; readonly index: number },
-): NewJob | Promise<NewJob> {
+interface ItemPlace {
+  readonly batch: string
+  readonly index: number
+}
+
+function ofItem(error: HoldfastError, { batch, index }: ItemPlace): HoldfastError {
+  const facts = { ...error.facts, batch, index }
+  return new HoldfastError(error.code, `Item ${index}: ${error.message}`, facts, { cause: error })
+}
+
+function toJob(context: SubmissionContext, item: BatchItem, { batch, index }: ItemPlace): NewJob | Promise<NewJob> {
   const fail = (error: unknown): never => {
     if (!isHoldfastError(error)) throw error
-    throw new HoldfastError(
-      error.code,
-      `Item ${index}: ${error.message}`,
-      { ...error.facts, batch, index },
-      { cause: error },
-    )
+    throw ofItem(error, { batch, index })
   }
   try {
     if (typeof item !== 'object' || item === null || !('queue' in item)) throw notAnItem(item)

@@ -1,4 +1,5 @@
 import { text } from 'node:stream/consumers'
+import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
 import { type Command, given, type Options, parseJson, UsageError } from './command.ts'
 
@@ -29,7 +30,7 @@ export const enqueue: Command = {
     const payload = parseJson(json === '-' ? await text(process.stdin) : json, 'payload')
     const enqueueing = enqueueOptions(options)
     const holdfast = await open()
-    const enqueued = await holdfast.queue(queue).enqueue(payload, enqueueing)
+    const enqueued = await holdfast.queue(queue).enqueue(payload, enqueueing).catch(throwInOptions)
     return { data: enqueued, text: `${enqueued.status} ${enqueued.id}${enqueued.replaced ? ', replaced' : ''}` }
   },
 }
@@ -74,4 +75,15 @@ function headerOf(text: string): [string, string] {
   const at = text.indexOf('=')
   if (at < 1) throw new UsageError(`--header is name=value; got "${text}".`)
   return [text.slice(0, at), text.slice(at + 1)]
+}
+
+/** The same refusal, with the names that the command has for what to do about it. */
+function throwInOptions(error: unknown): never {
+  if (!isHoldfastError(error, 'LIMIT_KEY_REQUIRED')) throw error
+  const message = error.message.replace(
+    /Enqueue with that definition, or pass limitKey .*|, or pass limitKey .*/,
+    (found) =>
+      `${found.startsWith(',') ? ', or pass' : 'Pass'} --limit-key, or --no-limit-key for a job without a key.`,
+  )
+  throw new HoldfastError(error.code, message, error.facts, { cause: error })
 }

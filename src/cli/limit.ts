@@ -1,6 +1,7 @@
 import type { QueueInfo } from '../holdfast.ts'
+import type { LimitFields } from '../job/limit-key.ts'
 import type { Limit } from '../job/record.ts'
-import type { LimitOptions, LimitOverrideOptions } from '../queue/limit.ts'
+import type { LimitOverrideFields, LimitOverrideOptions, RateOptions } from '../queue/limit.ts'
 import { span } from '../runtime/duration.ts'
 import { type Command, given, type Options, UsageError } from './command.ts'
 
@@ -9,8 +10,11 @@ export const limit: Command = {
   operands: '<queue>',
   says: 'sets limits of a queue in place of its definition, until they are cleared; without options, shows them',
   options: {
-    concurrency: { value: 'n', says: 'how many jobs of the queue may run at once' },
-    rate: { value: 'n/duration', says: 'how many jobs of the queue may start within that time: 10/1m' },
+    concurrency: { value: 'n', says: 'how many jobs of the queue may run at once; none: any number' },
+    rate: {
+      value: 'n/duration',
+      says: 'how many jobs of the queue may start within that time: 10/1m; none: any number',
+    },
     none: { says: 'no limit of the whole queue' },
     'key-concurrency': { value: 'n', says: 'how many jobs of each limit key may run at once' },
     'key-rate': { value: 'n/duration', says: 'how many jobs of each limit key may start within that time' },
@@ -42,16 +46,17 @@ function overrideOf(options: Options): LimitOverrideOptions | null | undefined {
 
 type Names = Readonly<Record<'concurrency' | 'rate' | 'none', string>>
 
-function limitIn(options: Options, names: Names): Omit<LimitOptions, 'key'> | null | undefined {
-  const concurrency = options.number(names.concurrency)
-  const rate = rateIn(options, names.rate)
+function limitIn(options: Options, names: Names): LimitOverrideFields | null | undefined {
+  const isNone = (name: string) => options.text(name) === 'none'
+  const concurrency = isNone(names.concurrency) ? null : options.number(names.concurrency)
+  const rate = isNone(names.rate) ? null : rateIn(options, names.rate)
   const isSet = concurrency !== undefined || rate !== undefined
   if (!options.isSet(names.none)) return isSet ? given({ concurrency, rate }) : undefined
   if (isSet) throw new UsageError(`--${names.none} says that there is no limit; give it alone.`)
   return null
 }
 
-function rateIn(options: Options, name: string): LimitOptions['rate'] {
+function rateIn(options: Options, name: string): RateOptions | undefined {
   const text = options.text(name)
   if (text === undefined) return undefined
   const [, count, per] = /^(\d+)\/(.+)$/.exec(text) ?? []
@@ -59,24 +64,20 @@ function rateIn(options: Options, name: string): LimitOptions['rate'] {
   return { count: Number(count), per: per as '1m' }
 }
 
-/** `2 at once (override); 1 at once of each key`. */
+/** `2 at once (override), 10 in 1 m; 1 at once of each key`. */
 export function limitsText({ limit, keyLimit, limitOverride }: QueueInfo): string {
-  const whose = (isOverride: boolean) => (isOverride ? ' (override)' : '')
-  const parts = [
-    limit || limitOverride?.limit === null ? `${limitText(limit)}${whose(limitOverride?.limit !== undefined)}` : null,
-    keyLimit || limitOverride?.keyLimit === null
-      ? `${limitText(keyLimit)} of each key${whose(limitOverride?.keyLimit !== undefined)}`
-      : null,
-  ]
+  const parts = [limitText(limit, limitOverride?.limit), limitText(keyLimit, limitOverride?.keyLimit, ' of each key')]
   return parts.filter((part) => part !== null).join('; ') || 'no limits'
 }
 
-function limitText(limit: Limit | null): string {
-  if (limit === null) return 'no limit'
+function limitText(limit: Limit | null, override: LimitFields = {}, of = ''): string | null {
+  const isOverride = override.concurrency !== undefined || override.rate !== undefined
+  if (limit === null) return isOverride ? `no limit${of} (override)` : null
   const { concurrency, rate } = limit
+  const whose = (field: keyof LimitFields) => (override[field] === undefined ? '' : ' (override)')
   const parts = [
-    concurrency === null ? null : `${concurrency} at once`,
-    rate && `${rate.count} in ${span(rate.windowMs)}`,
+    concurrency === null ? null : `${concurrency} at once${of}${whose('concurrency')}`,
+    rate && `${rate.count} in ${span(rate.windowMs)}${of}${whose('rate')}`,
   ]
   return parts.filter((part) => part !== null).join(', ')
 }

@@ -6,7 +6,7 @@
 import { bounds } from './bounds.ts'
 import { byteLength } from './codec.ts'
 import { parseJson } from './json.ts'
-import type { Limit, NewJob } from './record.ts'
+import type { Limit, NewJob, Rate } from './record.ts'
 
 /** A path into the payload; `code`: a function in the application's code, which no store can call; null: jobs have no key. */
 export type KeyRule = { readonly path: string } | 'code' | null
@@ -59,15 +59,39 @@ export interface LimitPair {
   readonly keyLimit: Limit | null
 }
 
-/** A limit that is there (null: no limit at all) wins over the definition's. */
+/** A field that is there wins over the definition's; null: no limit at all. */
+export interface LimitFields {
+  readonly concurrency?: number | null
+  readonly rate?: Rate | null
+}
+
+/** What an operator has set, field by field. */
 export interface LimitOverride {
-  readonly limit?: Limit | null
-  readonly keyLimit?: Limit | null
+  readonly limit?: LimitFields
+  readonly keyLimit?: LimitFields
 }
 
 export function overridden({ limit, keyLimit }: LimitPair, override: LimitOverride | null): LimitPair {
+  return { limit: withFields(limit, override?.limit), keyLimit: withFields(keyLimit, override?.keyLimit) }
+}
+
+function withFields(limit: Limit | null, fields: LimitFields = {}): Limit | null {
+  const { concurrency, rate } = { concurrency: null, rate: null, ...limit, ...fields }
+  return concurrency === null && rate === null ? null : { concurrency, rate }
+}
+
+/** Fields that a change does not name stay as they were overridden before. */
+export function changedOverride(before: LimitOverride | null, change: LimitOverride | null): LimitOverride | null {
+  if (change === null) return null
+  const limit = { ...before?.limit, ...change.limit }
+  const keyLimit = { ...before?.keyLimit, ...change.keyLimit }
   return {
-    limit: override?.limit === undefined ? limit : override.limit,
-    keyLimit: override?.keyLimit === undefined ? keyLimit : override.keyLimit,
+    ...(Object.keys(limit).length > 0 && { limit }),
+    ...(Object.keys(keyLimit).length > 0 && { keyLimit }),
   }
+}
+
+/** Whether it sets a limit of keys. */
+export function limitsKeys(override: LimitOverride | null): boolean {
+  return override?.keyLimit?.concurrency != null || override?.keyLimit?.rate != null
 }

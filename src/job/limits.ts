@@ -19,6 +19,19 @@ export function roomIn(limit: Limit | null, { admitted, reserved, started }: Lim
   return Math.max(0, Math.min(places, starts))
 }
 
+/** Whether jobs have more of a limit than there is. */
+export function isBeyond(limit: Limit | null, { admitted, reserved, started }: LimitUse): boolean {
+  const isFull = limit?.concurrency != null && admitted > limit.concurrency
+  return isFull || (limit?.rate != null && reserved + started > limit.rate.count)
+}
+
+/** Whether jobs that are within the first limit may be beyond the second. */
+export function isLowered(before: Limit | null, after: Limit | null): boolean {
+  const isLess = (was: number | undefined | null, is: number | undefined | null) =>
+    is != null && (was == null || is < was)
+  return isLess(before?.concurrency, after?.concurrency) || isLess(before?.rate?.count, after?.rate?.count)
+}
+
 /** Jobs that started together, and until when they count. */
 export interface Starts {
   readonly until: number

@@ -131,8 +131,14 @@ export function decodeOverride(text: string | null): LimitOverride | null {
   const stored = text === null ? null : decodeJson(text)
   if (!isPlainObject(stored)) return null
   const { limit, keyLimit } = stored as LimitOverride
-  if (![limit, keyLimit].every((each) => each === undefined || isLimitOrNull(each))) return null
+  if (![limit, keyLimit].every((each) => each === undefined || isFields(each))) return null
   return { ...(limit !== undefined && { limit }), ...(keyLimit !== undefined && { keyLimit }) }
+}
+
+function isFields(value: unknown): boolean {
+  return (
+    value !== null && isPlainObject(value) && isLimitOrNull({ concurrency: null, rate: null, ...(value as object) })
+  )
 }
 
 function isLimitOrNull(value: unknown): boolean {

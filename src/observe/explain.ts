@@ -135,11 +135,11 @@ function keyLimit({ job, key, queue, batch, now }: Standing): Reason | null {
   const line = ahead === 0 ? '' : `, and ${comeBefore(ahead, 'job of that key', 'jobs of that key')}`
   if (isFull(key)) {
     const who = holders.length === 0 ? '' : ` (${listed(holders, admitted)})`
-    const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once${whose(queue.override?.keyLimit)}; ${has(admitted)}${who}${line}.`
+    const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once${whose(queue.override?.keyLimit?.concurrency)}; ${has(admitted)}${who}${line}.`
     return { why: 'key-concurrency', sentence, facts }
   }
   const until = nextStartAt === null ? {} : { until: new Date(nextStartAt) }
-  const sentence = `Its key ${limitKey} may start ${rateOf(limit)}${whose(queue.override?.keyLimit)}${nextFree(nextStartAt, now)}${line}.`
+  const sentence = `Its key ${limitKey} may start ${rateOf(limit)}${whose(queue.override?.keyLimit?.rate)}${nextFree(nextStartAt, now)}${line}.`
   return { why: 'key-rate', sentence, facts: { ...facts, ...until } }
 }
 
@@ -147,11 +147,11 @@ function queueLimit({ job, queue, now }: Standing): Reason | null {
   const { limit, running: admitted, nextStartAt, override } = queue
   if (job.state !== 'ready' || limit === null) return null
   if (limit.concurrency !== null && admitted >= limit.concurrency) {
-    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once${whose(override?.limit)}, and ${has(admitted)}.`
+    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once${whose(override?.limit?.concurrency)}, and ${has(admitted)}.`
     return { why: 'queue-concurrency', sentence, facts: { limit, admitted } }
   }
   if (nextStartAt === null || nextStartAt <= now) return null
-  const sentence = `Queue ${job.queue} may start ${rateOf(limit)}${whose(override?.limit)}${nextFree(nextStartAt, now)}.`
+  const sentence = `Queue ${job.queue} may start ${rateOf(limit)}${whose(override?.limit?.rate)}${nextFree(nextStartAt, now)}.`
   return { why: 'queue-rate', sentence, facts: { limit, until: new Date(nextStartAt) } }
 }
 
@@ -217,7 +217,7 @@ function rateOf({ rate }: Limit): string {
 }
 
 /** A limit that is not the definition's. */
-function whose(override: Limit | null | undefined): string {
+function whose(override: Limit[keyof Limit] | undefined): string {
   return override === undefined ? '' : ' (an override by an operator)'
 }
 

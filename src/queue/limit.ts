@@ -2,7 +2,7 @@
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { isKeyPath, type KeyRule, type LimitOverride, numberKey } from '../job/limit-key.ts'
+import { isKeyPath, type KeyRule, type LimitFields, type LimitOverride, numberKey } from '../job/limit-key.ts'
 import { checkInteger, checkKey, checkOptions } from '../job/names.ts'
 import type { Limit, LimitSettings, Rate } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
@@ -61,12 +61,18 @@ function and(limits: Limits, options: LimitOptions): Limits {
   return { ...limits, keyLimit: limit, key: rule, keyOf: typeof key === 'string' ? null : key }
 }
 
-/** What an operator says instead of the definition. */
+/** A field that is left out stays as it is; null: no limit at all. What `queues()` says of a limit fits, too. */
+export interface LimitOverrideFields {
+  readonly concurrency?: number | null
+  readonly rate?: RateOptions | Rate | null
+}
+
+/** What an operator says instead of the definition, field by field. */
 export interface LimitOverrideOptions {
   /** Of the whole queue; null: no limit at all. */
-  readonly limit?: Omit<LimitOptions, 'key'> | null
+  readonly limit?: LimitOverrideFields | null
   /** Of each key. */
-  readonly keyLimit?: Omit<LimitOptions, 'key'> | null
+  readonly keyLimit?: LimitOverrideFields | null
 }
 
 export function toOverride(options: LimitOverrideOptions | null): LimitOverride | null {
@@ -77,14 +83,30 @@ export function toOverride(options: LimitOverrideOptions | null): LimitOverride 
     throw invalid('overrideLimit', 'overrideLimit takes { limit }, { keyLimit }, both, or null to clear the override.')
   }
   return {
-    ...(limit !== undefined && { limit: limit && toBareLimit(limit) }),
-    ...(keyLimit !== undefined && { keyLimit: keyLimit && toBareLimit(keyLimit) }),
+    ...(limit !== undefined && { limit: toFields(limit) }),
+    ...(keyLimit !== undefined && { keyLimit: toFields(keyLimit) }),
   }
 }
 
-function toBareLimit(options: Omit<LimitOptions, 'key'>): Limit {
-  checkOptions(options, 'overrideLimit', ['concurrency', 'rate'])
-  return toLimit(checked(options))
+function toFields(fields: LimitOverrideFields | null): LimitFields {
+  if (fields === null) return { concurrency: null, rate: null }
+  checkOptions(fields, 'overrideLimit', ['concurrency', 'rate'])
+  const { concurrency, rate } = fields
+  if (concurrency === undefined && rate === undefined) {
+    throw invalid(
+      'overrideLimit',
+      "A limit says concurrency: 2, rate: { count: 10, per: '1m' }, or both; null is no limit.",
+    )
+  }
+  return {
+    ...(concurrency !== undefined && { concurrency: concurrency === null ? null : toConcurrency(concurrency) }),
+    ...(rate !== undefined && { rate: rate === null ? null : toRate('windowMs' in rate ? perWindow(rate) : rate) }),
+  }
+}
+
+/** A rate as it is stored. */
+function perWindow({ windowMs, ...rest }: Rate): RateOptions {
+  return { ...rest, per: windowMs }
 }
 
 /** The key that an enqueue states. */
@@ -133,10 +155,13 @@ function checked(options: LimitOptions): LimitOptions {
 
 function toLimit({ concurrency, rate }: LimitOptions): Limit {
   return {
-    concurrency:
-      concurrency === undefined ? null : checkInteger(concurrency, 'limit.concurrency', 1, bounds.limitConcurrencyMax),
+    concurrency: concurrency === undefined ? null : toConcurrency(concurrency),
     rate: rate === undefined ? null : toRate(rate),
   }
+}
+
+function toConcurrency(concurrency: number): number {
+  return checkInteger(concurrency, 'limit.concurrency', 1, bounds.limitConcurrencyMax)
 }
 
 function toRate(rate: RateOptions): Rate {

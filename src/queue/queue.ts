@@ -1,6 +1,6 @@
 // One queue as a producer sees it.
 
-import { HoldfastError } from '../errors.ts'
+import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import type { NewJob } from '../job/record.ts'
 import type { Lease } from '../lease/lease.ts'
@@ -67,16 +67,24 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
       const jobs: NewJob[] = []
       let chars = 0
       for (const entry of entries) {
-        if (typeof entry !== 'object' || entry === null) throw notAnEntry(entry)
-        const { payload, ...options } = entry
-        const prepared = prepareJob(this.definition, payload, options)
-        const job = prepared instanceof Promise ? await this.#late(prepared, tx) : prepared
+        const prepared = this.#prepare(entry, jobs.length)
+        const job = prepared instanceof Promise ? await this.#late(prepared, tx).catch(ofJob(jobs.length)) : prepared
         jobs.push(job)
         chars += job.payload.length
         checkChars(chars, 'Jobs that are enqueued together')
       }
-      return this.#context.enqueue(this.definition as QueueDefinition, jobs, tx)
+      return await this.#context.enqueue(this.definition as QueueDefinition, jobs, tx).catch(ofJob(null))
     })
+  }
+
+  #prepare(entry: Entry<Payload>, index: number): NewJob | Promise<NewJob> {
+    try {
+      if (typeof entry !== 'object' || entry === null) throw notAnEntry(entry)
+      const { payload, ...options } = entry
+      return prepareJob(this.definition, payload, options)
+    } catch (error) {
+      return ofJob(index)(error)
+    }
   }
 
   claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
@@ -112,6 +120,15 @@ function checkCount(entries: readonly unknown[]): void {
     `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${count ?? show(entries)}. Send them in parts.`,
     { count },
   )
+}
+
+/** Says which job of a list was refused; null: the store has said so. */
+function ofJob(at: number | null): (error: unknown) => never {
+  return (error) => {
+    const index = at ?? (isHoldfastError(error) ? error.facts['index'] : undefined)
+    if (!isHoldfastError(error) || typeof index !== 'number') throw error
+    throw new HoldfastError(error.code, `Job ${index}: ${error.message}`, { ...error.facts, index }, { cause: error })
+  }
 }
 
 function notAnEntry(entry: unknown): HoldfastError {

@@ -16,6 +16,11 @@ export class Refusal extends Error {
   }
 }
 
+/** Which job of a list was refused. */
+export function atIndex({ refused, message, facts }: Refused, index: number): Refused {
+  return refuse(refused, message, { ...facts, index })
+}
+
 export function idempotencyMismatch(facts: { readonly key: string; readonly id: string; readonly queue: string }) {
   const { key, id } = facts
   return refuse(
@@ -37,6 +42,16 @@ export function onDeadCycle(cycle: readonly string[]): Refused {
 
 export function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
+}
+
+export function noQueueToLimit(queue: string): Refused {
+  const message = `There is no queue ${queue}, so its limits cannot be overridden. Check the name: holdfast queues lists all queues.`
+  return refuse('INVALID_OPTION', message, { option: 'queue', queue })
+}
+
+export function noKeyToLimit(queue: string): Refused {
+  const message = `The definition of queue ${queue} has no limit key, so a limit of each key would limit nothing. Override the limit of the whole queue, or define the queue with limit: { key }.`
+  return refuse('INVALID_OPTION', message, { option: 'keyLimit', queue })
 }
 
 export function limitKeyRequired(queue: string, path: string | null): Refused {

@@ -68,7 +68,8 @@
 //    settlement, a cancel, a sweep that finds the time has come) admits the next. An admitted job has its room until it
 //    ends or waits for a time again; one that is released or rescued is the first of its line. A start counts when it is
 //    claimed, and whoever is admitted has its start reserved: so over no stretch of `windowMs` more than `count` start.
-//    A limit that is raised lets jobs in at the next sweep; one that is lowered takes nothing back from who has room.
+//    A limit that is raised lets jobs in at the next sweep. One that is lowered leaves jobs alone that run, and ready jobs beyond it
+//    are held again, in their places in line, before the call is answered. Until then, claims take nothing from that queue.
 //    An item of a batch is admitted only when its batch can start it: when the batch is neither paused nor cancelled, and its
 //    concurrency leaves room beside the items that run or are ready. Other jobs of the key pass it until then. Where its key
 //    has room, the item is admitted once its batch gets room. Admission keeps the order of a line among jobs that can start.

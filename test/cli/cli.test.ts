@@ -256,7 +256,7 @@ test('enqueue obeys the stored definition, and takes a limit key where it cannot
   for (const queue of ['byPath', 'byCode']) {
     const { code, stderr } = await world.holdfast('enqueue', queue, '{}')
     assert.equal(code, 1)
-    assert.match(stderr, /pass limitKey .*LIMIT_KEY_REQUIRED/)
+    assert.match(stderr, /[Pp]ass --limit-key, or --no-limit-key .*LIMIT_KEY_REQUIRED/)
   }
   const both = await world.holdfast('enqueue', 'byCode', '{}', '--limit-key', 'u2', '--no-limit-key')
   assert.equal(both.code, 2)
@@ -268,11 +268,16 @@ test('limit overrides the limits of a queue, shows them, and clears the override
   assert.match((await world.holdfast('limit', 'crawl')).stdout, /^crawl: 5 at once; 2 at once of each key\.$/m)
   const set = await world.json('limit', 'crawl', '--concurrency', '1', '--rate', '10/1m', '--key-none')
   assert.deepEqual(set.limit, { concurrency: 1, rate: { count: 10, windowMs: 60_000 } })
-  assert.deepEqual([set.keyLimit, set.limitOverride.keyLimit], [null, null])
+  assert.deepEqual([set.keyLimit, set.limitOverride.keyLimit], [null, { concurrency: null, rate: null }])
   assert.match(
     (await world.holdfast('queues')).stdout,
-    /LIMITS\n.*1 at once, 10 in 1 ?m.* \(override\); no limit of each key/,
+    /LIMITS\n.*1 at once \(override\), 10 in 1 ?m.* \(override\); no limit of each key \(override\)/,
   )
+  const only = await world.json('limit', 'crawl', '--concurrency', 'none')
+  assert.deepEqual(only.limit, { concurrency: null, rate: { count: 10, windowMs: 60_000 } }, 'the rate stays')
+  const typo = await world.holdfast('limit', 'crwal', '--concurrency', '1')
+  assert.equal(typo.code, 1)
+  assert.match(typo.stderr, /There is no queue crwal/)
   const cleared = await world.json('limit', 'crawl', '--clear')
   assert.deepEqual([cleared.limit.concurrency, cleared.keyLimit.concurrency, cleared.limitOverride], [5, 2, null])
   assert.equal((await world.holdfast('limit', 'crawl', '--clear', '--concurrency', '1')).code, 2)

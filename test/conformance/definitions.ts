@@ -510,6 +510,31 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
     })
 
+    test(
+      'a list that is refused says which of its jobs it is about, whoever refuses it',
+      inWorld(async ({ holdfast }) => {
+        await define(holdfast, byPath)
+        const mail = holdfast.queue('mail')
+        const id = '018f0000-0000-7000-8000-000000000001'
+        await mail.enqueue(ada, { id })
+        const refusals = [
+          [{ payload: {} }, 'LIMIT_KEY_REQUIRED'],
+          [{ payload: ada, id }, 'DUPLICATE_JOB_ID'],
+          [{ payload: new Date() }, 'INVALID_PAYLOAD'],
+          [{ payload: ada, priority: 77 }, 'INVALID_OPTION'],
+        ] as const
+        for (const [bad, code] of refusals) {
+          const list = [{ payload: ada }, { payload: ada }, bad]
+          await rejects(mail.enqueueMany(list), code, { index: 2 })
+          const items = list.map((each) => ({ queue: 'mail', ...each }))
+          const error = await rejects(holdfast.batch({ name: 'x' }, items), code, { index: 2 })
+          assert.equal(typeof error.facts['batch'], 'string')
+          assert.match(error.message, /^Item 2: /)
+        }
+        assert.equal((await holdfast.stats('mail')).held + (await holdfast.stats('mail')).ready, 1)
+      }),
+    )
+
     describe('an operator’s override', () => {
       test(
         'an override of a limit wins until it is cleared, and redefining the queue does not touch it',
@@ -523,7 +548,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
           assert.equal((await other.claim(['mail'], { max: 10 })).length, 0)
           const info = await queueInfo(other, 'mail')
           assert.deepEqual(info.limit, { concurrency: 1, rate: null })
-          assert.deepEqual(info.limitOverride, { limit: { concurrency: 1, rate: null } })
+          assert.deepEqual(info.limitOverride, { limit: { concurrency: 1 } })
           await other.overrideLimit('mail', null)
           assert.equal((await other.claim(['mail'], { max: 10 })).length, 5)
           const cleared = await queueInfo(other, 'mail')
@@ -532,10 +557,10 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'an override may take a limit away, set one of keys, and comes before the queue is defined',
+        'an override may take a limit of keys away and set another',
         inWorld(async ({ holdfast, another }) => {
-          await holdfast.overrideLimit('mail', { keyLimit: { concurrency: 2 } })
           await define(holdfast, byPath)
+          await holdfast.overrideLimit('mail', { keyLimit: { concurrency: 2 } })
           const mail = (await another()).queue('mail')
           await mail.enqueueMany(Array.from({ length: 4 }, () => ({ payload: ada })))
           await holdfast.sweep()
@@ -549,10 +574,56 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
+        'an override is by field: what it does not name stays as it is, and null is no limit',
+        inWorld(async ({ holdfast }) => {
+          const rate = { count: 10, windowMs: minute }
+          await define(
+            holdfast,
+            defineQueue('mail', {
+              limit: [{ concurrency: 50 }, { key: 'k', concurrency: 1, rate: { count: 10, per: '1m' } }],
+            }),
+          )
+          const limits = async () => {
+            const { limit, keyLimit, limitOverride } = await queueInfo(holdfast, 'mail')
+            return { limit, keyLimit, limitOverride }
+          }
+          await holdfast.overrideLimit('mail', { keyLimit: { rate: { count: 2, per: '1m' } } })
+          await holdfast.overrideLimit('mail', { limit: { concurrency: 5 } })
+          assert.deepEqual(await limits(), {
+            limit: { concurrency: 5, rate: null },
+            keyLimit: { concurrency: 1, rate: { ...rate, count: 2 } },
+            limitOverride: { limit: { concurrency: 5 }, keyLimit: { rate: { ...rate, count: 2 } } },
+          })
+          await holdfast.overrideLimit('mail', { limit: null, keyLimit: { concurrency: null } })
+          const after = await limits()
+          assert.deepEqual([after.limit, after.keyLimit], [null, { concurrency: null, rate: { ...rate, count: 2 } }])
+          await holdfast.overrideLimit('mail', { limit: after.limit, keyLimit: after.keyLimit })
+          assert.deepEqual((await limits()).keyLimit, after.keyLimit, 'what queues() says is accepted')
+          await holdfast.overrideLimit('mail', null)
+          const keyLimit = { concurrency: 1, rate }
+          assert.deepEqual(await limits(), { limit: { concurrency: 50, rate: null }, keyLimit, limitOverride: null })
+        }),
+      )
+
+      test(
+        'an override of a queue that does not exist, or of keys where the queue has none, is refused',
+        inWorld(async ({ holdfast }) => {
+          await define(holdfast, defineQueue('mail', { limit: { concurrency: 1 } }))
+          const error = await rejects(holdfast.overrideLimit('mial', { limit: { concurrency: 1 } }), 'INVALID_OPTION')
+          assert.match(error.message, /There is no queue mial/)
+          await rejects(holdfast.overrideLimit('mial', null), 'INVALID_OPTION', { option: 'queue' })
+          assert.ok(!(await holdfast.queues()).some(({ name }) => name === 'mial'))
+          const keyless = holdfast.overrideLimit('mail', { keyLimit: { concurrency: 1 } })
+          assert.match((await rejects(keyless, 'INVALID_OPTION')).message, /no limit key/)
+          await holdfast.overrideLimit('mail', { keyLimit: null })
+        }),
+      )
+
+      test(
         'explain says that a limit is an override',
         inWorld(async ({ holdfast }) => {
-          await holdfast.overrideLimit('mail', { limit: { concurrency: 1 } })
           await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+          await holdfast.overrideLimit('mail', { limit: { concurrency: 1 } })
           await claimOne(holdfast, 'mail')
           const { jobs } = await holdfast.jobs({ queue: 'mail', state: 'ready' })
           const { why, sentence } = await holdfast.explain(jobs[0]?.id as string)

@@ -32,6 +32,7 @@ import { kvTests } from './kv.ts'
 import { leaseRenewTests } from './lease-renew.ts'
 import { limitLoadTests } from './limit-load.ts'
 import { limitTests } from './limits.ts'
+import { loweredLimitTests } from './lowered-limits.ts'
 import { onDeadTests } from './on-dead.ts'
 import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
@@ -87,6 +88,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[
     limitTests,
     rateLimitTests,
+    loweredLimitTests,
     limitLoadTests,
     batchTests,
     batchSteeringTests,

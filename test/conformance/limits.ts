@@ -267,7 +267,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a limit that is raised lets jobs in at the next sweep; one that is lowered takes nothing back',
+        'a limit that is raised lets jobs in at the next sweep; one that is lowered leaves jobs alone that run',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', 1, 2, 3, 4, 5)
           await (await another()).claim([defineQueue<Mail>('other')]) // somebody else is there
@@ -298,7 +298,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a limit that is taken away lets everybody in; one that is declared later counts for those to come',
+        'a limit that is taken away lets every job in',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', 1, 2, 3)
           await (await another()).claim([defineQueue<Mail>('mail', { limit: null })], { max: 1 })

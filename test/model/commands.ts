@@ -106,7 +106,7 @@ export function toCall(move: Move, scene: Scene): Call {
       const settings = [{ name, ...behaviour, attempts, priority, retainDoneMs, retainDeadMs, onDead, limits }]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => defined(store, settings) },
-        expect: (model) => model.define(settings),
+        expect: (model, oracle) => model.define(settings, oracle),
       })
     }
     case 'pause':

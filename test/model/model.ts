@@ -17,7 +17,7 @@
 // An item of a batch is let in only when its batch can start it: beside its items that run and that are ready there must be room
 // for one more. Others of its key pass it meanwhile. Where its key has room, it is let in once its batch has. If there is
 // more than one way to use the room of keys and batches, the store chooses: `adoptAdmissions`. A pause puts items that are
-// ready back into their lines.
+// ready back into their lines, and so does a limit of keys that is lowered with jobs beyond it.
 //
 // Batches (`batch-model.ts`). What an item's change means for its batch, that it is finished or given up, is looked at when
 // the call ends.
@@ -27,6 +27,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
 import { bounds, defaults } from '../../src/job/bounds.ts'
+import { isLowered } from '../../src/job/limits.ts'
 import type {
   Annotations,
   Costs,
@@ -235,13 +236,13 @@ export class Model {
     if (ms < 0) this.state.wasSetBack = true
   }
 
-  define(queues: readonly QueueSettings[]): DefinedQueue[] | Refused {
+  define(queues: readonly QueueSettings[], oracle: Oracle): DefinedQueue[] | Refused {
     const defined: DefinedQueue[] = []
     for (const settings of queues) {
       if (this.#tellsInCircle(settings)) return no('INVALID_OPTION')
       defined.push(this.#define(settings))
     }
-    return defined
+    return this.#settleUp(defined, oracle)
   }
 
   #define(settings: QueueSettings): DefinedQueue {
@@ -259,6 +260,7 @@ export class Model {
       ...this.state.settings.filter(({ name }) => name !== queue),
       { name: queue, version, ...after },
     ]
+    if (isLowered(before?.keyLimit ?? null, after.keyLimit)) this.#returnSurplus(queue)
     return { queue, version, versionBefore, changes }
   }
 
@@ -495,6 +497,19 @@ export class Model {
 
   #standAgain(job: ModelJob): void {
     Object.assign(job, { state: 'held', turn: job.line.turn })
+  }
+
+  /** A limit was lowered: ready jobs beyond it go back into line, items first, else the last to be claimed first. */
+  #returnSurplus(queue: string): void {
+    const batchOf = ({ batch }: ModelJob) => this.state.batches.batches.findIndex(({ id }) => id === batch)
+    const ready = this.state.live
+      .filter((job) => job.queue === queue && job.state === 'ready' && job.limitKey !== null)
+      .sort((a, b) => batchOf(b) - batchOf(a) || b.priority - a.priority || byFront(b, a) || b.turn - a.turn)
+    for (const job of ready) {
+      if (this.#room(job) >= 0) continue
+      this.#standAgain(job)
+      this.batches.touch(job.batch)
+    }
   }
 
   /** Batches that have room let in items that wait for nothing else, the first in line first. */
@@ -1355,6 +1370,10 @@ interface ModelSettings extends StoredDefinition {
 }
 
 type Keyed = Pick<ModelJob, 'queue' | 'limitKey'>
+
+function byFront(a: ModelJob, b: ModelJob): number {
+  return Number(b.front) - Number(a.front)
+}
 
 /** In the order of a line. */
 function byLine(a: ModelJob, b: ModelJob): number {

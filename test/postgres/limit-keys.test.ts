@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
+import { setTimeout } from 'node:timers/promises'
 import type { Client } from 'pg'
 import type { JobState } from '../../src/job/record.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
@@ -17,11 +18,11 @@ const perTenant = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ ten
 const letsNobodyIn: Rule = {
   from: `begin
   perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS`,
+  perform pg_advisory_xact_lock_shared(LOWER_LOCKS`,
   to: `begin
   return;
   perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS`,
+  perform pg_advisory_xact_lock_shared(LOWER_LOCKS`,
 }
 const looksAtNone: Rule = {
   from: 'join holdfast.batch b on b.no = u.no and not b.is_deleted',
@@ -342,6 +343,46 @@ test(
   }),
 )
 
+const five = defineQueue<{ tenant: string }>('mail', { limit: { key: 'tenant', concurrency: 5 } })
+
+test(
+  'a process that dies once it has stored a lower limit leaves no claim beyond it: a sweep does the rest',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
+    const session = await hand.connect()
+    const override = `'{"keyLimit":{"concurrency":2}}'`
+    await session.query(hand.schema.sql(`select holdfast.override_limit('mail', ${override})`))
+    const claim = `select from holdfast.claim(gen_random_uuid(), 'w', 60000, 9, '{mail}', '{}', null)`
+    assert.equal((await session.query(hand.schema.sql(claim))).rowCount, 0, 'claims pass over the queue meanwhile')
+    await holdfast.sweep()
+    assert.equal((await holdfast.claim(['mail'], { max: 9 })).length, 2)
+    const left = await session.query(hand.schema.sql('select from holdfast.queue where lowering is not null'))
+    assert.equal(left.rowCount, 0)
+  }),
+)
+
+test(
+  'a lower limit waits for the row of a job that a stranger has locked only where no other job of the key can go back',
+  inHand(async (hand) => {
+    const { holdfast } = hand
+    await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
+    const stranger = await hand.begin('begin')
+    const last = 'order by ready_xid desc, ord desc'
+    await stranger.run(`select from holdfast.job where ready_xid is not null ${last} limit 1 for update`)
+    await holdfast.overrideLimit('mail', { keyLimit: { concurrency: 2 } })
+    assert.equal((await holdfast.claim(['mail'], { max: 1 })).length, 1)
+    await stranger.run('select from holdfast.job where ready_xid is not null for update')
+    const lowered = holdfast.overrideLimit('mail', { keyLimit: { concurrency: 1 } })
+    const first = await Promise.race([lowered.then(() => 'lowered'), setTimeout(300, 'waits')])
+    assert.equal(first, 'waits')
+    assert.equal((await holdfast.claim(['mail'], { max: 9 })).length, 0)
+    await stranger.commit()
+    await lowered
+    assert.equal((await holdfast.claim(['mail'], { max: 9 })).length, 0, 'one runs')
+  }),
+)
+
 test(
   'what handing over reads does not grow with those who went before, though an old snapshot keeps their rows',
   inHand(async (hand) => {
@@ -353,10 +394,7 @@ test(
     const session = await hand.connect()
     const cost = async () => {
       await session.query('begin')
-      const blocks = await touched(
-        session,
-        hand.schema.sql(`select holdfast.hand_over(array['1:a'], '{1}', '{50}', 0)`),
-      )
+      const blocks = await touched(session, hand.schema.sql(`select holdfast.hand_over(array['1:a'], '{1}', 0)`))
       await session.query('rollback')
       return blocks
     }

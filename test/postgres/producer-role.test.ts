@@ -17,6 +17,7 @@ import { type RoleGround, setup as roleGround } from './role-ground.ts'
 const granted = [
   'admit(text[],bigint[],bigint)',
   'answer_of(uuid)',
+  'await_admissions(text)',
   'await_claims(text,integer)',
   'define_queue(text,jsonb,boolean,boolean,boolean,integer)',
   'enqueue(jsonb,uuid,bigint,boolean)',

@@ -130,6 +130,7 @@ CREATE TABLE holdfast_job (
   batch integer not null default 0, -- 0: of none
   ord integer,               -- its place in ready or held; null while scheduled; stale once claimed
   held integer not null default 0,
+  line_ord integer,          -- its place in the line of its key, if it is ready in another one
   run_at integer not null,   -- when it is due (scheduled) or became ready
   attempts integer not null, -- without the claim that holds it now
   max_attempts integer not null,
@@ -227,6 +228,7 @@ CREATE TABLE holdfast_queue (
   key_max_starts integer,
   key_starts_ms integer,
   key_review text, -- the limit of keys was changed, and those from this one on have yet to be looked at
+  lowering text, -- JSON: the limit of keys was lowered, and ready jobs before this place may be beyond it; claims take none
   held integer not null default 0,
   scheduled integer not null default 0,
   ready integer not null default 0,
@@ -245,19 +247,19 @@ CREATE TABLE holdfast_ready ( -- one range for jobs of no batch, and one for tho
   primary key (queue, batch, priority, ord)
 ) strict, without rowid;
 
-CREATE TABLE holdfast_scheduled (
-  queue integer not null,
-  run_at integer not null,
-  seq integer not null,
-  primary key (queue, run_at, seq)
-) strict, without rowid;
-
 CREATE TABLE holdfast_retention_class ( -- where ended jobs of one queue and state lie that are kept equally long
   no integer primary key,
   queue integer not null,
   state text not null,
   retain_ms integer -- null: for ever
 ) strict;
+
+CREATE TABLE holdfast_scheduled (
+  queue integer not null,
+  run_at integer not null,
+  seq integer not null,
+  primary key (queue, run_at, seq)
+) strict, without rowid;
 
 CREATE TABLE holdfast_start ( -- what counts for a rate
   queue integer not null,

@@ -1,7 +1,6 @@
 // A queue's definition and an operator's override of its limits; see `schema/functions/define-queue.ts`.
 
 import { toError } from '../../errors.ts'
-import { defaults } from '../../job/bounds.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
 import {
@@ -11,13 +10,14 @@ import {
   redefined,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
-import { onDeadCycle } from '../refusals.ts'
+import { noKeyToLimit, noQueueToLimit, onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
+import { lowerLimits } from './limits/lower.ts'
 
 /**
  * Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find most of them open. A lane that is
@@ -29,6 +29,7 @@ export async function define(context: StoreContext, queues: readonly QueueSettin
   for (const settings of queues) {
     const answer = await polls.until(() => storeDefinition(db, settings))
     if (settings.limits?.limit != null) await awaitClaims(db, settings.name)
+    if (settings.limits?.keyLimit != null) await lowerLimits(context, settings.name, { waits: true })
     definitions.remember(settings, answer.version)
     if (answer.version !== answer.versionBefore) lanes.forgetQueue(settings.name)
     defined.push(answer)
@@ -113,9 +114,15 @@ export async function overrideLimit(
   queue: string,
   override: LimitOverride | null,
 ): Promise<void> {
-  const values = [queue, override && JSON.stringify(override), defaults.retainDoneMs, defaults.retainDeadMs]
-  await changeQueue(context, 'select holdfast.override_limit($1, $2::jsonb, $3, $4, true)', values)
+  const values = [queue, override && JSON.stringify(override)]
+  const text = 'select holdfast.override_limit($1, $2::jsonb, true)'
+  await changeQueue(context, text, values).catch((error: unknown) => {
+    const { code } = error as { readonly code?: unknown }
+    if (code === 'HF009') throw toError(noQueueToLimit(queue))
+    throw code === 'HF010' ? toError(noKeyToLimit(queue)) : error
+  })
   await awaitClaims(context.db, queue)
+  await lowerLimits(context, queue, { waits: true })
 }
 
 /** Three columns of a row: how many at once, how many starts, within which time. */

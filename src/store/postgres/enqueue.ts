@@ -8,7 +8,7 @@ import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.
 import type { UntoldDeath } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
 import { encodeError } from '../../job/stored.ts'
-import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import { atIndex, duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
 import type {
   EnqueueAnswer,
   Enqueued,
@@ -490,10 +490,18 @@ function toEnqueued({ id, status, replaced }: Added): Enqueued {
 
 type JsonAnswer =
   | readonly Added[]
-  | { readonly refused: string; readonly id: string; readonly key: string; readonly queue: string }
+  | {
+      readonly refused: string
+      readonly id: string
+      readonly key: string
+      readonly queue: string
+      readonly index: number
+    }
 
 function toAnswers(json: string): (readonly Added[] | Refused)[] {
-  return (JSON.parse(json) as JsonAnswer[]).map((answer) => ('refused' in answer ? toRefused(answer) : answer))
+  return (JSON.parse(json) as JsonAnswer[]).map((answer) =>
+    'refused' in answer ? atIndex(toRefused(answer), answer.index) : answer,
+  )
 }
 
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {

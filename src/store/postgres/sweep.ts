@@ -25,6 +25,7 @@ import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toHeld } from './leased-job.ts'
 import { admitPending, type LimitEventList } from './limits/admit.ts'
+import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
 import { heal } from './schema/heal.ts'
 import { keepPartitions } from './schema/partitions.ts'
@@ -180,6 +181,8 @@ export class Sweeps {
     const [row] = await this.#db.query('select * from holdfast.pending_limit_events($1::text::xid8, $2)', [from, max])
     const keyRefs = JSON.parse(row?.[0] ?? '[]') as string[]
     const lists = JSON.parse(row?.[1] ?? '[]') as LimitEventList[]
+    const lowered = JSON.parse(row?.[4] ?? '[]') as string[]
+    for (const queue of lowered) await lowerLimits(this.#context, queue, { waits: false })
     const admitted = await withRetry(() => admitPending(this.#db, keyRefs, lists))
     if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
     const heardAll = row?.[3] === 't'

@@ -28,7 +28,12 @@ export function claim(tx: SqliteTransaction, request: ClaimRequest): ClaimedJob[
 
 function claimable(tx: SqliteTransaction, names: readonly string[] | null): QueueRow[] {
   const queues = names === null ? tx.queues() : [...new Set(names)].map((name) => tx.findQueue(name))
-  return queues.filter((queue): queue is QueueRow => queue !== undefined && queue.paused_at === null && queue.ready > 0)
+  return queues.filter((queue) => queue !== undefined).filter(isClaimable)
+}
+
+/** While a limit of keys is being lowered, ready jobs may be beyond it (`limits/lower.ts`). */
+function isClaimable({ paused_at, lowering, ready }: QueueRow): boolean {
+  return paused_at === null && lowering === null && ready > 0
 }
 
 function hasOpenLanes(tx: SqliteTransaction, { no }: QueueRow): boolean {

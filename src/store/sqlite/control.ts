@@ -133,7 +133,7 @@ export function revive(tx: SqliteTransaction, job: IdleRow): void {
   const ord = place(tx, false)
   tx.db.run(
     `update holdfast_job
-        set attempts = 0, free_releases = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, held = 0,
+        set attempts = 0, free_releases = 0, woken = 0, start_before = null, cancel = null, past = ?, ord = ?, line_ord = null, held = 0,
             run_at = ?, batch = ?, limit_key = ?
       where seq = ?`,
     ended.attempt === null ? job.past : encodePast(job.past, lastAttempt(ended)),

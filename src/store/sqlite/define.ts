@@ -2,7 +2,8 @@
 // jobs, how their limit key is found, and the limits as they count now, which are the override's where there is one.
 
 import type { Refused } from '../../errors.ts'
-import { type LimitOverride, overridden } from '../../job/limit-key.ts'
+import { changedOverride, type LimitOverride, type LimitPair, limitsKeys, overridden } from '../../job/limit-key.ts'
+import { isLowered } from '../../job/limits.ts'
 import type { Limit, QueueSettings } from '../../job/record.ts'
 import {
   changesOf,
@@ -13,9 +14,10 @@ import {
   type StoredDefinition,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
-import { onDeadCycle } from '../refusals.ts'
+import { noKeyToLimit, noQueueToLimit, onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
-import type { QueueRow } from './queue.ts'
+import { fromTheEnd, lowerLimits } from './limits/lower.ts'
+import { keyLimitOf, keyRuleOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function define(tx: SqliteTransaction, settings: QueueSettings): DefinedQueue | Refused {
@@ -34,6 +36,7 @@ export function define(tx: SqliteTransaction, settings: QueueSettings): DefinedQ
   const keep = `insert into holdfast_definition (queue, definition) values (?, ?)
     on conflict (queue) do update set definition = excluded.definition`
   tx.db.run(keep, queue.no, encodeDefinition(after))
+  lowerLimits(tx, queue.name)
   return { queue: queue.name, version: queue.version, versionBefore, changes }
 }
 
@@ -53,13 +56,19 @@ export interface Override {
   readonly override: LimitOverride | null
 }
 
-export function overrideLimit(tx: SqliteTransaction, { name, override }: Override): true {
-  const queue = tx.queue(name)
-  const definition = readStored(tx, queue).definition ?? { ...undefinedQueue, ...retentionOf(queue) }
+/** Fields that are not named stay as they are; null takes all of them back. */
+export function overrideLimit(tx: SqliteTransaction, { name, override: change }: Override): true | Refused {
+  const queue = tx.findQueue(name)
+  if (!queue) return noQueueToLimit(name)
+  if (limitsKeys(change) && keyRuleOf(queue) === null) return noKeyToLimit(name)
+  const stored = readStored(tx, queue)
+  const definition = stored.definition ?? { ...undefinedQueue, ...retentionOf(queue) }
+  const override = changedOverride(stored.override, change)
   write(tx, queue, definition, override)
   const keep = `insert into holdfast_definition (queue, override) values (?, ?)
     on conflict (queue) do update set override = excluded.override`
   tx.db.run(keep, queue.no, override && JSON.stringify(override))
+  lowerLimits(tx, queue.name)
   return true
 }
 
@@ -103,10 +112,12 @@ function write(
   definition: StoredDefinition,
   override: LimitOverride | null,
 ): void {
-  const asked = columnsOf(definition, override)
+  const { limit, keyLimit } = overridden(definition, override)
+  const asked = columnsOf(definition, { limit, keyLimit })
   const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
   const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')
   if (!isKeyLimitSame) queue.key_review = '' // sweeps look at every key again
+  if (isLowered(keyLimitOf(queue), keyLimit)) queue.lowering = fromTheEnd
   const hasRate = asked.key_max_starts !== null
   if (hasRate !== (queue.key_max_starts !== null)) tx.keys.countRunning(queue, hasRate)
   if (!isSame('max_running') || !isSame('max_starts')) tx.wake(queue.name, queue.ready)
@@ -115,7 +126,7 @@ function write(
     `update holdfast_queue
         set version = ?, attempts = ?, priority = ?, key_path = ?, key_by_code = ?, retain_done_ms = ?, retain_dead_ms = ?,
             on_dead = ?, max_running = ?, max_starts = ?, starts_ms = ?, key_max_running = ?, key_max_starts = ?,
-            key_starts_ms = ?, key_review = ?
+            key_starts_ms = ?, key_review = ?, lowering = ?
       where no = ?`,
     queue.version,
     queue.attempts,
@@ -132,13 +143,13 @@ function write(
     queue.key_max_starts,
     queue.key_starts_ms,
     queue.key_review,
+    queue.lowering,
     queue.no,
   )
 }
 
-function columnsOf(definition: StoredDefinition, override: LimitOverride | null) {
+function columnsOf(definition: StoredDefinition, { limit, keyLimit }: LimitPair) {
   const { attempts, priority, retainDoneMs, retainDeadMs, onDead, key } = definition
-  const { limit, keyLimit } = overridden(definition, override)
   const [max_running, max_starts, starts_ms] = limitColumns(limit)
   const [key_max_running, key_max_starts, key_starts_ms] = limitColumns(keyLimit)
   return {

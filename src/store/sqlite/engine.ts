@@ -38,6 +38,7 @@ import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readBlockers } from './limits/blockers.ts'
+import { lowerLimits } from './limits/lower.ts'
 import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
@@ -47,7 +48,7 @@ import { sweep } from './sweep.ts'
 import { SqliteTransaction } from './transaction.ts'
 import { readChanges, watch } from './watch.ts'
 
-const quick = { claim, renew, progress, sweep, watch }
+const quick = { claim, renew, progress, sweep, watch, lowerLimits }
 const durable = {
   ...{
     define,

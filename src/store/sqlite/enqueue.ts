@@ -3,7 +3,7 @@
 
 import { resolveKey } from '../../job/limit-key.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
-import { duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import { atIndex, duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest } from '../store.ts'
 import { end, findById, findBySeq, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
 import { keyRuleOf, type QueueRow } from './queue.ts'
@@ -14,7 +14,18 @@ export function enqueue(tx: SqliteTransaction, request: EnqueueRequest): Enqueue
   const jobs = keyed.size === 0 ? request.jobs : request.jobs.map((job) => withKey(tx, job, keyed))
   readKeysAhead(tx, jobs)
   if (!jobs.some((job) => mayBeRefused(job, keyed))) return jobs.map((job) => enqueueJob(tx, job))
-  return tx.attempt(() => jobs.map((job) => enqueueJob(tx, job)))
+  return tx.attempt(() => enqueueEach(tx, jobs))
+}
+
+/** A refusal says which of them it is about, counted from `from`. */
+export function enqueueEach(tx: SqliteTransaction, jobs: readonly NewJob[], { batch = 0, from = 0 } = {}): Enqueued[] {
+  return jobs.map((job, i) => {
+    try {
+      return enqueueJob(tx, job, batch)
+    } catch (error) {
+      throw error instanceof Refusal ? new Refusal(atIndex(error.refused, from + i)) : error
+    }
+  })
 }
 
 /** Queues whose definition says how to find the limit key of jobs that do not state it. One that is not there yet has none. */

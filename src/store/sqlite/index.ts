@@ -133,8 +133,15 @@ class SqliteStore implements Store {
     this.capabilities = { manyWriters: isFile, callerTransaction: isFile, sqlEffects: true, survivesPowerLoss: isFile }
   }
 
-  define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
-    return this.#all('define', queues)
+  async define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
+    const defined = await this.#all('define', queues)
+    for (const { name, limits } of queues) if (limits?.keyLimit != null) await this.#lowerLimits(name)
+    return defined
+  }
+
+  /** Before a lower limit is answered, all that is beyond it has gone back into line. */
+  async #lowerLimits(queue: string): Promise<void> {
+    while (await this.#one('lowerLimits', queue));
   }
 
   definitions(queues: readonly string[] | null) {
@@ -143,6 +150,7 @@ class SqliteStore implements Store {
 
   async overrideLimit(queue: string, override: LimitOverride | null): Promise<void> {
     await this.#one('overrideLimit', { name: queue, override })
+    await this.#lowerLimits(queue)
   }
 
   enqueue(requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {

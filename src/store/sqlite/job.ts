@@ -30,11 +30,13 @@ export interface JobRow {
 export interface IdleRow extends JobRow {
   readonly ord: number | null
   readonly held: number
+  /** Its place in the line of its key, if it is ready in another one. */
+  readonly line_ord: number | null
   readonly run_at: number
   readonly attempts: number
 }
 
-export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.batch, j.limit_key, j.ord, j.held, j.run_at, j.attempts, j.max_attempts,
+export const idleColumns = `j.seq, j.id, j.queue, j.priority, j.batch, j.limit_key, j.ord, j.held, j.line_ord, j.run_at, j.attempts, j.max_attempts,
   j.free_releases, j.start_before, j.dedup_key, j.dedup_scope, j.idempotency_key, j.cancel, j.past`
 
 export const selectAny = `select ${idleColumns},
@@ -114,12 +116,13 @@ function hold(tx: SqliteTransaction, queue: QueueRow, key: KeyRow, job: Named, o
   return tx.keys.admit(queue, key).includes(job.seq) ? 'ready' : 'held'
 }
 
-/** An item that is ready, and that its batch will not start for now, goes back to the place that it had in its line. */
+/** A job that is ready, and may not start for now, goes back to the place that it had in the line of its key. */
 export function returnToLine(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   const key = tx.keys.row(queue, job.limit_key as string)
+  const ord = job.line_ord ?? (job.ord as number)
   unlist(tx, queue, job)
-  tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
-  tx.keys.standInLine(queue, key, job, job.ord as number)
+  tx.db.run('update holdfast_job set ord = ?, line_ord = null, held = 1 where seq = ?', ord, job.seq)
+  tx.keys.standInLine(queue, key, job, ord)
   tx.tell(queue, 'held', job.id)
 }
 
@@ -163,7 +166,8 @@ export function moveWaiting(
   unlist(tx, queue, job)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)
-  const update = 'update holdfast_job set run_at = ?, ord = ?, held = 0, priority = ?, limit_key = ? where seq = ?'
+  const update =
+    'update holdfast_job set run_at = ?, ord = ?, line_ord = null, held = 0, priority = ?, limit_key = ? where seq = ?'
   tx.db.run(update, at, ord, priority, limitKey, job.seq)
   if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
   listScheduled(tx, queue, at, job.seq, job.batch)
@@ -221,7 +225,7 @@ export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, n
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
   tx.db.run(
-    'update holdfast_job set attempts = ?, free_releases = ?, run_at = ?, ord = ?, held = 0, past = ?, woken = 0 where seq = ?',
+    'update holdfast_job set attempts = ?, free_releases = ?, run_at = ?, ord = ?, line_ord = null, held = 0, past = ?, woken = 0 where seq = ?',
     next.attempts,
     next.freeReleases,
     runAt,

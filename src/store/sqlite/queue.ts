@@ -25,6 +25,8 @@ export interface QueueRow {
   key_max_starts: number | null
   key_starts_ms: number | null
   key_review: string | null
+  /** Where the walk over ready jobs stands that a lower limit of keys needs (`limits/lower.ts`); null: there is none. */
+  lowering: string | null
   held: number
   scheduled: number
   ready: number
@@ -40,7 +42,7 @@ type Settings = [
   ...retention: [Nullable, Nullable, Text],
   ...defaults: [number, number, number, Text, number],
   ...limit: [Nullable, Nullable, Nullable],
-  ...keyLimit: [Nullable, Nullable, Nullable, Text],
+  ...keyLimit: [Nullable, Nullable, Nullable, Text, Text],
 ]
 export type QueueTuple = readonly [
   no: number,
@@ -52,7 +54,7 @@ export type QueueTuple = readonly [
 ]
 
 export const selectQueue = `select no, name, paused_at, paused_by, retain_done_ms, retain_dead_ms, on_dead,
-    version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review,
+    version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review, lowering,
     held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
 
 export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
@@ -78,13 +80,14 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     key_max_starts: tuple[16],
     key_starts_ms: tuple[17],
     key_review: tuple[18],
-    held: count(19),
-    scheduled: count(20),
-    ready: count(21),
-    running: count(22),
-    done: count(23),
-    dead: count(24),
-    cancelled: count(25),
+    lowering: tuple[19],
+    held: count(20),
+    scheduled: count(21),
+    ready: count(22),
+    running: count(23),
+    done: count(24),
+    dead: count(25),
+    cancelled: count(26),
   }
 }
 

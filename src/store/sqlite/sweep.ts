@@ -161,7 +161,12 @@ function promote(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
   unlist(tx, queue, job)
   const ord = place(tx, false)
-  tx.db.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, tx.now, job.seq)
+  tx.db.run(
+    'update holdfast_job set ord = ?, line_ord = null, held = 0, run_at = ? where seq = ?',
+    ord,
+    tx.now,
+    job.seq,
+  )
   listOrHold(tx, queue, job, ord)
 }
 

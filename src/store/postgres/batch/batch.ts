@@ -4,7 +4,7 @@
 import { isRefused, type Refused, toError } from '../../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../../job/batch.ts'
 import type { NewJob } from '../../../job/record.ts'
-import { batchNotFound, cannotAddItems, itemsMissing, unknownMark } from '../../refusals.ts'
+import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownMark } from '../../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -90,7 +90,7 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     if (added.length === 0) return { submitted, enqueued: [] }
     if (row[2] === 't' || row[3] === 't') return cannotAddItems(id, row[3] === 't' ? 'cancelled' : 'queued')
     await tx.readClock()
-    return tx.attempt(async () => {
+    const answer = await tx.attempt(async () => {
       const { enqueued, ...touched } = await addTo(tx, context, id, added)
       followUps = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
@@ -98,6 +98,8 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
       await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
       return { submitted: after, enqueued }
     })
+    const index = isRefused(answer) ? answer.facts['index'] : undefined
+    return isRefused(answer) && typeof index === 'number' ? atIndex(answer, submitted - first + index) : answer
   }
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(jobs, id)

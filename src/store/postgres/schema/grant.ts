@@ -24,7 +24,7 @@ async function grantRole(client: ClientBase, schema: Schema, role: string, uses:
   } catch (error) {
     const { code } = error as { code?: unknown }
     if (code === '42704') throw notGrantable(role, 'there is no such role', 'Make it first (create role)', error)
-    if (code === 'HF009') throw notGrantable(role, 'it owns the schema', 'An owner may do everything as it is', error)
+    if (code === 'HF011') throw notGrantable(role, 'it owns the schema', 'An owner may do everything as it is', error)
     if (code === '42501') throw notGrantable(role, 'only the owner of the schema may', 'Do it as its owner', error)
     throw error
   }

@@ -29,7 +29,7 @@ export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly 
  * argument (`functions/checks.ts`), and `test/postgres/producer-role.test.ts` tries each with hostile ones.
  */
 const enqueueFunctions = [
-  ...['open_lanes', 'define_queue', 'await_claims', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
+  ...['open_lanes', 'define_queue', 'await_claims', 'await_admissions', 'enqueue_plain', 'enqueue_one', 'enqueue_in'],
   ...['answer_of', 'withdraw', 'outcomes', 'admit'],
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
@@ -182,7 +182,7 @@ end $holdfast$;
 function refuseOwner(schema: Schema, role: string): string {
   return `do $holdfast$ begin
   if (select tableowner from pg_tables where schemaname = '${schema.name}' and tablename = 'meta') = '${role}' then
-    raise exception 'role ${role.replaceAll('%', '%%')} owns the schema' using errcode = 'HF009';
+    raise exception 'role ${role.replaceAll('%', '%%')} owns the schema' using errcode = 'HF011';
   end if;
 end $holdfast$;`
 }

@@ -38,7 +38,7 @@ export class Schema {
 
   #render(text: string): string {
     return text.replace(
-      /\bholdfast\.|\bWAKE_CHANNEL\b|\b(?:LANE|TOKEN|SWEEP|SCHEMA|QUEUE|BATCH|LIMIT_KEY|ADMIT)_LOCKS\b/g,
+      /\bholdfast\.|\bWAKE_CHANNEL\b|\b(?:LANE|TOKEN|SWEEP|SCHEMA|QUEUE|BATCH|LIMIT_KEY|ADMIT|LOWER)_LOCKS\b/g,
       (found) => {
         if (found === 'holdfast.') return `${this.quoted}.`
         return found === 'WAKE_CHANNEL' ? `'${this.channel}'` : String(lockNumber(found, this.name))

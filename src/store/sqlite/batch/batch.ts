@@ -4,7 +4,7 @@ import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, type BatchSettings, batchState } from '../../../job/batch.ts'
 import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing } from '../../refusals.ts'
 import type { ItemsAnswer, ItemsRequest, OpenedBatch, Steering, SteerRequest } from '../../store.ts'
-import { enqueueJob } from '../enqueue.ts'
+import { enqueueEach } from '../enqueue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { beginCancel } from './batch-end.ts'
 import { type BatchRow, flagsOf, toBatch } from './batches.ts'
@@ -43,7 +43,7 @@ export function addItems(tx: SqliteTransaction, { batch: id, at, jobs }: ItemsRe
   const added = jobs.slice(passedOver)
   if (added.length === 0) return { submitted, enqueued: [] }
   if (row.is_closed !== 0) return cannotAddItems(id, batchState(flagsOf(row)))
-  const enqueued = tx.attempt(() => added.map((job) => enqueueJob(tx, job, no)))
+  const enqueued = tx.attempt(() => enqueueEach(tx, added, { batch: no, from: passedOver }))
   if (isRefused(enqueued)) return enqueued
   const after = tx.batches.get(no) as BatchRow
   if (at !== null) after.submitted += added.length

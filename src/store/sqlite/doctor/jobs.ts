@@ -116,7 +116,12 @@ export function putBack(tx: SqliteTransaction): Finding[] {
   const rows = findAstray(tx)
   for (const job of rows) {
     const ord = place(tx, true)
-    tx.db.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, tx.now, job.seq)
+    tx.db.run(
+      'update holdfast_job set ord = ?, line_ord = null, held = 0, run_at = ? where seq = ?',
+      ord,
+      tx.now,
+      job.seq,
+    )
     listOrHold(tx, tx.queueByNo(job.queue), job, ord)
   }
   if (rows.length === 0) return []

@@ -3,6 +3,7 @@
 import { roomOf } from '../claim.ts'
 import { limitOf, type QueueRow } from '../queue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
+import { lowerLimits } from './lower.ts'
 import { nextStartOf } from './starts.ts'
 
 /** Lets in who has room by now. Answers whether there may be more. */
@@ -14,11 +15,13 @@ export function admitDue(tx: SqliteTransaction, max: number): boolean {
     tx.now,
     max,
   )
+  let isLowering = false
+  for (const queue of tx.queues()) if (queue.lowering !== null && lowerLimits(tx, queue.name, max)) isLowering = true
   let admitted = 0
   tx.each(due, (name) => {
     if (admitted < max) admitted += admitTo(tx, name, max - admitted)
   })
-  let more = due.length >= max || admitted >= max
+  let more = isLowering || due.length >= max || admitted >= max
   for (const queue of tx.queues()) {
     if (queue.key_review === null) continue
     const reviewed = admitted < max ? review(tx, queue, max - admitted) : { admitted: 0, more: true }

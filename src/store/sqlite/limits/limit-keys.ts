@@ -17,11 +17,12 @@
 // first of those that can start: items of a batch that has no room, or is paused, are passed over as one line, however many
 // they are. Such a line waits for its batch alone, and the batch is told so (`batches.ts`). Where all who are held wait for
 // their batches, nobody waits for the key: a job that comes finds it free.
-// An item keeps its place when it is let in, so that a pause can return it there.
+// An item keeps its place when it is let in, so that a pause can return it there. Any other job gets a new place among the ready
+// ones, and its row keeps the old one (`line_ord`): a limit that is lowered returns it there (`lower.ts`).
 //
 // All this is kept for every job that has a key, whether or not there is a limit: one may be set later.
 
-import { type LimitUse, roomIn } from '../../../job/limits.ts'
+import { isBeyond, type LimitUse, roomIn } from '../../../job/limits.ts'
 import { place } from '../job.ts'
 import { keyLimitOf, type QueueRow } from '../queue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
@@ -296,7 +297,8 @@ export class Keys {
     row.isLineSure = false
     this.#tx.count(queue, 'held', -1, batch)
     const ord = batch > 0 ? from : place(this.#tx, from < 0)
-    this.#tx.bare.run('update holdfast_job set ord = ?, held = 0, run_at = ? where seq = ?', ord, this.#tx.now, seq)
+    const update = 'update holdfast_job set ord = ?, line_ord = ?, held = 0, run_at = ? where seq = ?'
+    this.#tx.bare.run(update, ord, ord === from ? null : from, this.#tx.now, seq)
     if (batch > 0) this.#tx.batches.openLane(batch, queue.no, priority)
     this.enter(row)
     this.#tx.listLetIn(queue, seq, batch)
@@ -305,6 +307,11 @@ export class Keys {
 
   room(queue: QueueRow, row: KeyRow): number {
     return roomIn(keyLimitOf(queue), this.#use(queue, row))
+  }
+
+  /** Whether more are admitted than the limit allows: it was lowered. */
+  isBeyond(queue: QueueRow, row: KeyRow): boolean {
+    return isBeyond(keyLimitOf(queue), this.#use(queue, row))
   }
 
   /** When time makes room; null: only somebody who leaves does. */

@@ -55,6 +55,7 @@ export const steps: readonly Step[] = [
     key_max_starts integer,
     key_starts_ms integer,
     key_review text, -- the limit of keys was changed, and those from this one on have yet to be looked at
+    lowering text, -- JSON: the limit of keys was lowered, and ready jobs before this place may be beyond it; claims take none
     held integer not null default 0,
     scheduled integer not null default 0,
     ready integer not null default 0,
@@ -78,6 +79,7 @@ export const steps: readonly Step[] = [
     batch integer not null default 0, -- 0: of none
     ord integer,               -- its place in ready or held; null while scheduled; stale once claimed
     held integer not null default 0,
+    line_ord integer,          -- its place in the line of its key, if it is ready in another one
     run_at integer not null,   -- when it is due (scheduled) or became ready
     attempts integer not null, -- without the claim that holds it now
     max_attempts integer not null,

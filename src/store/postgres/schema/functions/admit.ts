@@ -68,15 +68,17 @@
 //
 // Rooms are inserted and deleted rather than updated, for an old snapshot may be held open; see `0001-tables.ts`.
 //
+// A limit that is lowered takes room back from jobs that are ready: `lower-limits.ts`.
+//
 // Locks: limit_keys come last, in the order of their hashes, then the admission locks of batches in the order of their numbers.
 // Whoever holds one takes only locks of rows of jobs that are held; a pause takes those of lanes, and no limit_keys.
 
 import { numberOf } from '../hash.ts'
 
 export const admit = `
--- Those who leave through these limit_keys, each named once for each, hand their room to the next in line; not where more than these
--- have room, or null. Answers which lists of limit_events are to be attended to, and how many of which queues are ready now.
-create function holdfast.hand_over(p_limit_keys text[], p_queues int[], p_most int[], p_now bigint) returns jsonb language plpgsql
+-- Those who leave through these limit_keys, each named once for each, hand their room to the next in line; not where more have
+-- room than the limit of their queue allows, where it has a rate, or where it is being lowered (lower-limits.ts). Answers which lists of limit_events are to be attended to, and how many of which queues are ready now.
+create function holdfast.hand_over(p_limit_keys text[], p_queues int[], p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = on set enable_hashjoin = off
 set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -85,11 +87,17 @@ declare
   v_came text[]; -- the limit_keys of those who came
   v_ready jsonb;
   v_lists jsonb;
+  v_nos int[] := array( -- queues whose limit stays as it is until this transaction has ended; this never waits
+    select d.no from (select distinct no from unnest(p_queues) u(no)) d where pg_try_advisory_xact_lock_shared(LOWER_LOCKS, d.no));
+  v_most int[];
 begin
+  select array_agg(q.no), array_agg(case when q.key_max_starts is null then q.key_max_running end) into v_nos, v_most
+    from holdfast.queue q where q.no = any (v_nos);
   with next as materialized (
     select row_number() over () as turn, w.limit_key, w.queue, j.spot
-      from (select u.limit_key, ${numberOf('u.limit_key')} as number, u.queue, u.most, count(*) as jobs
-              from unnest(p_limit_keys, p_queues, p_most) u(limit_key, queue, most) group by u.limit_key, u.queue, u.most) w
+      from (select u.limit_key, ${numberOf('u.limit_key')} as number, u.queue, v_most[array_position(v_nos, u.queue)] as most,
+                   count(*) as jobs
+              from unnest(p_limit_keys, p_queues) u(limit_key, queue) group by u.limit_key, u.queue) w
      cross join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = w.number and limit_key = w.limit_key
                           order by no desc limit 1) r
      cross join lateral (
@@ -101,7 +109,7 @@ begin
        and not exists (select from holdfast.job k where k.is_held and k.is_item and ${numberOf('k.limit_key')} = w.number and k.limit_key = w.limit_key)
   ),
   moved as ( -- they are locked: nobody has changed them
-    update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = v_numbers[n.turn], run_at = p_now
+    update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = v_numbers[n.turn], line_ord = j.ord, run_at = p_now
       from next n where j.ctid = n.spot
     returning j.id, n.limit_key, n.queue
   ),
@@ -240,6 +248,9 @@ begin
   if not holdfast.is_trusted() then
     perform holdfast.check_limit_keys(v_limit_keys);
   end if;
+  perform pg_advisory_xact_lock_shared(LOWER_LOCKS, o.queue) -- first, while nothing else is locked: see lower-limits.ts
+     from (select distinct substring(u.limit_key from '^[0-9]{1,9}')::int as queue from unnest(v_limit_keys) u(limit_key)
+            order by 1 offset 0) o;
   perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS, o.lock)
      from (select distinct hashtext(u.limit_key) as lock from unnest(v_limit_keys) u(limit_key) order by 1 offset 0) o;
   v_item_limit_keys := array(
@@ -342,7 +353,7 @@ begin
   ),
   moved as (
     update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = t.ord, run_at = v_now,
-           line_ord = case when t.is_item then t.place end
+           line_ord = t.place
       from turn t
      where j.ctid = t.spot and coalesce(j.is_held, false) and j.limit_key || '' = t.limit_key -- nothing an index could be used for
     returning j.id, t.i, t.place, t.is_item

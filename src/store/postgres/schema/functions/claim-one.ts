@@ -59,7 +59,7 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text)),
           pg_advisory_xact_lock(LANE_LOCKS, p_lane);
-  select q.no, q.paused, c.spot, c.xid, c.gap_xids, c.gap_ords, s.snapshot,
+  select q.no, q.paused or q.lowering is not null, c.spot, c.xid, c.gap_xids, c.gap_ords, s.snapshot,
          case when p_max = 1 then j.ready_xid else pg_snapshot_xmax(s.snapshot) end, case when p_max = 1 then j.ord else 0 end,
          c.gap_xids = '{}' and pg_snapshot_xmin(s.snapshot) = pg_snapshot_xmax(s.snapshot),
          p_lane, s.began, s.now, s.now, s.now + p_lease_ms, array[j.ready_xid], array[j.ord], array[j.id], array[j.attempts],

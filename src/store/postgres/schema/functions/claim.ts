@@ -30,8 +30,9 @@
 // of its own (it refuses to run where a number has been assigned), and it never makes a job ready.
 //
 // LIMITS AND PAUSES. `lanes-to-claim.ts` chooses the lanes, their order, and what limits leave. That is read before the lanes are locked,
-// and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is paused, or has a limit
-// that was not there before. Then it takes nothing from its lanes. See `await_claims`.
+// and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is paused, its key
+// limit is being lowered (`lower-limits.ts`), or it has a limit that was not there before. Then it takes nothing from its lanes. See
+// `await_claims`.
 //
 // LOCKS. First the token, then limited queues and batches, then lanes in the order of their numbers. A claim that is sent again because
 // its answer was lost waits for the first by the token, finds the lease, and answers with the same jobs.
@@ -156,7 +157,7 @@ begin
            clock_timestamp() as counted,
            exists (select from holdfast.overdue o where o.lane = u.lane and o.passed) as has_passed
       from unnest(v_lanes) with ordinality u(lane, turn)
-     cross join lateral (select from holdfast.queue where no = v_queues[u.turn] and not paused and (v_choice.are_limited
+     cross join lateral (select from holdfast.queue where no = v_queues[u.turn] and not paused and lowering is null and (v_choice.are_limited
                           or coalesce(max_running, max_starts, key_max_starts) is null) offset 0) q
      cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c
   loop

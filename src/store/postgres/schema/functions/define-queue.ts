@@ -154,12 +154,16 @@ declare
   v_key_limit jsonb;
 begin
   select * into v_old from holdfast.queue q where q.no = p_no;
-  v_limit := case when v_old.limit_override ? 'limit' then v_old.limit_override else v_old.definition end -> 'limit';
-  v_key_limit := case when v_old.limit_override ? 'keyLimit' then v_old.limit_override else v_old.definition end -> 'keyLimit';
+  v_limit := coalesce(nullif(v_old.definition -> 'limit', 'null'), '{}') || coalesce(v_old.limit_override -> 'limit', '{}');
+  v_key_limit := coalesce(nullif(v_old.definition -> 'keyLimit', 'null'), '{}') || coalesce(v_old.limit_override -> 'keyLimit', '{}');
   update holdfast.queue q
      set max_running = (v_limit ->> 'concurrency')::int, max_starts = (v_limit #>> '{rate,count}')::int,
          window_ms = (v_limit #>> '{rate,windowMs}')::bigint, key_max_running = (v_key_limit ->> 'concurrency')::int,
-         key_max_starts = (v_key_limit #>> '{rate,count}')::int, key_window_ms = (v_key_limit #>> '{rate,windowMs}')::bigint
+         key_max_starts = (v_key_limit #>> '{rate,count}')::int, key_window_ms = (v_key_limit #>> '{rate,windowMs}')::bigint,
+         lowering = case when exists (select from holdfast.lane l where l.queue = p_no)
+             and (coalesce((v_key_limit ->> 'concurrency')::int < coalesce(q.key_max_running, 2147483647), false)
+                  or coalesce((v_key_limit #>> '{rate,count}')::int < coalesce(q.key_max_starts, 2147483647), false))
+           then nextval('holdfast.number') else q.lowering end -- see lower-limits.ts
    where q.no = p_no
   returning * into v_new;
   if (v_old.key_max_running, v_old.key_max_starts) is distinct from (v_new.key_max_running, v_new.key_max_starts) then
@@ -177,19 +181,29 @@ begin
   end if;
 end $holdfast$;
 
--- An operator's limits; null takes them back.
-create function holdfast.override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint,
-  p_fail_fast boolean default false)
+-- An operator's limits: fields that are not named stay as they are; null takes all of them back.
+create function holdfast.override_limit(p_name text, p_override jsonb, p_fail_fast boolean default false)
 returns void language plpgsql as $holdfast$
 declare
-  v_no int;
+  v_old holdfast.queue%rowtype;
 begin
   if p_fail_fast then
     perform set_config('lock_timeout', '20ms', true);
   end if;
-  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms) values (p_name, p_retain_done_ms, p_retain_dead_ms)
-  on conflict do nothing;
-  update holdfast.queue q set is_named = true, limit_override = p_override where q.name = p_name returning q.no into v_no;
-  perform holdfast.set_limits(v_no);
+  select * into v_old from holdfast.queue q where q.name = p_name for no key update;
+  if not found then
+    raise exception 'there is no queue %', p_name using errcode = 'HF009';
+  elsif v_old.key_path is null and not v_old.key_by_code
+     and coalesce(p_override #>> '{keyLimit,concurrency}', p_override #>> '{keyLimit,rate}') is not null then
+    raise exception 'queue % has no limit key', p_name using errcode = 'HF010';
+  end if;
+  update holdfast.queue q
+     set is_named = true, limit_override = (
+           select jsonb_object_agg(f.name, f.fields)
+             from (select u.name, coalesce(v_old.limit_override -> u.name, '{}') || coalesce(p_override -> u.name, '{}') as fields
+                     from (values ('limit'), ('keyLimit')) u(name) where p_override is not null) f
+            where f.fields <> '{}')
+   where q.no = v_old.no;
+  perform holdfast.set_limits(v_old.no);
 end $holdfast$;
 `

@@ -28,6 +28,7 @@ import { lanesToClaim } from './lanes-to-claim.ts'
 import { limitEvents } from './limit-events.ts'
 import { limitKey } from './limit-key.ts'
 import { lockJobs } from './lock-jobs.ts'
+import { lowerLimits } from './lower-limits.ts'
 import { missed } from './missed.ts'
 import { moveWaiting } from './move-waiting.ts'
 import { nextDue } from './next-due.ts'
@@ -92,6 +93,7 @@ export const functions: readonly string[] = [
   batchControl,
   removeBatch,
   adoptJobs,
+  lowerLimits,
   defineQueue,
   limitKey,
   fillIn,

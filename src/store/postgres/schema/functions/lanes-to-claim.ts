@@ -130,7 +130,7 @@ begin
     select array_agg(l.no), min(q.no), array_agg(l.epoch), ${limited} into v_lanes, v_queue, epochs, are_limited
       from holdfast.queue q
      cross join lateral (select no, batch, epoch from holdfast.lane where queue = q.no and is_open limit 2) l
-     where q.name = p_queues[1] and not q.paused;
+     where q.name = p_queues[1] and not q.paused and q.lowering is null;
     if v_lanes is null then
       return;
     elsif cardinality(v_lanes) = 1 then
@@ -146,14 +146,14 @@ begin
       from holdfast.queue q
       join (select *, random() as draw from holdfast.lane where is_open offset 0) l on l.queue = q.no,
            (values (0), (1)) f(front)
-     where not q.paused;
+     where not q.paused and q.lowering is null;
   else
     select array_agg(l.no + f.front order by l.priority, u.turn, l.draw, f.front desc), ${limited} into v_lanes, are_limited
       from (select name, min(turn) as turn from unnest(p_queues) with ordinality n(name, turn) group by name) u
      cross join lateral (select * from holdfast.queue where name = u.name offset 0) q
      cross join lateral (select *, random() as draw from holdfast.lane where queue = q.no and is_open offset 0) l,
            (values (0), (1)) f(front)
-     where not q.paused;
+     where not q.paused and q.lowering is null;
   end if;
   if coalesce(cardinality(v_lanes), 0) <= 8 then
     lanes := v_lanes;

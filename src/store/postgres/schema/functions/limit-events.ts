@@ -5,8 +5,10 @@ language sql immutable as $holdfast$
   select ((p_priority * 2 + case when p_came_back then 1 else 2 end)::bigint << 56) | p_number
 $holdfast$;
 
--- Limit keys with events that no admission has taken, and lists of them; below which transaction there are none; and whether these are all.
-create function holdfast.pending_limit_events(p_from xid8, p_max int) returns table (limit_keys jsonb, lists jsonb, low xid8, are_all boolean)
+-- Limit keys with events that no admission has taken, and lists of them; below which transaction there are none; whether these are all; and
+-- queues whose key limit is being lowered.
+create function holdfast.pending_limit_events(p_from xid8, p_max int) returns table (limit_keys jsonb, lists jsonb, low xid8, are_all boolean,
+  lowered jsonb)
 language plpgsql stable set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin
   return query
@@ -17,7 +19,8 @@ begin
     )
     select to_jsonb(array(select distinct k.limit_key from limit_events k)), to_jsonb(array(select l.list from listed l)),
            pg_snapshot_xmin(pg_current_snapshot()),
-           (select count(*) from limit_events) < p_max and (select count(*) from listed) < p_max;
+           (select count(*) from limit_events) < p_max and (select count(*) from listed) < p_max,
+           to_jsonb(array(select q.name from holdfast.queue q where q.lowering is not null));
 end $holdfast$;
 
 -- How many of each limit_key are ready.

@@ -91,7 +91,6 @@ declare
   v_queues int[];
   v_priorities smallint[];
   v_batches int[];
-  v_key_most int[];
   v_limited text[];
   v_keep_until bigint[];
   v_retention_class smallint[];
@@ -125,10 +124,9 @@ begin
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
          array_agg(holdfast.retention_class(q.retain_done_ms)), array_agg(l.batch),
-         array_agg(case when q.key_max_starts is null then q.key_max_running end),
          array_agg(distinct q.name) filter (where q.max_running is not null or exists (
            select from holdfast.batch b where b.no = nullif(l.batch, 0) and b.concurrency is not null))
-    into v_lanes, v_queues, v_priorities, v_keep_until, v_retention_class, v_batches, v_key_most, v_limited
+    into v_lanes, v_queues, v_priorities, v_keep_until, v_retention_class, v_batches, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
   for v_stretch in 1 .. case when cardinality(p_firsts) <= v_few then cardinality(p_firsts) else 0 end loop
@@ -169,7 +167,7 @@ begin
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
   if v_left is not null then -- last, because nothing may be waited for after it
-    v_handed := holdfast.hand_over(v_left, array(select v_queues[i] from unnest(v_left_i) i), array(select v_key_most[i] from unnest(v_left_i) i), v_now);
+    v_handed := holdfast.hand_over(v_left, array(select v_queues[i] from unnest(v_left_i) i), v_now);
   end if;
   v_batches := array(select distinct u from unnest(v_batches) u where u > 0);
   if v_lost is not null or v_limited is not null or v_handed is not null or cardinality(v_batches) > 0 then

@@ -74,8 +74,10 @@ create table holdfast.queue (
   window_ms bigint,
   key_max_running int, -- limits of those with the same key
   key_max_starts int,
-  key_window_ms bigint
+  key_window_ms bigint,
+  lowering bigint -- a number of its own while a lower limit of keys is brought about; claims take nothing meanwhile
 );
+create index queue_lowering on holdfast.queue (no) where lowering is not null;
 
 create sequence holdfast.lane_no increment 2 start 2;
 create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the one of those that came back: it goes first
@@ -122,7 +124,7 @@ create table holdfast.job (
   is_held boolean not null default false,
   is_item boolean not null default false, -- of a batch; only said of those with a limit_key
   limit_key text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
-  line_ord bigint, -- of an item that was let in: its place in the line, should it go back there
+  line_ord bigint, -- of a job that was let in: its place in the line, should it go back there
   headers text,
   payload text not null
 );

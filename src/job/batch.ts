@@ -109,7 +109,8 @@ export function totalOf({ waiting, running, done, dead, cancelled }: ItemCounts)
 /** The job to enqueue as a batch's completion. */
 export function completionJob({ job, into }: CompletionTarget, completion: Completion, id: string): NewJob {
   const payload = parseJson(job.payload) as Facts
-  const whole = into === null ? { ...payload, ...completion } : { ...payload, [into]: merged(payload[into], completion) }
+  const whole =
+    into === null ? { ...payload, ...completion } : { ...payload, [into]: merged(payload[into], completion) }
   return { ...job, id, idGiven: false, payload: JSON.stringify(whole) }
 }
 

@@ -128,9 +128,13 @@ export function sqlRefused(text: string, why: string): Refused {
 
 /** The refusal of a watch whose `after` is not a cursor of this store. */
 export function unknownCursor(): Refused {
-  return refuse('INVALID_OPTION', 'after must be the `cursor` of a change from a watch of this store; this is not one.', {
-    option: 'after',
-  })
+  return refuse(
+    'INVALID_OPTION',
+    'after must be the `cursor` of a change from a watch of this store; this is not one.',
+    {
+      option: 'after',
+    },
+  )
 }
 
 export function changesGone(): Refused {

@@ -157,9 +157,12 @@ test('a batch is handed over as JSON lines, shown, steered and read as JSON line
 test('explain says in one sentence why a job is where it is', async () => {
   await using world = await setup()
   const { id } = await world.json('enqueue', 'mail', '1')
-  assert.match((await world.holdfast('explain', id)).stdout, /^No worker for queue mail has been heard of/)
+  assert.match(
+    (await world.holdfast('explain', id)).stdout,
+    /^No worker of queue mail has reported within the last minute\./,
+  )
   await world.holdfast('pause', 'mail', '--by', 'ada')
-  assert.match((await world.holdfast('explain', id)).stdout, /^Queue mail is paused by ada/)
+  assert.match((await world.holdfast('explain', id)).stdout, /^Queue mail has been paused for .* \(paused by ada\)\./)
   assert.equal((await world.json('explain', id)).why, 'queue-paused')
   assert.match((await world.holdfast('workers')).stdout, /^No worker has been heard of/)
   assert.match((await world.holdfast('inbox', 'list', 'extracted')).stdout, /^Nothing waits in inbox extracted/)

@@ -100,7 +100,11 @@ export const catalogue = {
     labels: ['schedule', 'reason'],
     help: 'Slots that made no job: missed, or the job of an earlier slot held their dedup key.',
   },
-  schedule_lag_seconds: { type: 'histogram', labels: ['schedule'], help: 'From the time of a slot until it was fired.' },
+  schedule_lag_seconds: {
+    type: 'histogram',
+    labels: ['schedule'],
+    help: 'From the time of a slot until it was fired.',
+  },
   schedule_failures_total: { type: 'counter', labels: ['schedule'], help: 'Schedules that could not be fired.' },
   firing_failures_total: { type: 'counter', labels: [], help: 'Times when schedules could no longer be read.' },
   webhook_deliveries_total: {

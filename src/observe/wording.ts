@@ -328,7 +328,7 @@ export const wording: Wording = {
     level: 'debug',
     say: (event) => {
       const { host, status, outcome, durationMs } = event
-      const answer = status === null ? 'did not answer' : `answered ${status} to`
+      const answer = status === null ? 'gave no usable answer to' : `answered ${status} to`
       const message = `${host} ${answer} webhook ${event.id} after ${time(durationMs)}: ${outcome}.`
       return ofJob(event, message, 'deliveries', { host, status, outcome, durationMs })
     },

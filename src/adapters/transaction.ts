@@ -1,5 +1,5 @@
-// What every adapter returns, and its error for an object that it does not support. An adapter recognises its library by the shape
-// of objects alone. No library is imported, so none has to be installed, and versions that keep the shape keep working.
+// What every adapter returns, and its error for an object that it does not support. An adapter recognises its library by the
+// shape of objects alone. No library is imported, so none has to be installed, and versions that keep the shape keep working.
 
 import { HoldfastError } from '../errors.ts'
 import { show } from '../runtime/duration.ts'

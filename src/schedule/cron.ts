@@ -17,8 +17,8 @@ export interface SlotTimes {
 
 const cronLength = 255
 /**
- * A cache of parsed expressions, the least recently used first. Parsing takes some 0.4 ms, as long as a search for a slot. When the
- * cache is full, the least recently used one is removed: so an expression that is in use stays, however many others there are.
+ * A cache of parsed expressions, the least recently used first. Parsing takes some 0.4 ms, as long as a search for a slot.
+ * When the cache is full, the first is removed. So an expression that is in use stays, however many others there are.
  */
 const known = new Map<string, SlotTimes>()
 const knownMax = 1_000

@@ -2,7 +2,7 @@
 // that it knows of, and about once a second in any case, because other processes declare schedules and clocks are set. So a slot
 // is fired within a second, whatever happened in between.
 //
-// The loop never gives up. While the store is unavailable, it tries once a second, and slots that are missed meanwhile are handled
+// The loop never gives up. While the store is unavailable, it tries once a second. Slots that are missed meanwhile are handled
 // by the `missed` option of each schedule. A failure is reported once, until a round succeeds.
 
 import { isHoldfastError } from '../errors.ts'

@@ -1,4 +1,4 @@
-// Schedules that no process fires, and schedules whose code is gone. The latter still fire, in any process, until they are removed.
+// Schedules that no process fires, and schedules whose code is gone: these still fire, in any process, until they are removed.
 
 import { entriesIn } from '../../kv/entries.ts'
 import { span } from '../../runtime/duration.ts'

@@ -25,7 +25,7 @@ function findingsOf(worker: WorkerInfo, stored: ReadonlyMap<string, DefinitionRe
     const { name, host, pid } = worker
     return warning(
       'definitions-differ',
-      `The definition of queue ${queue} in worker ${name} (process ${pid} on ${host}) differs from the stored version ${record.version}.`,
+      `Worker ${name} (process ${pid} on ${host}) defines queue ${queue} differently from the stored version ${record.version}.`,
       'Deploy the same code everywhere; the process that starts last defines the queue.',
       { worker: name, host, pid, queue, version: record.version },
     )

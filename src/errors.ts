@@ -1,5 +1,5 @@
-// Every error a caller can meet has one base class, a stable `code`, a sentence that says what to do next, and its
-// facts as fields. Codes are part of the public interface; sentences are not.
+// Every error that a caller can get has one base class, a stable `code`, a sentence that says what to do next, and its facts as
+// fields. Codes are part of the public interface; sentences are not.
 
 export type ErrorCode =
   | 'LEASE_LOST'
@@ -44,7 +44,7 @@ export function isHoldfastError(error: unknown, code?: ErrorCode): error is Hold
   return error instanceof HoldfastError && (code === undefined || error.code === code)
 }
 
-/** What a store answers when it refuses one request of a batch: the same facts as the error, but plain data. */
+/** A store's answer when it refuses one request of a batch: the same facts as the error, but plain data. */
 export interface Refused {
   readonly refused: ErrorCode
   readonly message: string

@@ -1,6 +1,6 @@
-// What happens in this process, told to whoever asked. Every transition has a name of its own; a listener that throws
-// harms nobody and is reported. Nothing is made for an event that nobody listens to: ask `hears` first where making it
-// costs something.
+// Events of this process, for its listeners. Every transition has its own event name. If a listener throws, the error is
+// reported, and neither other listeners nor the emitter are affected. An event without listeners costs nothing: where an event
+// is expensive to make, call `hears` first.
 
 import type { BatchState } from './job/batch.ts'
 import type { JobError, JobState } from './job/record.ts'
@@ -16,16 +16,16 @@ export interface JobFacts {
 }
 
 export interface RunFacts extends JobFacts {
-  /** From the call of the handler to its end. */
+  /** From the call of the handler until it ended. */
   readonly durationMs: number
 }
 
 /** One call of a webhook. */
 export interface DeliveryFacts {
   readonly host: string
-  /** Null where nobody answered, or with a redirect that is not followed. */
+  /** Null if there was no answer, or if it was a redirect, which is not followed. */
   readonly status: number | null
-  /** What comes of it: `retry` may still be the job's death, where its attempts are spent. */
+  /** How the job is settled. With `retry` the job may still be dead, if this was its last attempt. */
   readonly outcome: 'done' | 'retry' | 'dead' | 'aborted'
   readonly durationMs: number
 }
@@ -35,21 +35,21 @@ export interface BatchControlFacts {
   readonly name: string
   readonly by: string | null
   readonly reason: string | null
-  /** What it is now. */
+  /** The state of the batch afterwards. */
   readonly state: BatchState
 }
 
 export interface HoldfastEvents {
   'job.enqueued': { readonly id: string; readonly queue: string; readonly status: 'created' | 'duplicate' }
-  /** A worker calls the handler. */
+  /** A worker is about to call the handler. */
   'job.started': JobFacts & { readonly createdAt: Date; readonly waitedMs: number }
   'job.progress': JobFacts & { readonly progress: number; readonly message: string | null }
   'job.log': JobFacts & { readonly message: string; readonly facts: Readonly<Record<string, unknown>> }
   'job.done': RunFacts & { readonly outcome: string | null; readonly warning: string | null }
-  /** The attempt failed, and another comes at `runAt`. */
+  /** The attempt failed, and the next may start at `runAt`. */
   'job.retrying': RunFacts & { readonly error: JobError; readonly ending: FailedEnding; readonly runAt: Date | null }
   'job.dead': RunFacts & { readonly error: JobError; readonly ending: FailedEnding | 'expired' }
-  /** A job died here, and no notice was made for the `onDead` queue; the error of the job says the same as `reason`. */
+  /** A job died here, and no notice was enqueued in the `onDead` queue. `reason` is also in the error of the job. */
   'notice.dropped': {
     readonly id: string
     readonly queue: string
@@ -59,24 +59,24 @@ export interface HoldfastEvents {
   'job.snoozed': RunFacts & { readonly runAt: Date | null }
   'job.released': RunFacts & { readonly reason: string }
   'job.cancelled': RunFacts
-  /** The job is no longer this worker's: its lease ran out or it was taken away. What it brings is thrown away. */
+  /** This worker no longer holds the job: its lease expired or was taken away. The outcome of the run is discarded. */
   'lease.lost': JobFacts & { readonly during: 'run' | 'settle' }
-  /** The lease of a worker ran out, here or elsewhere, and a sweep here took the job back; `state` is what became of it. */
+  /** The lease of a worker of any process expired, and a sweep of this process rescued the job. `state`: its state now. */
   'lease.expired': JobFacts & { readonly startedAt: Date; readonly state: JobState }
-  /** A settlement that failed for another reason than a lost lease; `state` where the store says what became of the job. */
+  /** A settlement failed for another reason than a lost lease. `state`: the job's state now, if the store reported it. */
   'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
-  /** A handler ignored its signal and was left behind. `abandoned` of them run on in this worker. */
+  /** A handler ignored its signal, and the worker no longer waits for it. `abandoned`: how many such handlers still run here. */
   'handler.abandoned': JobFacts & { readonly reason: string; readonly abandoned: number }
   /**
-   * The thread of a handler module was told to end and does not, because it is blocked in native code. `stuck` of them are in
-   * this worker.
+   * A handler thread was terminated but does not end, because it is blocked in native code. `stuck`: how many such threads this
+   * worker has.
    */
   'thread.stuck': JobFacts & {
     readonly thread: number
     readonly reason: 'timeout' | 'cancelled' | 'lost' | 'shutdown' | 'leftover' | 'load'
     readonly stuck: number
   }
-  /** A thread that was stuck has ended. */
+  /** A stuck thread has ended. */
   'thread.freed': JobFacts & { readonly thread: number; readonly stuckMs: number; readonly stuck: number }
   /**
    * In a thread, something that is not the work of its current job threw an error that no code caught, or called
@@ -120,7 +120,7 @@ export interface HoldfastEvents {
     readonly pruned: number
     readonly durationMs: number
   }
-  /** Told once, when the store stops answering. */
+  /** Emitted once, when the store stops answering. */
   'store.down': { readonly by: string; readonly error: Error }
   'store.up': { readonly by: string; readonly awayMs: number }
   'worker.started': { readonly worker: string; readonly queues: readonly string[] | null; readonly concurrency: number }
@@ -129,7 +129,7 @@ export interface HoldfastEvents {
   'worker.failed': { readonly worker: string; readonly error: Error }
   'gate.closed': { readonly gate: string; readonly reason: string }
   'gate.opened': { readonly gate: string; readonly closedMs: number }
-  /** This process fired a slot; job `id` is its job. */
+  /** This process fired a slot, which enqueued job `id`. */
   'schedule.fired': {
     readonly schedule: string
     readonly queue: string
@@ -137,15 +137,15 @@ export interface HoldfastEvents {
     readonly slot: Date
     readonly lateMs: number
   }
-  /** Slots that made no job: nobody was there in time (`missed`), or the dedup key of their job was held (`held`). */
+  /** Slots that made no job: no process ran in time (`missed`), or the dedup key of the job was held (`held`). */
   'schedule.skipped': { readonly schedule: string; readonly slots: number; readonly reason: 'missed' | 'held' }
-  /** The code of this process says something else than what was stored; that counts from now on. */
+  /** The code of this process differs from the stored schedule, and has replaced it. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }
-  /** The schedules could not be looked at, so none of them fires from here. Told once, until they can be again. */
+  /** The schedules could not be read, so this process fires none of them. Emitted once until a read succeeds. */
   'firing.failed': { readonly error: Error }
   'delivery.ended': JobFacts & DeliveryFacts
-  /** It was this process's turn to look for rows that were left behind. */
+  /** This process had its turn to look for rows that were left behind. */
   'reaper.ran': {
     readonly reaper: string
     readonly found: number
@@ -154,9 +154,9 @@ export interface HoldfastEvents {
     readonly failed: number
     readonly durationMs: number
   }
-  /** The search failed or took too long, or a row could not be enqueued. It looks again at the next turn. */
+  /** The search failed or took too long, or a row could not be enqueued. The reaper searches again at its next turn. */
   'reaper.failed': { readonly reaper: string; readonly error: Error }
-  /** Items were handed over by this process, all of them. */
+  /** This process has handed over all items of a submission. */
   'batch.submitted': {
     readonly batch: string
     readonly name: string
@@ -164,29 +164,29 @@ export interface HoldfastEvents {
     readonly duplicates: number
     readonly durationMs: number
   }
-  /** This process has closed, paused, resumed, cancelled, retried or deleted a batch. */
+  /** This process has closed, paused, resumed, cancelled, retried or deleted a batch, as the name says. */
   'batch.closed': BatchControlFacts
   'batch.paused': BatchControlFacts
   'batch.resumed': BatchControlFacts
   'batch.cancelled': BatchControlFacts
   'batch.retried': BatchControlFacts
   'batch.deleted': BatchControlFacts
-  /** This process has defined a queue otherwise than it was stored; `from` and `to` are versions of the stored definition. */
+  /** This process has changed the stored definition of a queue. `from` and `to` are versions of the stored definition. */
   'queue.redefined': {
     readonly queue: string
     readonly from: number
     readonly to: number
-    /** Options of `defineQueue` that changed. */
+    /** The options of `defineQueue` that changed. */
     readonly changes: readonly string[]
   }
-  /** A notice, a completion or a slot had to be enqueued and cannot run: job `id` lies dead in its queue. */
+  /** A death notice, a completion or the job of a slot was enqueued but cannot run: job `id` is stored as dead in its queue. */
   'job.undeliverable': {
     readonly id: string
     readonly queue: string
     readonly enqueuedFor: 'onDead' | 'onComplete' | 'schedule'
     readonly error: JobError
   }
-  /** This process ended its last item, or found that it had ended. */
+  /** This process ended the last item of a batch, or found that all items had ended. */
   'batch.finished': {
     readonly batch: string
     readonly name: string
@@ -203,11 +203,11 @@ export class Events {
   readonly #listeners = new Map<EventName, Set<Listener<never>>>()
   readonly #all = new Set<AnyListener>()
 
-  /** Answers how to stop listening. */
+  /** Returns a function that removes the listener. */
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
     const listeners = this.#listeners.get(name) ?? new Set()
     this.#listeners.set(name, listeners)
-    const own: Listener<Name> = (event) => listener(event) // added twice, it hears twice and stops once
+    const own: Listener<Name> = (event) => listener(event) // so a listener that was added twice is removed one at a time
     listeners.add(own as Listener<never>)
     return () => {
       listeners.delete(own as Listener<never>)
@@ -231,7 +231,7 @@ export class Events {
   }
 }
 
-/** A listener is a guest: what it throws is shown as a warning and stops nothing. */
+/** An error of a listener becomes a process warning and stops nothing. */
 function guard(call: () => unknown): void {
   try {
     const answer = call()

@@ -1,9 +1,9 @@
-// Drizzle runs whatever can say its SQL, and a statement of ours says it at once. Behind `execute` it goes the way of all
-// others: through Drizzle's logger, on its connection, with its errors.
+// Drizzle runs any object that returns its SQL, and our statement returns it directly. `execute` then treats it like any other
+// statement: Drizzle's logger, its connection and its errors apply.
 
 import { type CallerTransaction, hasMethod, notItsTransaction, type Rows } from './transaction.ts'
 
-/** As handed out by `db.transaction(async (tx) => …)`, nested ones too, whatever PostgreSQL driver is below. */
+/** The `tx` of `db.transaction(async (tx) => …)`, also of a nested one, with any PostgreSQL driver. */
 export interface DrizzleTransaction {
   execute(query: never): PromiseLike<unknown>
   rollback(): never
@@ -13,7 +13,7 @@ export function isDrizzle(value: unknown): boolean {
   return hasMethod(value, 'execute') && hasMethod(value, 'select')
 }
 
-/** Makes `tx` of an enqueue from Drizzle's. */
+/** Makes the `tx` of an enqueue from a transaction of Drizzle. */
 export function fromDrizzle(tx: DrizzleTransaction): CallerTransaction {
   if (!isDrizzle(tx) || !hasMethod(tx, 'rollback')) {
     throw notItsTransaction('fromDrizzle', 'the tx of db.transaction(async (tx) => …)', tx)
@@ -21,7 +21,7 @@ export function fromDrizzle(tx: DrizzleTransaction): CallerTransaction {
   return { query: (text, values) => tx.execute(saying(text, values) as never) as PromiseLike<Rows> }
 }
 
-/** In the place of what the tag `sql` makes. */
+/** Replaces the object that the tag `sql` creates. */
 function saying(sql: string, params: unknown[]): unknown {
   return { getSQL: () => ({ toQuery: () => ({ sql, params }) }) }
 }

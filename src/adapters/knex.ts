@@ -1,10 +1,10 @@
-// Knex has placeholders of its own, `?`, and turns them into `$1` last of all. So ours become Knex's, and a question mark that
-// means itself is escaped. Its connection could be asked for and used without that, but `raw` knows when the transaction is
-// over, and a connection that went back to the pool does not.
+// Knex has its own placeholder, `?`, and turns it into `$1` as the last step. So our placeholders are rewritten to Knex's, and a
+// literal question mark is escaped. Using its connection directly would not need that. But `raw` refuses a statement after the
+// transaction has ended, and a connection that was returned to the pool does not.
 
 import { type CallerTransaction, hasMethod, memberOf, notItsTransaction, type Rows } from './transaction.ts'
 
-/** As handed out by `knex.transaction(async (trx) => …)` and `await knex.transaction()`. */
+/** The `trx` of `knex.transaction(async (trx) => …)`, or of `await knex.transaction()`. */
 export interface KnexTransaction {
   readonly isTransaction?: boolean
   raw(sql: string, bindings: never): PromiseLike<unknown>
@@ -14,7 +14,7 @@ export function isKnex(value: unknown): boolean {
   return hasMethod(value, 'raw') && hasMethod(value, 'queryBuilder')
 }
 
-/** Makes `tx` of an enqueue from Knex's. */
+/** Makes the `tx` of an enqueue from a transaction of Knex. */
 export function fromKnex(trx: KnexTransaction): CallerTransaction {
   if (!isKnex(trx) || memberOf(trx, 'isTransaction') !== true) {
     throw notItsTransaction('fromKnex', 'the trx of knex.transaction(async (trx) => …)', trx)

@@ -1,9 +1,9 @@
-// Kysely runs what was compiled before. Its plugins are left out: one that renames columns or parses what looks like JSON is
-// meant for the application's own rows.
+// Kysely runs a query that is already compiled. Its plugins do not apply: a plugin that renames columns or parses JSON is meant
+// for the application's own rows.
 
 import { type CallerTransaction, hasMethod, memberOf, notItsTransaction, type Rows } from './transaction.ts'
 
-/** As handed out by `db.transaction().execute(async (trx) => …)` and `db.startTransaction()`. */
+/** The `trx` of `db.transaction().execute(async (trx) => …)`, or of `db.startTransaction()`. */
 export interface KyselyTransaction {
   readonly isTransaction: boolean
   withoutPlugins(): { executeQuery(query: never): PromiseLike<Rows> }
@@ -13,7 +13,7 @@ export function isKysely(value: unknown): boolean {
   return hasMethod(value, 'executeQuery') && hasMethod(value, 'withoutPlugins')
 }
 
-/** Makes `tx` of an enqueue from Kysely's. */
+/** Makes the `tx` of an enqueue from a transaction of Kysely. */
 export function fromKysely(trx: KyselyTransaction): CallerTransaction {
   if (!isKysely(trx) || memberOf(trx, 'isTransaction') !== true) {
     throw notItsTransaction('fromKysely', 'the trx of db.transaction().execute(async (trx) => …)', trx)
@@ -21,7 +21,7 @@ export function fromKysely(trx: KyselyTransaction): CallerTransaction {
   return { query: (text, values) => trx.withoutPlugins().executeQuery(compiled(text, values) as never) }
 }
 
-/** As `CompiledQuery.raw` makes it. */
+/** The same object that `CompiledQuery.raw` creates. */
 function compiled(sql: string, parameters: unknown[]): unknown {
   const query = { kind: 'RawNode', sqlFragments: [sql], parameters: [] }
   return { sql, parameters, query, queryId: { queryId: 'holdfast' } }

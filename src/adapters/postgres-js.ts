@@ -1,8 +1,8 @@
-// postgres.js takes `$1` where a statement is given as text.
+// postgres.js accepts `$1` in a statement that is passed as text.
 
 import { type CallerTransaction, hasMethod, notItsTransaction } from './transaction.ts'
 
-/** As handed out by `sql.begin(async (sql) => …)` and `sql.savepoint(async (sql) => …)`. */
+/** The `sql` of `sql.begin(async (sql) => …)`, or of `sql.savepoint(async (sql) => …)`. */
 export interface PostgresJsTransaction {
   unsafe(text: string, values?: never[]): PromiseLike<readonly unknown[]>
   savepoint(...given: never[]): unknown
@@ -12,7 +12,7 @@ export function isPostgresJs(value: unknown): boolean {
   return typeof value === 'function' && hasMethod(value, 'unsafe')
 }
 
-/** Makes `tx` of an enqueue from that of postgres.js. */
+/** Makes the `tx` of an enqueue from a transaction of postgres.js. */
 export function fromPostgresJs(sql: PostgresJsTransaction): CallerTransaction {
   if (!isPostgresJs(sql) || !hasMethod(sql, 'savepoint')) {
     throw notItsTransaction('fromPostgresJs', 'the sql of sql.begin(async (sql) => …)', sql)

@@ -1,8 +1,8 @@
-// Prisma takes `$1` as it stands, and each value as an argument of its own.
+// Prisma accepts `$1` unchanged, and takes each value as a separate argument.
 
 import { type CallerTransaction, hasMethod, notItsTransaction } from './transaction.ts'
 
-/** As handed out by `prisma.$transaction(async (tx) => …)`; a list of queries is no transaction to enqueue in. */
+/** The `tx` of `prisma.$transaction(async (tx) => …)`. A `$transaction` of a list of queries has none to enqueue in. */
 export interface PrismaTransaction {
   $queryRawUnsafe(text: string, ...values: never[]): PromiseLike<unknown>
 }
@@ -11,7 +11,7 @@ export function isPrisma(value: unknown): boolean {
   return hasMethod(value, '$queryRawUnsafe')
 }
 
-/** Makes `tx` of an enqueue from Prisma's. */
+/** Makes the `tx` of an enqueue from a transaction of Prisma. */
 export function fromPrisma(tx: PrismaTransaction): CallerTransaction {
   if (!isPrisma(tx) || hasMethod(tx, '$connect')) {
     throw notItsTransaction('fromPrisma', 'the tx of prisma.$transaction(async (tx) => …)', tx)

@@ -1,5 +1,5 @@
-// Which adapter something needs that was given as `tx` as it is. Only for what is said about it: what an object looks like is
-// reason enough for a hint, and not for running statements on it.
+// Which adapter a `tx` needs that was passed without one. Only for the error message: the shape of an object is enough for a
+// hint, but not for running statements on it.
 
 import { isDrizzle } from './drizzle.ts'
 import { isKnex } from './knex.ts'
@@ -15,9 +15,9 @@ const adapters: readonly (readonly [name: string, library: string, knows: (value
   ['fromPostgresJs', 'postgres.js', isPostgresJs],
 ]
 
-/** A sentence, or nothing where the library is none that is known. */
+/** A sentence, or '' if no known library matches. */
 export function adapterHint(tx: unknown): string {
   const [adapter, library] = adapters.find(([, , knows]) => knows(tx)) ?? []
   if (adapter === undefined) return ''
-  return ` This one is of ${library}: pass ${adapter}(tx), which comes from holdfast/adapters.`
+  return ` This is a transaction of ${library}: pass ${adapter}(tx) from holdfast/adapters.`
 }

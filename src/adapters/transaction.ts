@@ -1,13 +1,13 @@
-// What every adapter gives, and what it says to something it is not for. An adapter knows its library by shape alone: none
-// is imported, so none has to be installed, and versions that keep the shape keep working.
+// What every adapter returns, and its error for an object that it does not support. An adapter recognises its library by the
+// shape of objects alone. No library is imported, so none has to be installed, and versions that keep the shape keep working.
 
 import { HoldfastError } from '../errors.ts'
 import { show } from '../runtime/duration.ts'
 
-/** The rows, or a result that has them, as the library answers. */
+/** The rows, or a result with rows, as the library returns it. */
 export type Rows = { readonly rows: readonly unknown[] } | readonly unknown[]
 
-/** A transaction of yours, as `tx` of an enqueue takes it. */
+/** Your transaction, in the form that the `tx` of an enqueue takes. */
 export interface CallerTransaction {
   query(text: string, values: unknown[]): PromiseLike<Rows>
 }
@@ -21,9 +21,9 @@ export function memberOf(value: unknown, name: string): unknown {
   return hasMembers ? (value as Record<string, unknown>)[name] : undefined
 }
 
-/** What is enqueued outside of a transaction stays when that is rolled back, so a connection will not do for one. */
+/** A connection is refused: a job that is enqueued outside of the transaction would stay after its rollback. */
 export function notItsTransaction(adapter: string, wanted: string, got: unknown): HoldfastError {
-  return new HoldfastError('INVALID_OPTION', `${adapter} takes ${wanted}; got ${show(got)} that is none.`, {
+  return new HoldfastError('INVALID_OPTION', `${adapter} takes ${wanted}; got ${show(got)} that is not one.`, {
     option: 'tx',
     adapter,
   })

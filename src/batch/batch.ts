@@ -1,5 +1,5 @@
-// A batch in the hand. It knows its id and nothing else: whatever is asked is asked of the store, so that any number of them
-// may stand for the same batch, in any process.
+// A handle of a batch. It has only the id; every call reads the store. So any number of handles, in any process, may refer to the
+// same batch.
 
 import { type JobInfo, toJobInfo } from '../client/job-info.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
@@ -15,7 +15,7 @@ import { type BatchProgress, toProgress } from './progress.ts'
 import { type ItemResult, toResult } from './result.ts'
 import { type Items, type Submitted, submit } from './submission.ts'
 
-/** What a batch needs of the client it came from. */
+/** The part of the client that a batch needs. */
 export interface BatchContext {
   readonly store: Store
   readonly events: Events
@@ -26,7 +26,7 @@ export interface BatchContext {
   addItems(request: ItemsRequest): Promise<ItemsAnswer>
 }
 
-/** For people to read. */
+/** Recorded for operators; nothing depends on it. */
 export interface SteerOptions {
   readonly by?: string
 }
@@ -37,7 +37,7 @@ export interface CancelBatchOptions extends SteerOptions {
 
 export interface ItemsFilter {
   readonly state?: JobState
-  /** The label that its handler gave it. */
+  /** The label that the handler gave with `job.outcome()`. */
   readonly outcome?: string
   readonly warning?: string
 }
@@ -49,16 +49,16 @@ export interface ItemsPageFilter extends ItemsFilter {
 }
 
 export interface FinishedOptions {
-  /** How long to wait; for ever unless given. */
+  /** How long to wait; without a bound unless given. */
   readonly timeout?: Duration
   readonly signal?: AbortSignal
 }
 
-/** Each look comes later than the last: by a quarter of the time that was waited, within these. */
+/** Polls become less frequent: the pause is a quarter of the time waited so far, within these bounds. */
 const lookMinMs = 10
 const lookMaxMs = 1_000
 const lateness = 0.25
-/** Payloads and results may be large. */
+/** Small, because payloads and results may be large. */
 const pageItems = 100
 
 const eventOf = {
@@ -79,7 +79,7 @@ export class Batch {
     this.id = id
   }
 
-  /** Exact counts of this moment, how fast it goes, and when it will be through. */
+  /** Exact counts at this moment, the rate, and the estimated time left. */
   progress(): Promise<BatchProgress> {
     return this.#context.look(async () => {
       const { store } = this.#context
@@ -89,7 +89,7 @@ export class Batch {
     })
   }
 
-  /** What runs may finish, nothing more starts. */
+  /** Running items may finish; no more items start. */
   pause(options: SteerOptions = {}): Promise<BatchProgress> {
     return this.#steer('pause', options)
   }
@@ -98,32 +98,32 @@ export class Batch {
     return this.#steer('resume', options)
   }
 
-  /** What waits is cancelled, what runs is asked to give up, and no more items are taken. For good. */
+  /** Cancels waiting items, requests a cancel of running ones, and refuses more items. This cannot be undone. */
   cancel(options: CancelBatchOptions = {}): Promise<BatchProgress> {
     return this.#steer('cancel', options)
   }
 
-  /** Items that are dead start again with all their attempts. A batch that was finished begins another round. */
+  /** Requeues dead items with all their attempts. A finished batch begins another round. */
   retryFailed(options: SteerOptions = {}): Promise<BatchProgress> {
     return this.#steer('retryFailed', options)
   }
 
-  /** No more items come: it is finished as soon as all of them have ended. */
+  /** No more items can be added. The batch is finished as soon as all of its items have ended. */
   close(): Promise<BatchProgress> {
     return this.#steer('close', {})
   }
 
-  /** It is gone, with its items; what still runs is cancelled first. What its jobs have done elsewhere stays. */
+  /** Deletes the batch with its items; items that still run are cancelled first. What its jobs have written elsewhere stays. */
   async delete(options: SteerOptions = {}): Promise<void> {
     await this.#steer('delete', options)
   }
 
-  /** More items, behind those that it has; only while it is open. */
+  /** Adds items after those that the batch has; only while it is open. */
   async add(items: Items): Promise<Submitted> {
     return submit(this.#context, { batch: this.id, items, from: null })
   }
 
-  /** Its items: those that have ended in the order in which they were submitted, then the others. */
+  /** Its items: first those that have ended, in the order in which they were submitted, then the others. */
   async *items(filter: ItemsFilter = {}): AsyncGenerator<JobInfo, void> {
     checkOptions(filter, 'the filter', ['state', 'outcome', 'warning'])
     let after: string | undefined
@@ -147,16 +147,16 @@ export class Batch {
     })
   }
 
-  /** What came of every item that has ended, in the order in which they were submitted; for `toJsonLines`. */
+  /** The results of all items that have ended, in the order in which they were submitted; for `toJsonLines`. */
   async *results(): AsyncGenerator<ItemResult, void> {
     for await (const item of this.items()) {
       const result = toResult(item)
-      if (result === null) return // those that have not ended come last
+      if (result === null) return // items that have not ended come last
       yield result
     }
   }
 
-  /** Waits until every item has ended, wherever they run. A batch that was cancelled is finished too: `state` tells. */
+  /** Waits until every item has ended, in any process. A cancelled batch is finished too; `state` says which it is. */
   async finished(options: FinishedOptions = {}): Promise<BatchProgress> {
     checkOptions(options, 'finished options', ['timeout', 'signal'])
     const timeoutMs = toMs(options.timeout ?? Number.POSITIVE_INFINITY, 'timeout', { infinite: true })
@@ -206,7 +206,7 @@ export class Batch {
 const itemStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
 export function noBatch(id: string): HoldfastError {
-  const message = `There is no batch ${id}; it never was, it was deleted, or its retention is over.`
+  const message = `There is no batch ${id}: it never existed, was deleted, or its retention is over.`
   return new HoldfastError('BATCH_NOT_FOUND', message, { batch: id })
 }
 
@@ -215,14 +215,14 @@ function text(value: string | undefined, option: string): string | null {
 }
 
 function invalid(option: string, wanted: string): HoldfastError {
-  return new HoldfastError('INVALID_OPTION', `${option} is ${wanted}.`, { option })
+  return new HoldfastError('INVALID_OPTION', `${option} must be ${wanted}.`, { option })
 }
 
 function stillRuns({ id, state, waiting, running }: BatchProgress, timeoutMs: number): HoldfastError {
-  const left = `${waiting} items wait and ${running} run`
+  const left = `with ${waiting} items waiting and ${running} running`
   return new HoldfastError(
     'WAIT_TIMEOUT',
-    `Batch ${id} was not finished within ${timeoutMs} ms: it is ${state}, ${left}. It goes on; wait again, or longer.`,
+    `Batch ${id} was not finished within ${timeoutMs} ms: it is ${state}, ${left}. The batch is not affected; wait again, or longer.`,
     { batch: id, timeoutMs, state, waiting, running },
   )
 }

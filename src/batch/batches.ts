@@ -1,4 +1,4 @@
-// The batches of a store: making one, finding one, listing them.
+// The batches of a store: submits, finds and lists them.
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
@@ -26,7 +26,10 @@ export class Batches {
     this.#context = context
   }
 
-  /** One that has this key already is gone on with: items it has are passed over, and one that is closed stays as it is. */
+  /**
+   * If a batch has this key already, its submission continues: items that it has are skipped. A closed or cancelled batch stays
+   * as it is.
+   */
   async make(options: BatchOptions, items: Items): Promise<Batch> {
     const plan = await toBatchPlan(options)
     const { batch: record } = await this.#open(plan)
@@ -78,5 +81,5 @@ function toQuery(filter: BatchesFilter): BatchesQuery {
 }
 
 function invalid(option: string, wanted: string): HoldfastError {
-  return new HoldfastError('INVALID_OPTION', `${option} is ${wanted}.`, { option })
+  return new HoldfastError('INVALID_OPTION', `${option} must be ${wanted}.`, { option })
 }

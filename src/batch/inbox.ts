@@ -1,6 +1,11 @@
-// The pickup inbox. A handler that returns `job.offer(value, …)` puts its job off, with the value in the key-value store for
-// as long; here somebody takes it. To accept is one transaction of the store: the job is done, and the entry gone, if both are
-// still what was seen. Whoever comes second, or too late, is told. What nobody takes in time comes back as a job.
+// The inbox. A handler that returns `job.offer(value, …)` snoozes its job and stores the value in the key-value store until the
+// snooze ends. A consumer then accepts or rejects the offer.
+//
+// - To accept is one transaction of the store: the job becomes done and the entry is deleted, if both are unchanged since they
+//   were read.
+// - If two consumers accept the same offer, the first wins and the second gets INVALID_STATE. So does an accept after the offer
+//   has expired.
+// - If no consumer accepts the offer before it expires, the job runs again.
 
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -11,7 +16,7 @@ import { type AnnotationOptions, toAnnotations } from '../lease/annotations.ts'
 import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
 import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
 
-/** What an inbox needs of the client it came from. */
+/** The part of the client that an inbox needs. */
 export interface InboxContext {
   readonly store: Store
   readonly define: Define
@@ -20,7 +25,7 @@ export interface InboxContext {
 }
 
 export interface AcceptOptions extends AnnotationOptions {
-  /** What lands in the same transaction. */
+  /** What is written in the same transaction. */
   readonly effects?: Effects
 }
 
@@ -31,7 +36,7 @@ export interface InboxPageFilter {
 }
 
 const pagePickups = 100
-/** How long the trace of one that was given back lies there at most. */
+/** How long the entry of a rejected offer is kept at most. */
 const givenBackMs = 1_000
 
 export class Inbox<Value = unknown> {
@@ -43,7 +48,7 @@ export class Inbox<Value = unknown> {
     this.name = name
   }
 
-  /** What waits here now, by the ids of the jobs; those that come while it is read may be among them. */
+  /** The current offers, by the ids of the jobs. Offers that are made during the iteration may be among them. */
   async *[Symbol.asyncIterator](): AsyncGenerator<Pickup<Value>, void> {
     let after: string | undefined
     do {
@@ -66,7 +71,7 @@ export class Inbox<Value = unknown> {
     return { pickups: entries.flatMap((entry) => this.#toPickup(entry)), next }
   }
 
-  /** What this job offers; null where nothing waits. */
+  /** The offer of this job; null if there is none. */
   async get(id: string): Promise<Pickup<Value> | null> {
     const key = inboxKey(this.name, id)
     const entry = await this.#context.look(() => this.#context.store.kvGet(key))
@@ -79,15 +84,15 @@ export class Inbox<Value = unknown> {
   }
 }
 
-/** What one job offers, to be accepted or given back. */
+/** The offer of one job, to be accepted or rejected. */
 export class Pickup<Value = unknown> {
-  /** Of the job. */
+  /** The id of the job. */
   readonly id: string
   readonly queue: string
   readonly batch: string | null
   readonly attempt: number
   readonly value: Value
-  /** When it goes, and the job comes back. */
+  /** When the offer expires and the job runs again. */
   readonly expiresAt: Date | null
   readonly #context: InboxContext
   readonly #key: string
@@ -109,7 +114,7 @@ export class Pickup<Value = unknown> {
     this.expiresAt = expiresAt === null ? null : new Date(expiresAt)
   }
 
-  /** The job is done, with this result. INVALID_STATE: somebody else was first, or the time was over. */
+  /** Makes the job done, with this result. INVALID_STATE: another consumer was first, or the offer has expired. */
   accept(result?: unknown, options: AcceptOptions = {}): Promise<{ readonly enqueued: readonly Enqueued[] }> {
     return this.#context.run(async () => {
       checkOptions(options, 'accept options', ['outcome', 'warning', 'costs', 'effects'])
@@ -128,7 +133,7 @@ export class Pickup<Value = unknown> {
     })
   }
 
-  /** The job runs again at once, and finds `{ rejected: reason }` in `job.wake`. INVALID_STATE as above. */
+  /** Makes the job run again at once, with `{ rejected: reason }` in `job.wake`. INVALID_STATE as for `accept`. */
   reject(reason: string): Promise<void> {
     return this.#context.run(async () => {
       const rejected = checkText(reason, 'reason', bounds.progressMessageBytes)
@@ -139,7 +144,7 @@ export class Pickup<Value = unknown> {
     })
   }
 
-  /** Of all who saw the same version one takes it; should it die now, the job comes back when its time is over. */
+  /** Only one of the callers that read the same version succeeds. If it dies after that, the job runs when its snooze ends. */
   async #takeAway(): Promise<boolean> {
     const write = { key: this.#key, version: this.#version, value: taken, ttlMs: givenBackMs }
     const [answer] = await this.#context.store.kvWrite([{ as: 'compareAndSet', ...write }])
@@ -148,7 +153,7 @@ export class Pickup<Value = unknown> {
   }
 
   #gone(verb: string, cause?: HoldfastError): HoldfastError {
-    const message = `Cannot ${verb} what job ${this.id} offered: somebody else was first, or its time is over.`
+    const message = `Cannot ${verb} the offer of job ${this.id}: another consumer was first, or the offer has expired.`
     const state = isHoldfastError(cause) ? cause.facts['state'] : undefined
     return new HoldfastError('INVALID_STATE', message, { id: this.id, state }, cause && { cause })
   }

@@ -1,17 +1,17 @@
-// JSON lines, in and out: one value a line, empty lines between them. Nothing but the line at hand is kept.
+// JSON lines, in and out: one value a line; empty lines are skipped. Only the current line is kept in memory.
 
 import { HoldfastError } from '../errors.ts'
 import { parseJson } from '../job/json.ts'
 import { show } from '../runtime/duration.ts'
 
-/** Text, or what a file, a request or a pipe gives: pieces of text or bytes, cut anywhere. */
+/** Text, or the chunks of a file, a request or a pipe: text or bytes, cut anywhere. */
 export type LineSource = string | Iterable<string | Uint8Array> | AsyncIterable<string | Uint8Array>
 
-/** A line that is longer is none that anybody meant. */
+/** A longer line is refused: it is not a line that was intended. */
 const lineChars = 16 * 1024 * 1024
 const byteOrderMark = /^\uFEFF/
 
-/** The value of every line. One that is not JSON ends it with INVALID_PAYLOAD, which names the line. */
+/** The value of every line. A line that is not JSON ends the iteration with INVALID_PAYLOAD, which names the line. */
 export async function* jsonLines<T = unknown>(source: LineSource): AsyncGenerator<T, void> {
   let line = 0
   for await (const text of linesOf(source)) {
@@ -20,7 +20,7 @@ export async function* jsonLines<T = unknown>(source: LineSource): AsyncGenerato
   }
 }
 
-/** What `jsonLines` reads, a line at a time: `pipeline(toJsonLines(batch.results()), file)`. */
+/** The format that `jsonLines` reads, a line at a time: `pipeline(toJsonLines(batch.results()), file)`. */
 export async function* toJsonLines(values: Iterable<unknown> | AsyncIterable<unknown>): AsyncGenerator<string, void> {
   for await (const value of values) yield `${JSON.stringify(value)}\n`
 }

@@ -1,4 +1,4 @@
-// What a batch is made with: checked, defaults filled in, its completion prepared as the job it will be.
+// The options of a batch: checks them, fills in defaults, and prepares the completion as a job.
 
 import { HoldfastError } from '../errors.ts'
 import { type BatchSettings, type CompletionTarget, completionJob } from '../job/batch.ts'
@@ -12,32 +12,32 @@ import { prepareJob } from '../queue/prepare.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 
-/** A job of a batch: its queue, its payload, and whatever an enqueue may be told. */
+/** A job of a batch: its queue, its payload, and any option of an enqueue. */
 export type BatchItem = FollowUp
 
-/** The payload gets `batchId`, `state` and `round`; of a webhook, its body does. */
+/** The payload receives `batchId`, `state` and `round`; for a webhook, its body does. */
 export type CompletionOptions = Omit<FollowUp, 'id' | 'dedup' | 'idempotencyKey'>
 
 export interface BatchOptions {
   readonly name: string
-  /** The submission's own key: made again with it after a crash, it goes on where it stopped. */
+  /** The key of the submission. After a crash, a submission with the same key continues where the first one stopped. */
   readonly key?: string
   /** How many items may run at once, in all processes together; 3 unless given, `Infinity` for no limit. */
   readonly concurrency?: number
   /** A job to enqueue when every item has ended, in the same transaction, once for each round. */
   readonly onComplete?: CompletionOptions
-  /** It is cancelled once more than this share of its items (0 to 1) is dead. */
+  /** The batch is cancelled once more than this share of its items (0 to 1) is dead. */
   readonly stopWhenFailed?: number
-  /** How long it stays readable once it is finished; two weeks unless given. */
+  /** How long a finished batch stays readable; two weeks unless given. */
   readonly retain?: Duration
-  /** More items come later: it stays open, and cannot finish, until `close()`. */
+  /** The batch stays open for more items, and cannot finish, until `close()`. */
   readonly open?: boolean
 }
 
 export interface BatchPlan {
   readonly settings: BatchSettings
   readonly staysOpen: boolean
-  /** Where its completion is told. */
+  /** The queue of the completion. */
   readonly told: AnyDefinition | null
 }
 
@@ -65,7 +65,7 @@ function toConcurrency(concurrency: number = defaults.batchConcurrency): number 
   return checkInteger(concurrency, 'concurrency', 1, bounds.limitConcurrencyMax)
 }
 
-/** What the queue takes is checked now, by a completion as it will be: later nobody is there to be told. */
+/** Checks now, with a sample completion, that the queue accepts it: at the end no caller could get the error. */
 async function toTarget(
   onComplete: CompletionOptions,
   batchId: string,
@@ -75,11 +75,11 @@ async function toTarget(
   }
   const { queue, payload = {}, ...options } = onComplete
   for (const name of ['id', 'tx', 'dedup', 'idempotencyKey']) {
-    if (name in options) throw noTarget(`${name} would keep a round from being told`)
+    if (name in options) throw noTarget(`with ${name}, the completion of a later round could not be enqueued`)
   }
   const definition = toDefinition(queue)
   const into = definition.factsInto ?? null
-  if (!isPlainObject(payload)) throw noTarget('its payload must be an object, which gets batchId, state and round')
+  if (!isPlainObject(payload)) throw noTarget('its payload must be an object, which receives batchId, state and round')
   const text = encodeJson(payload, payloadRule)
   const sample = sampleOf({ job: { payload: text } as NewJob, into }, batchId)
   const { id: _id, idGiven: _idGiven, ...job } = await prepareJob(definition, sample, options)
@@ -90,11 +90,11 @@ function sampleOf(target: CompletionTarget, batchId: string): unknown {
   try {
     return JSON.parse(completionJob(target, { batchId, state: 'done', round: 1 }, batchId).payload)
   } catch {
-    throw noTarget(`its ${target.into} must be an object, which gets batchId, state and round`)
+    throw noTarget(`its ${target.into} must be an object, which receives batchId, state and round`)
   }
 }
 
 function noTarget(why: string): HoldfastError {
-  const wanted = `onComplete is { queue, payload, …options } of the job that is told; ${why}.`
+  const wanted = `onComplete must be { queue, payload, …options } of the job to enqueue; ${why}.`
   return new HoldfastError('INVALID_OPTION', wanted, { option: 'onComplete' })
 }

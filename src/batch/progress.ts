@@ -1,4 +1,4 @@
-// How a batch stands, for people: its counts, how fast it goes, and when it will be through.
+// The progress of a batch: its counts, its rate, and the estimated time left.
 
 import { type BatchRecord, type BatchState, totalOf } from '../job/batch.ts'
 import type { Costs } from '../job/record.ts'
@@ -8,9 +8,9 @@ export interface BatchProgress {
   readonly name: string
   readonly key: string | null
   readonly state: BatchState
-  /** More items may come. */
+  /** More items may be added. */
   readonly isOpen: boolean
-  /** 1, and one more with every retry of what failed in a batch that was finished. */
+  /** 1, and one more with every retry of failed items in a finished batch. */
   readonly round: number
   readonly concurrency: number | null
   readonly total: number
@@ -19,20 +19,20 @@ export interface BatchProgress {
   readonly done: number
   readonly dead: number
   readonly cancelled: number
-  /** Items that are done, by the label that their handler gave them. */
+  /** Done items by outcome, the label that their handler gave. */
   readonly outcomes: Readonly<Record<string, number>>
   readonly warnings: Readonly<Record<string, number>>
   readonly costs: Costs
-  /** Items a second that have ended since the first one started, pauses left out; null: none has. */
+  /** Ended items a second since the first one started, without pauses; null: none has ended. */
   readonly rate: number | null
-  /** How long the rest will take at that rate; null where nobody knows. */
+  /** How long the other items will take at that rate; null if that is not known. */
   readonly remainingMs: number | null
   readonly createdAt: Date
   readonly startedAt: Date | null
   readonly finishedAt: Date | null
   readonly pausedAt: Date | null
   readonly pausedBy: string | null
-  /** Why it was cancelled. */
+  /** Why the batch was cancelled. */
   readonly reason: string | null
 }
 

@@ -1,4 +1,4 @@
-// What came of one item, as plain data: a line of a batch's results.
+// The result of one item as plain data: a line of a batch's results.
 
 import type { JobInfo } from '../client/job-info.ts'
 import type { Costs, EndState, JobError } from '../job/record.ts'
@@ -16,7 +16,7 @@ export interface ItemResult {
   readonly error: JobError | null
 }
 
-/** Null: it has not ended. */
+/** Null: the item has not ended. */
 export function toResult(item: JobInfo): ItemResult | null {
   const { id, queue, state, outcome, warning, costs, attempts, payload, result, error } = item
   if (state !== 'done' && state !== 'dead' && state !== 'cancelled') return null

@@ -1,6 +1,6 @@
-// Items on their way into a batch. They are pulled one by one, prepared, and handed over in chunks: one chunk is under way
-// while the next is prepared, so that a million items need no more room than two chunks. Each chunk says where in the
-// submission it stands; a submission that died is made again from its beginning and passes over what is there.
+// Submits items to a batch. Items are pulled one by one, prepared, and sent in chunks. One chunk is in flight while the next is
+// prepared, so a million items need the memory of two chunks. Each chunk names its position in the submission. After a crash the
+// submission is repeated from its beginning and skips the items that the batch already has.
 
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -13,7 +13,7 @@ import type { BatchItem } from './options.ts'
 
 export type Items = Iterable<BatchItem> | AsyncIterable<BatchItem>
 
-/** What a submission needs of the client. */
+/** The part of the client that a submission needs. */
 export interface SubmissionContext {
   define(definition: AnyDefinition): Promise<void> | undefined
   addItems(request: ItemsRequest): Promise<ItemsAnswer>
@@ -22,14 +22,14 @@ export interface SubmissionContext {
 export interface Submitted {
   /** Items that were created. */
   readonly added: number
-  /** Those that met the holder of their dedup key, and are no items. */
+  /** Items that were not created, because another job held their dedup key. */
   readonly duplicates: number
 }
 
 export interface SubmissionPlan {
   readonly batch: string
   readonly items: Items
-  /** How many of them the batch has already; null: they follow whatever it has. */
+  /** How many of these items the batch already has; null: all of them are added after the existing ones. */
   readonly from: number | null
 }
 
@@ -52,7 +52,7 @@ export async function submit(context: SubmissionContext, { batch, items, from }:
   return chunks.submitted
 }
 
-/** Waits only where there is something to wait for. */
+/** Awaits only promises: a plain iterable of plain items is read without a pause. */
 async function takeAll(items: Items, take: (item: BatchItem) => void | Promise<void>): Promise<void> {
   if (Symbol.asyncIterator in items) {
     for await (const item of items) await take(item)
@@ -98,7 +98,7 @@ class Chunks {
     await this.#underWay
   }
 
-  /** Nothing is under way any more, whatever came of it. */
+  /** Resolves when no chunk is in flight, also if the last one failed. */
   async settled(): Promise<void> {
     await this.#underWay.catch(() => undefined)
   }
@@ -110,7 +110,7 @@ class Chunks {
     this.#jobs = []
     this.#chars = 0
     this.#underWay = this.#handOver(request, this.#first)
-    this.#underWay.catch(() => undefined) // told to whoever hands over the next
+    this.#underWay.catch(() => undefined) // the next send or flush throws this error
   }
 
   async #handOver(request: ItemsRequest, first: number): Promise<void> {
@@ -161,16 +161,15 @@ function checkItems(items: Items): Items {
   if (typeof items === 'object' && items !== null && (Symbol.asyncIterator in items || Symbol.iterator in items)) {
     return items
   }
-  const wanted = 'items are an array, an iterable or an async iterable of { queue, payload, …options }'
-  throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(items)}. Of a text, jsonLines(text) makes one.`, {
+  const wanted = 'items must be an array, an iterable or an async iterable of { queue, payload, …options }'
+  throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(items)}. For a text, pass jsonLines(text).`, {
     option: 'items',
   })
 }
 
 function notAnItem(item: unknown): HoldfastError {
-  const hint =
-    item instanceof Uint8Array || typeof item === 'string' ? ' Of a stream, jsonLines(stream) makes items.' : ''
-  const wanted = `an item is { queue, payload, …options }; got ${show(item)}.${hint}`
+  const hint = item instanceof Uint8Array || typeof item === 'string' ? ' For a stream, pass jsonLines(stream).' : ''
+  const wanted = `an item must be { queue, payload, …options }; got ${show(item)}.${hint}`
   return new HoldfastError('INVALID_OPTION', wanted, { option: 'items' })
 }
 

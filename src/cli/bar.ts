@@ -1,4 +1,4 @@
-// A batch as one line: a bar of what has become of its items, how far it is, how fast it goes, how long it will take.
+// A batch as one line: a bar of its items by state, the share that has ended, the rate, and the estimated time left.
 
 import type { BatchProgress } from '../batch/progress.ts'
 import type { BatchState } from '../job/batch.ts'
@@ -41,13 +41,13 @@ export function barLine(progress: BatchProgress, terminal: Terminal, width = 30)
   ].join('  ')
 }
 
-/** Of its items, those that have ended. */
+/** The share of items that have ended. */
 export function percent({ state, total, done, dead, cancelled }: BatchProgress): number {
   if (total === 0) return state === 'done' ? 100 : 0
   return Math.floor(((done + dead + cancelled) / total) * 100)
 }
 
-/** Every part that is not empty is seen. */
+/** Every part that is not empty has at least one cell, while cells are left. */
 export function bar(progress: BatchProgress, terminal: Terminal, width: number): string {
   const { total } = progress
   if (total === 0) return terminal.paint('dim', '░'.repeat(width))
@@ -64,7 +64,7 @@ export function bar(progress: BatchProgress, terminal: Terminal, width: number):
   return cells.join('')
 }
 
-/** `saved 12, duplicate 3`, the most first; nothing of what there is none of. */
+/** `saved 12, duplicate 3`: the largest first, without zeros. */
 export function tally(counts: Readonly<Record<string, number>>): string {
   return Object.entries(counts)
     .filter(([, count]) => count > 0)

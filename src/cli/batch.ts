@@ -15,21 +15,21 @@ export const batch: Command = {
   name: 'batch',
   operands:
     'list | show <batch> | submit [file] | pause <batch> | resume <batch> | cancel <batch> | retry <batch> | close <batch> | delete <batch> | results <batch>',
-  says: 'jobs that belong together: hand them over as JSON lines, watch them, steer them, read what came of them',
+  says: 'submit jobs that belong together as JSON lines, show and control them, and read their results',
   options: {
-    name: { value: 'text', says: 'submit: what it is called; the file’s name unless given' },
-    key: { value: 'text', says: 'submit: handed over again with it after a crash, it goes on where it stopped' },
+    name: { value: 'text', says: 'submit: the name of the batch; the file’s name unless given' },
+    key: { value: 'text', says: 'submit: after a crash, a submission with the same key continues where it stopped' },
     queue: { value: 'name', says: 'submit: lines are payloads of this queue, not { queue, payload, … }' },
-    concurrency: { value: 'n', says: 'submit: how many run at once; 3 unless given, Infinity for no limit' },
-    'on-complete': { value: 'queue', says: 'submit: a job of this queue tells when all have ended' },
-    'stop-when-failed': { value: 'share', says: 'submit: give up once more than this share is dead: 0.2' },
-    open: { says: 'submit: more items come later; close ends it' },
-    follow: { says: 'show, submit: stay until it is finished' },
+    concurrency: { value: 'n', says: 'submit: how many items run at once; 3 unless given, Infinity for no limit' },
+    'on-complete': { value: 'queue', says: 'submit: enqueue a job in this queue when all items have ended' },
+    'stop-when-failed': { value: 'share', says: 'submit: cancel the batch once more than this share is dead: 0.2' },
+    open: { says: 'submit: leave the batch open for more items; close ends that' },
+    follow: { says: 'show, submit: print the progress until the batch is finished' },
     state: { value: 'state', says: 'list: open, queued, running, paused, done or cancelled' },
-    by: { value: 'name', says: 'pause, cancel: who asks, for whoever looks' },
+    by: { value: 'name', says: 'pause, cancel: your name; show prints it' },
     reason: { value: 'text', says: 'cancel: why' },
     limit: { value: 'n', says: 'list: how many at most; 20 unless given' },
-    after: { value: 'cursor', says: 'list: the page after this one, as the page before said' },
+    after: { value: 'cursor', says: 'list: the next page, with the cursor that the page before printed' },
   },
   mayCreate: ([verb]) => verb === 'submit',
   examples: [
@@ -64,7 +64,7 @@ const actions: Readonly<Record<string, Action>> = {
   pause: { operand: '<batch>', run: steer((found, options) => found.pause(options), 'Paused') },
   resume: { operand: '<batch>', run: steer((found) => found.resume(), 'Resumed') },
   cancel: { operand: '<batch>', run: steer((found, options) => found.cancel(options), 'Cancelled', ['by', 'reason']) },
-  retry: { operand: '<batch>', run: steer((found) => found.retryFailed(), 'Retrying what failed in') },
+  retry: { operand: '<batch>', run: steer((found) => found.retryFailed(), 'Retrying the failed items of') },
   close: { operand: '<batch>', run: steer((found) => found.close(), 'Closed') },
   delete: { operand: '<batch>', run: remove },
   results: { operand: '<batch>', run: results },
@@ -93,15 +93,15 @@ async function submit(call: Call): Promise<Answer | null> {
   const { open, operands, options, terminal } = call
   const [file = '-'] = operands
   const name = options.text('name') ?? (file === '-' ? undefined : file)
-  if (name === undefined) throw new UsageError('Say what the batch is called: --name articles.')
+  if (name === undefined) throw new UsageError('Name the batch, as in --name articles.')
   const concurrency = options.text('concurrency') === 'Infinity' ? Infinity : options.number('concurrency')
-  const told = options.text('on-complete')
+  const completion = options.text('on-complete')
   const settings: BatchOptions = {
     name,
     ...given({
       key: options.text('key'),
       concurrency,
-      onComplete: told === undefined ? undefined : { queue: told },
+      onComplete: completion === undefined ? undefined : { queue: completion },
       stopWhenFailed: options.number('stop-when-failed'),
       open: options.isSet('open') || undefined,
     }),
@@ -126,7 +126,7 @@ async function* itemsOf(file: string, queue: string | undefined, terminal: Termi
 
 const lookMs = 250
 
-/** One line that is drawn again while the batch goes on; elsewhere than on a terminal, a line when something has changed. */
+/** On a terminal, one line that is redrawn until the batch is finished. Elsewhere, a new line for every change. */
 async function follow(found: Batch, { terminal, tell }: Call): Promise<void> {
   const interrupted = new AbortController()
   const interrupt = () => interrupted.abort()
@@ -176,7 +176,7 @@ async function results({ open, operands: [name = ''] }: Call): Promise<null> {
 async function batchNamed(holdfast: Holdfast, name: string): Promise<Batch> {
   const found = await holdfast.getBatch(isJobId(name.toLowerCase()) ? name : { key: name })
   if (found) return found
-  const message = `There is no batch with the id or key ${name}; it never was, it was deleted, or its retention is over.`
+  const message = `There is no batch with the id or key ${name}: it never existed, was deleted, or its retention is over.`
   throw new HoldfastError('BATCH_NOT_FOUND', message, { batch: name })
 }
 

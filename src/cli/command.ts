@@ -1,4 +1,4 @@
-// What a command is, and what it is given: the words it was called with, and a way to answer.
+// A command, its parsed arguments, and its answer.
 
 import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
@@ -8,14 +8,14 @@ import type { Terminal } from './terminal.ts'
 
 export interface Command {
   readonly name: string
-  /** What stands behind the name: `<queue> <json>`. */
+  /** The operands after the name: `<queue> <json>`. */
   readonly operands: string
   readonly says: string
   readonly options: Readonly<Record<string, Option>>
   readonly examples: readonly string[]
-  /** Whether it may make a store that is not there yet. One that only looks, or changes what is there, may not. */
+  /** Whether the command may create a missing store. A command that only reads or changes existing data may not. */
   mayCreate?(operands: readonly string[]): boolean
-  /** Null: everything was told on the way. */
+  /** Null: the command has already printed everything. */
   run(call: Call): Promise<Answer | null>
 }
 
@@ -27,14 +27,14 @@ export interface Option {
 }
 
 export interface Call {
-  /** Which store was named, if any. */
+  /** The URL of the store, if one was given. */
   readonly url: string | undefined
-  /** Opens the store. A command says what is wrong with its words before that. */
+  /** Opens the store. A command checks its arguments before that. */
   readonly open: (options?: { readonly readOnly: boolean }) => Promise<Holdfast>
   readonly operands: readonly string[]
   readonly options: Options
   readonly terminal: Terminal
-  /** One line at once, for a command that goes on; with `--json` the data. */
+  /** Prints one line at once, for a command that keeps running; with `--json` the data. */
   readonly tell: (data: unknown, text: string) => void
 }
 
@@ -43,18 +43,18 @@ export interface Answer {
   readonly data: unknown
   /** For people. */
   readonly text: string
-  /** What was asked for is not there: exit code 1 although nothing failed. */
+  /** The named thing does not exist: the text goes to standard error, with exit code 1. */
   readonly isMissing?: boolean
-  /** It is an answer as any other, and its exit code is 1. */
+  /** The answer is printed as usual, but with exit code 1. */
   readonly hasFailed?: boolean
 }
 
-/** The words were wrong, before anything was tried: exit code 2. */
+/** The arguments are wrong, and nothing was done: exit code 2. */
 export class UsageError extends Error {
   override readonly name = 'UsageError'
 }
 
-/** Options as they were given, read as what they stand for. */
+/** The given options, parsed on access. */
 export class Options {
   readonly #values: Readonly<Record<string, unknown>>
 
@@ -78,10 +78,10 @@ export class Options {
     const text = this.text(name)
     if (text === undefined) return undefined
     if (text.trim() !== '' && Number.isFinite(Number(text))) return Number(text)
-    throw new UsageError(`--${name} is a number; got "${text}".`)
+    throw new UsageError(`--${name} must be a number; got "${text}".`)
   }
 
-  /** '30s' as it stands; the library says what is wrong with any other. */
+  /** Text such as '30s' is passed on unchanged; the library checks it. */
   duration(name: string): Duration | undefined {
     const text = this.text(name)
     return text !== undefined && /^\d+$/.test(text) ? Number(text) : (text as Duration | undefined)
@@ -92,11 +92,11 @@ export class Options {
     if (text === undefined) return undefined
     const time = new Date(text)
     if (!Number.isNaN(time.getTime())) return time
-    throw new UsageError(`--${name} is a time such as 2030-01-31T09:00:00Z; got "${text}".`)
+    throw new UsageError(`--${name} must be a time such as 2030-01-31T09:00:00Z; got "${text}".`)
   }
 }
 
-/** Leaves out what was not given, as options of the library like it. */
+/** Leaves out undefined values, which the options of the library do not allow. */
 export function given<T extends Record<string, unknown>>(
   options: T,
 ): { [Name in keyof T]?: Exclude<T[Name], undefined> } {
@@ -115,5 +115,7 @@ export function parseJson(text: string, what: string): unknown {
 }
 
 export function notFound(id: string): HoldfastError {
-  return new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}, or its retention is over.`, { id })
+  return new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: it never existed, or its retention is over.`, {
+    id,
+  })
 }

@@ -3,7 +3,7 @@ import type { Command } from './command.ts'
 export const deleteJob: Command = {
   name: 'delete',
   operands: '<id>',
-  says: 'a job that nobody runs is gone, with its history and its keys',
+  says: 'delete a job that is not running, with its history and its keys',
   options: {},
   examples: ['holdfast delete 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
 

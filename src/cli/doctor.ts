@@ -1,4 +1,4 @@
-// What threatens the queue, as a list: what is wrong first, each with what to do about it. Exit code 1 when something is.
+// The findings of the doctor as a list: what is wrong first, each with its fix. Exit code 1 if anything is wrong.
 
 import { isHoldfastError } from '../errors.ts'
 import type { DoctorOptions } from '../observe/doctor/doctor.ts'
@@ -10,13 +10,15 @@ import { oneLine, type Terminal } from './terminal.ts'
 export const doctor: Command = {
   name: 'doctor',
   operands: '',
-  says: 'what threatens the jobs of a store or slows them down, and what to do about it',
+  says: 'find what threatens the jobs of a store or slows them down, and say what to do about it',
   options: {
-    fix: { says: 'repair what can be: counts, jobs that no claim would find, what nobody swept, changed functions' },
-    full: { says: 'look at every row: recount however many jobs there are, check a SQLite file in full' },
+    fix: {
+      says: 'repair what can be repaired: counts, jobs that no claim would find, overdue sweeps, changed functions',
+    },
+    full: { says: 'examine every row: recount however many jobs there are, check a SQLite file in full' },
     patience: {
       value: 'duration',
-      says: 'how long something may wait or stay open before it is told of; 5m unless given',
+      says: 'how long something may wait or stay open before it is reported; 5m unless given',
     },
   },
   examples: ['holdfast doctor', 'holdfast doctor --fix', 'holdfast doctor --full --json'],
@@ -31,7 +33,7 @@ export const doctor: Command = {
   },
 }
 
-/** Without --fix nothing is changed: no schema is brought up, no restored store healed. That it is behind is a finding. */
+/** Without --fix nothing is changed: no schema is upgraded, no restored store healed. An old schema is a finding. */
 async function findingsOf({ open, options }: Call): Promise<readonly Finding[]> {
   const asked: DoctorOptions = {
     fix: options.isSet('fix'),
@@ -43,7 +45,7 @@ async function findingsOf({ open, options }: Call): Promise<readonly Finding[]> 
   } catch (error) {
     if (!isHoldfastError(error) || !['STORE_UNAVAILABLE', 'SCHEMA_AHEAD'].includes(error.code)) throw error
     const facts = { code: error.code, ...error.facts }
-    return [wrong('cannot-open', error.message, 'Nothing else can be looked at before that.', facts)]
+    return [wrong('cannot-open', error.message, 'Fix this first; nothing else can be examined before.', facts)]
   }
 }
 
@@ -62,14 +64,14 @@ const marks: Readonly<Record<Severity, readonly ['red' | 'yellow' | 'green', str
   fine: ['green', '✓'],
 }
 
-/** What needs somebody, what was mended, and what is well, one below the other. */
+/** In this order: what needs action, what was repaired, and what is fine. */
 function textOf(findings: readonly Finding[], terminal: Terminal): string {
-  const isMended = ({ repaired }: Finding) => repaired === true
+  const isRepaired = ({ repaired }: Finding) => repaired === true
   const isBad = ({ severity }: Finding) => severity !== 'fine'
   const groups = [
     findings.filter(isBad),
-    findings.filter(isMended),
-    findings.filter((finding) => !isBad(finding) && !isMended(finding)),
+    findings.filter(isRepaired),
+    findings.filter((finding) => !isBad(finding) && !isRepaired(finding)),
   ]
   const shown = groups
     .filter((group) => group.length > 0)
@@ -86,10 +88,10 @@ function paragraph({ id, severity, sentence, fix, repaired }: Finding, terminal:
 }
 
 function summary({ wrong: bad, warning: odd, fine: good }: Record<Severity, number>, terminal: Terminal): string {
-  if (bad + odd === 0) return terminal.paint('green', `All is well: ${counted(good, 'thing')} looked at.`)
+  if (bad + odd === 0) return terminal.paint('green', `All is well: ${counted(good, 'finding')}, all fine.`)
   const parts = [
     bad > 0 && terminal.paint('red', `${bad} wrong`),
-    odd > 0 && terminal.paint('yellow', `${odd} to look at`),
+    odd > 0 && terminal.paint('yellow', counted(odd, 'warning')),
     `${good} fine`,
   ]
   return `${parts.filter(Boolean).join(', ')}.`

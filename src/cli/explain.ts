@@ -4,7 +4,7 @@ import { compactJson, oneLine } from './terminal.ts'
 export const explain: Command = {
   name: 'explain',
   operands: '<id>',
-  says: 'why a job is where it is: what it waits for, who runs it, how it ended',
+  says: 'explain the state of a job: what it waits for, which worker runs it, or how it ended',
   options: {},
   examples: ['holdfast explain 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
 

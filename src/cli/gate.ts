@@ -5,8 +5,8 @@ import { oneLine, type Terminal } from './terminal.ts'
 export const gate: Command = {
   name: 'gate',
   operands: 'list | open <name> | close <name>',
-  says: 'what workers pass before they claim; closed, they idle',
-  options: { reason: { value: 'text', says: 'close: why, for whoever looks' } },
+  says: 'list, open or close gates; while a gate is closed, its workers do not claim',
+  options: { reason: { value: 'text', says: 'close: why; gate list shows it' } },
   examples: ['holdfast gate list', "holdfast gate close bookshop-login --reason 'new password'"],
 
   async run(call) {
@@ -14,7 +14,7 @@ export const gate: Command = {
     const action = actions[verb]
     if (!action) throw new UsageError(`gate takes list, open or close; got "${verb}".`)
     if (operands.length !== action.operands) throw new UsageError(`Write: ${action.usage}`)
-    if (verb !== 'close' && call.options.isSet('reason')) throw new UsageError('--reason says why to close a gate.')
+    if (verb !== 'close' && call.options.isSet('reason')) throw new UsageError('--reason is only for gate close.')
     return action.run({ ...call, operands })
   },
 }
@@ -33,7 +33,7 @@ const actions: Readonly<Record<string, Action>> = {
 
 async function list({ open, terminal }: Call): Promise<Answer> {
   const gates = await (await open()).gates()
-  return { data: gates, text: gates.length === 0 ? 'Nobody ever closed a gate.' : tableOf(gates, terminal) }
+  return { data: gates, text: gates.length === 0 ? 'No gate was ever closed.' : tableOf(gates, terminal) }
 }
 
 async function openGate({ open, operands: [name = ''] }: Call): Promise<Answer> {
@@ -41,9 +41,9 @@ async function openGate({ open, operands: [name = ''] }: Call): Promise<Answer> 
   const opened = await found.open()
   const state = await found.state()
   if (!opened && state.generation === 0) {
-    return { data: { name, opened, ...state }, text: `Nobody ever closed a gate ${name}.`, isMissing: true }
+    return { data: { name, opened, ...state }, text: `Gate ${name} was never closed.`, isMissing: true }
   }
-  return { data: { name, opened, ...state }, text: opened ? `Opened gate ${name}.` : `Gate ${name} is open already.` }
+  return { data: { name, opened, ...state }, text: opened ? `Opened gate ${name}.` : `Gate ${name} is already open.` }
 }
 
 async function closeGate({ open, operands: [name = ''], options }: Call): Promise<Answer> {
@@ -51,9 +51,9 @@ async function closeGate({ open, operands: [name = ''], options }: Call): Promis
   const closed = await found.close(options.text('reason') ?? 'closed by hand', { by: 'holdfast gate' })
   const state = await found.state()
   const data = { name, closed, ...state }
-  if (closed) return { data, text: `Closed gate ${name}.${state.generation === 0 ? ' It never was before.' : ''}` }
+  if (closed) return { data, text: `Closed gate ${name}${state.generation === 0 ? ' for the first time' : ''}.` }
   const why = state.open ? '' : `: ${oneLine(state.reason)}`
-  return { data, text: `Gate ${name} is closed already${why}` }
+  return { data, text: `Gate ${name} is already closed${why}` }
 }
 
 function tableOf(gates: readonly GateInfo[], terminal: Terminal): string {

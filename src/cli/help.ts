@@ -1,4 +1,4 @@
-// What `--help` says, from what the commands say of themselves.
+// The text of `--help`, made from the descriptions of the commands.
 
 import type { Command, Option } from './command.ts'
 
@@ -7,9 +7,9 @@ export const globalOptions: Readonly<Record<string, Option>> = {
     value: 'url',
     says: 'which store: sqlite:jobs.db, postgres://host/database?schema=name; HOLDFAST_STORE unless given',
   },
-  json: { says: 'answer in JSON, errors too' },
-  help: { says: 'this text; after a command, its own' },
-  version: { says: 'the version of this package' },
+  json: { says: 'print JSON, also for errors' },
+  help: { says: 'print this text; after a command, the text of that command' },
+  version: { says: 'print the version of this package' },
 }
 
 export function helpText(commands: readonly Command[]): string {
@@ -17,7 +17,7 @@ export function helpText(commands: readonly Command[]): string {
     `${name} ${shortOf(operands)}`.trim(),
     says,
   ])
-  return `Holdfast: look into a store of jobs and act on it.
+  return `Holdfast: inspect and control a store of jobs.
 
 Usage: holdfast <command> [options]
 
@@ -27,10 +27,10 @@ ${aligned(rows)}
 Options:
 ${aligned(optionRows(globalOptions))}
 
-holdfast <command> --help says more. Exit codes: 0 it worked, 1 it did not, 2 it was not asked for in the right words.`
+holdfast <command> --help says more. Exit codes: 0 success, 1 failure, 2 wrong usage.`
 }
 
-/** Of a command with verbs of its own, those: `get|put|delete|scan`. */
+/** The verbs of a command that has any: `get|put|delete|scan`. */
 function shortOf(operands: string): string {
   const verbs = operands.split(' | ').map((each) => each.split(' ')[0])
   return verbs.length > 1 ? verbs.join('|') : operands

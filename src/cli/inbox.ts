@@ -6,14 +6,14 @@ import { compactJson, oneLine, type Terminal } from './terminal.ts'
 export const inbox: Command = {
   name: 'inbox',
   operands: 'list <inbox> | accept <inbox> <id> | reject <inbox> <id>',
-  says: 'what handlers have offered, to be accepted or given back',
+  says: 'list what handlers have offered, and accept or reject it',
   options: {
     result: { value: 'json', says: 'accept: the result of the job' },
-    outcome: { value: 'text', says: 'accept: a label for what came of it' },
-    warning: { value: 'text', says: 'accept: what was not quite right' },
-    reason: { value: 'text', says: 'reject: why; the job finds it in job.wake' },
+    outcome: { value: 'text', says: 'accept: the outcome of the job, a label' },
+    warning: { value: 'text', says: 'accept: the warning of the job, a label' },
+    reason: { value: 'text', says: 'reject: why; the handler finds it in job.wake' },
     limit: { value: 'n', says: 'list: how many at most; 50 unless given' },
-    after: { value: 'cursor', says: 'list: the page after this one, as the page before said' },
+    after: { value: 'cursor', says: 'list: the next page, with the cursor that the page before printed' },
   },
   examples: ['holdfast inbox list extracted', 'holdfast inbox accept extracted 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
 
@@ -42,7 +42,7 @@ async function list({ open, operands: [name = ''], options, terminal }: Call): P
   const filter = given({ limit: options.number('limit') ?? 50, after: options.text('after') })
   const page = await (await open()).inbox(name).page(filter)
   const more = page.next === null ? '' : `\n${terminal.paint('dim', `There are more: add --after ${page.next}`)}`
-  const text = page.pickups.length === 0 ? `Nothing waits in inbox ${name}.` : tableOf(page.pickups, terminal) + more
+  const text = page.pickups.length === 0 ? `Inbox ${name} is empty.` : tableOf(page.pickups, terminal) + more
   return { data: page, text }
 }
 
@@ -59,17 +59,17 @@ async function reject({ open, operands: [name = '', id = ''], options }: Call): 
   const reason = options.text('reason')
   if (reason === undefined) throw new UsageError(`Write: ${actions['reject']?.usage}`)
   await (await pickupOf(await open(), name, id)).reject(reason)
-  return { data: { id, rejected: true }, text: `Given back; job ${id} runs again.` }
+  return { data: { id, rejected: true }, text: `Rejected; job ${id} runs again.` }
 }
 
 async function pickupOf(holdfast: Awaited<ReturnType<Call['open']>>, name: string, id: string): Promise<Pickup> {
   const pickup = await holdfast.inbox(name).get(id)
   if (pickup) return pickup
-  throw new HoldfastError('JOB_NOT_FOUND', `Nothing of job ${id} waits in inbox ${name}.`, { id, inbox: name })
+  throw new HoldfastError('JOB_NOT_FOUND', `Inbox ${name} has no offer of job ${id}.`, { id, inbox: name })
 }
 
 function tableOf(pickups: readonly Pickup[], terminal: Terminal): string {
-  const columns = [{ title: 'JOB' }, { title: 'QUEUE' }, { title: 'GOES' }, { title: 'VALUE' }]
+  const columns = [{ title: 'JOB' }, { title: 'QUEUE' }, { title: 'EXPIRES' }, { title: 'VALUE' }]
   const rows = pickups.map(({ id, queue, expiresAt, value }) => [
     ...[id, oneLine(queue), expiresAt === null ? '' : terminal.distance(expiresAt), compactJson(value)],
   ])

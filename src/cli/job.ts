@@ -7,7 +7,7 @@ import { lines, oneLine, prettyJson, type Terminal } from './terminal.ts'
 export const job: Command = {
   name: 'job',
   operands: '<id>',
-  says: 'everything known about one job, with the history of its attempts',
+  says: 'show everything about one job, with the history of its attempts',
   options: {},
   examples: ['holdfast job 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
 
@@ -70,7 +70,7 @@ function errorText({ name, message, code, stack }: NonNullable<JobInfo['error']>
 }
 
 function historyOf(history: readonly AttemptInfo[], terminal: Terminal): string {
-  if (history.length === 0) return terminal.paint('dim', 'It was never run.')
+  if (history.length === 0) return terminal.paint('dim', 'No attempt has ended yet.')
   const columns = [
     { title: 'ATTEMPT', align: 'right' },
     { title: 'ENDING' },

@@ -7,12 +7,12 @@ import { compactJson, oneLine, type Terminal } from './terminal.ts'
 export const jobs: Command = {
   name: 'jobs',
   operands: '',
-  says: 'a page of jobs: waiting ones in the order they will run, finished ones newest first',
+  says: 'list a page of jobs: waiting ones in the order they will run, finished ones newest first',
   options: {
     queue: { value: 'name', says: 'only jobs of this queue' },
     state: { value: 'state', says: 'held, scheduled, ready, running, done, dead or cancelled' },
     limit: { value: 'n', says: 'how many at most; 50 unless given' },
-    after: { value: 'cursor', says: 'the page after this one, as the page before said' },
+    after: { value: 'cursor', says: 'the next page, with the cursor that the page before printed' },
   },
   examples: ['holdfast jobs --queue welcome --state dead', 'holdfast jobs --state scheduled --limit 10 --json'],
 

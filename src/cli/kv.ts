@@ -7,9 +7,9 @@ type Entry = KvValue & { readonly key: string }
 export const kv: Command = {
   name: 'kv',
   operands: 'get <key> | put <key> <json> | delete <key> | scan [prefix]',
-  says: 'the key-value store beside the queues',
+  says: 'read and write the key-value store beside the queues',
   options: {
-    ttl: { value: 'duration', says: 'put: forgotten after this long' },
+    ttl: { value: 'duration', says: 'put: the entry expires after this time' },
     limit: { value: 'n', says: 'scan: how many at most; 100 unless given' },
   },
   examples: [`holdfast kv put cursor '{"page":7}' --ttl 1d`, 'holdfast kv get cursor', 'holdfast kv scan cursor/'],

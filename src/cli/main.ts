@@ -1,4 +1,4 @@
-// The `holdfast` command. Runs when it is imported: parse, dispatch, print, and an exit code that says how it went.
+// The `holdfast` command. It runs when it is imported: parse, dispatch, print, and set the exit code.
 
 import '../runtime/node-version.ts'
 import { readFileSync } from 'node:fs'
@@ -57,7 +57,7 @@ const commands: readonly Command[] = [
   ...[batch, inbox, workers, watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
 ]
 
-// Whoever reads our output may stop reading: `holdfast jobs | head`.
+// The reader of standard output may close it early: `holdfast jobs | head`.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error
   process.exit()
@@ -99,7 +99,7 @@ async function dispatch(args: readonly string[], isJson: boolean): Promise<numbe
   return answer === null ? 0 : printAnswer(answer, isJson)
 }
 
-/** The command's name may stand behind options, so a first look reads the options of all commands and minds nothing. */
+/** The command's name may come after options. So the first parse knows the options of all commands and refuses nothing. */
 function commandIn(args: readonly string[]): { name: string | undefined; values: Record<string, unknown> } {
   const all = Object.assign({}, ...commands.map((command) => command.options), globalOptions)
   const { values, positionals } = parseArgs({
@@ -168,11 +168,11 @@ function printAnswer({ data, text, isMissing = false, hasFailed = false }: Answe
 function errorText(error: unknown): string {
   if (isHoldfastError(error)) return `${error.message} (${error.code})`
   if (error instanceof UsageError) return error.message
-  // Not foreseen: where it happened is worth more than a short text.
+  // An unexpected error: its stack helps more than a short text.
   return error instanceof Error ? (error.stack ?? error.message) : String(error)
 }
 
-/** Whatever went wrong, and wherever the URL of a store was written by mistake. */
+/** In every error, because the URL of a store may have been given in the wrong place. */
 function hidePasswords(text: string): string {
   return text.replace(/\w:\/\/\S*@/g, withoutPassword).replace(/[?&]password=[^&\s"]*/gi, withoutPassword)
 }

@@ -1,4 +1,4 @@
-// `holdfast migrate` on PostgreSQL: the schema is brought up, or its SQL printed, and roles get what they may do.
+// `holdfast migrate` on PostgreSQL: upgrades the schema or prints its SQL, and grants rights to roles.
 
 import { postgresAddress } from '../store/postgres/connection/address.ts'
 import { withClient } from '../store/postgres/connection/one-off-client.ts'
@@ -21,7 +21,7 @@ function rolesOf(grants: readonly string[]): Roles {
   for (const grant of grants.flatMap((text) => text.split(','))) {
     const [, use, role] = /^\s*(\w+)=(.+?)\s*$/.exec(grant) ?? []
     if (use === undefined || role === undefined || !(isUse(use) || use === 'none'))
-      throw new UsageError(`--grant is as in producer=app_web,worker=app_worker,reader=app_bi; got "${grant}".`)
+      throw new UsageError(`--grant must be as in producer=app_web,worker=app_worker,reader=app_bi; got "${grant}".`)
     roles[use] = [...(roles[use] ?? []), role]
   }
   return roles
@@ -30,7 +30,7 @@ function rolesOf(grants: readonly string[]): Roles {
 function fromOf({ options }: Call): number {
   const from = options.number('from') ?? 0
   if (Number.isInteger(from) && from >= 0 && from <= steps.length) return from
-  throw new UsageError(`--from is a version of the schema, up to ${steps.length}; got "${options.text('from')}".`)
+  throw new UsageError(`--from must be a version of the schema, up to ${steps.length}; got "${options.text('from')}".`)
 }
 
 function print(schema: Schema, from: number, uses: RoleUses): Answer {
@@ -44,7 +44,7 @@ async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<A
     await grantRoles(client, schema, uses)
     return brought
   })
-  const granted = [...uses].map(([role, of]) => `Role ${role}: ${of.join(', ') || 'nothing any more'}.`)
+  const granted = [...uses].map(([role, of]) => `Role ${role}: ${of.join(', ') || 'no rights any more'}.`)
   return {
     data: { schema: schema.name, from, to, granted: Object.fromEntries(uses) },
     text: [textOf(schema.name, from, to), ...granted].join('\n'),
@@ -53,8 +53,8 @@ async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<A
 
 function textOf(schema: string, from: number, to: number): string {
   if (from > steps.length)
-    return `Schema ${schema} is at version ${to}, which is newer than this Holdfast (${steps.length}) and has room for it.`
+    return `Schema ${schema} is at version ${to}, which is newer than this Holdfast (${steps.length}) and compatible with it.`
   if (from === to) return `Schema ${schema} is already at version ${to}.`
-  if (from === 0) return `Made schema ${schema} at version ${to}.`
-  return `Brought schema ${schema} from version ${from} to version ${to}.`
+  if (from === 0) return `Created schema ${schema} at version ${to}.`
+  return `Upgraded schema ${schema} from version ${from} to version ${to}.`
 }

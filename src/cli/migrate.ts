@@ -1,5 +1,5 @@
-// Opening a store brings its schema up. This command does it beforehand, by a role that may, or prints what to run.
-// What is PostgreSQL's is loaded when it is asked for.
+// Opening a store upgrades its schema. This command does it beforehand, as a role with the rights, or prints the SQL to run.
+// The code for PostgreSQL is loaded only when it is needed.
 
 import { isPostgresUrl } from '../store/postgres/connection/address.ts'
 import { type Answer, type Call, type Command, UsageError } from './command.ts'
@@ -8,15 +8,15 @@ import { requireUrl } from './store.ts'
 export const migrate: Command = {
   name: 'migrate',
   operands: '',
-  says: 'brings the schema of a store up to this version, or prints the SQL that does',
+  says: 'upgrade the schema of a store to this version, or print the SQL that does',
   options: {
     schema: { value: 'name', says: "PostgreSQL: the schema, if not the URL's ?schema=; holdfast unless given" },
     print: { says: 'PostgreSQL: only print the SQL for a new schema; needs no connection' },
-    from: { value: 'version', says: 'with --print: only the steps from this version on, for a schema that is at it' },
+    from: { value: 'version', says: 'with --print: only the steps after this version, for a schema that has it' },
     grant: {
       value: 'use=role,…',
       multiple: true,
-      says: 'PostgreSQL: what roles may do: producer, worker or reader; none takes it back',
+      says: 'PostgreSQL: rights of roles: producer, worker or reader; none revokes them',
     },
   },
   examples: [
@@ -29,7 +29,7 @@ export const migrate: Command = {
 
   async run(call) {
     if (call.options.isSet('from') && !call.options.isSet('print'))
-      throw new UsageError('--from goes with --print; without it the database itself says where it is.')
+      throw new UsageError('--from goes with --print; without --print the database itself has the version.')
     const url = call.options.isSet('print') ? call.url || 'postgres://' : requireUrl(call.url)
     if (!isPostgresUrl(url)) return openSqlite(call)
     const { migratePostgres } = await import('./migrate-postgres.ts')
@@ -40,7 +40,7 @@ export const migrate: Command = {
 async function openSqlite({ open, options }: Call): Promise<Answer> {
   const alien = ['schema', 'print', 'grant'].find((name) => options.isSet(name))
   if (alien !== undefined)
-    throw new UsageError(`--${alien} is for PostgreSQL; a SQLite file is brought up by opening it.`)
+    throw new UsageError(`--${alien} is for PostgreSQL; a SQLite file is upgraded when it is opened.`)
   await open()
-  return { data: { upToDate: true }, text: 'Up to date: a SQLite file is brought up whenever it is opened.' }
+  return { data: { upToDate: true }, text: 'Up to date: a SQLite file is upgraded whenever it is opened.' }
 }

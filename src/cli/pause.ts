@@ -4,8 +4,8 @@ import { type Answer, type Command, given } from './command.ts'
 export const pause: Command = {
   name: 'pause',
   operands: '<queue>',
-  says: 'claims pass over the queue; what runs goes on, and no job changes',
-  options: { by: { value: 'name', says: 'who asks, for whoever looks' } },
+  says: 'pause a queue: claims skip it, running jobs continue, and no job changes',
+  options: { by: { value: 'name', says: 'your name; explain shows it' } },
   examples: ['holdfast pause welcome', 'holdfast pause welcome --by ada'],
 
   async run({ open, operands: [queue = ''], options }) {
@@ -15,7 +15,7 @@ export const pause: Command = {
   },
 }
 
-/** Says what is in the queue, so that a mistyped name shows. */
+/** Shows the counts of the queue, so that a mistyped name is noticed. */
 export async function standing(holdfast: Holdfast, queue: string, verb: string): Promise<Answer> {
   const info = (await holdfast.queues()).find(({ name }) => name === queue)
   const waiting = (info?.ready ?? 0) + (info?.scheduled ?? 0) + (info?.held ?? 0)

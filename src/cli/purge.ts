@@ -4,7 +4,7 @@ import type { Command } from './command.ts'
 export const purge: Command = {
   name: 'purge',
   operands: '<queue>',
-  says: 'deletes every job of a queue that nobody runs, or only those in some states',
+  says: 'delete every job of a queue that is not running, or only the jobs in some states',
   options: { state: { value: 'state', multiple: true, says: 'only jobs in this state; may be given more than once' } },
   examples: ['holdfast purge welcome --state dead --state cancelled'],
 

@@ -8,7 +8,7 @@ import type { Column, Terminal } from './terminal.ts'
 export const queues: Command = {
   name: 'queues',
   operands: '',
-  says: 'counts of every queue by state, exact at any size',
+  says: 'count the jobs of every queue by state, exact at any size',
   options: {},
   examples: ['holdfast queues', 'holdfast queues --json'],
 

@@ -6,13 +6,13 @@ const filters = ['queue', 'error', 'died-since', 'died-before']
 export const requeue: Command = {
   name: 'requeue',
   operands: '[id]',
-  says: 'a dead job, or every dead job that matches, starts again with all its attempts',
+  says: 'make a dead job, or every dead job that matches, ready again with all its attempts',
   options: {
     queue: { value: 'name', says: 'dead jobs of this queue' },
-    error: { value: 'text', says: 'whose error message contains this text' },
-    'died-since': { value: 'time', says: 'that died at this time or later' },
-    'died-before': { value: 'time', says: 'that died before this time' },
-    'dry-run': { says: 'only say what would happen' },
+    error: { value: 'text', says: 'jobs whose error message contains this text' },
+    'died-since': { value: 'time', says: 'jobs that died at this time or later' },
+    'died-before': { value: 'time', says: 'jobs that died before this time' },
+    'dry-run': { says: 'only count the jobs; change nothing' },
   },
   examples: [
     'holdfast requeue 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80',
@@ -23,7 +23,7 @@ export const requeue: Command = {
     const [id] = call.operands
     const isFiltered = filters.some((name) => call.options.isSet(name))
     if (id === undefined && !isFiltered) {
-      throw new UsageError(`Say which: a job id, or one of ${filters.map((name) => `--${name}`).join(', ')}.`)
+      throw new UsageError(`Give a job id, or one of ${filters.map((name) => `--${name}`).join(', ')}.`)
     }
     if (id !== undefined && (isFiltered || call.options.isSet('dry-run'))) {
       throw new UsageError('Give either a job id or a filter, not both; --dry-run is for filters.')

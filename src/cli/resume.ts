@@ -4,7 +4,7 @@ import { standing } from './pause.ts'
 export const resume: Command = {
   name: 'resume',
   operands: '<queue>',
-  says: 'claims take from the queue again',
+  says: 'resume a paused queue; claims take its jobs again',
   options: {},
   examples: ['holdfast resume welcome'],
 

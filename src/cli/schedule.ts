@@ -4,7 +4,7 @@ import { type Answer, type Command, UsageError } from './command.ts'
 export const schedule: Command = {
   name: 'schedule',
   operands: 'pause <name> | resume <name> | run <name> | remove <name>',
-  says: 'pauses, resumes or removes a schedule, or runs its job now',
+  says: 'pause, resume or remove a schedule, or enqueue its job now',
   options: {},
   examples: ['holdfast schedule pause nightly-report', 'holdfast schedule run nightly-report'],
 
@@ -19,7 +19,7 @@ export const schedule: Command = {
 const actions: Readonly<Record<string, (holdfast: Holdfast, name: string) => Promise<Answer>>> = {
   async pause(holdfast, name) {
     const paused = await holdfast.pauseSchedule(name)
-    return { data: { name, paused }, text: paused ? `Paused schedule ${name}.` : `Schedule ${name} is paused already.` }
+    return { data: { name, paused }, text: paused ? `Paused schedule ${name}.` : `Schedule ${name} is already paused.` }
   },
 
   async resume(holdfast, name) {
@@ -36,7 +36,7 @@ const actions: Readonly<Record<string, (holdfast: Holdfast, name: string) => Pro
   async remove(holdfast, name) {
     const removed = await holdfast.unschedule(name)
     const text = removed
-      ? `Removed schedule ${name}. Code that declares it brings it back when it starts next.`
+      ? `Removed schedule ${name}. A program that declares it will add it again at its next start.`
       : `There is no schedule ${name}.`
     return { data: { name, removed }, text, isMissing: !removed }
   },

@@ -5,7 +5,7 @@ import { oneLine, type Terminal } from './terminal.ts'
 export const schedules: Command = {
   name: 'schedules',
   operands: '',
-  says: 'every schedule: when it fires next, when it last did, and who still declares it',
+  says: 'list every schedule: when it fires next, when it last fired, and when a program last declared it',
   options: {},
   examples: ['holdfast schedules', 'holdfast schedules --json'],
 

@@ -1,5 +1,5 @@
-// Which store, and whether it is there. Opening makes a file or a schema that is missing, so a command that only looks
-// checks first. What a store needs is loaded when one is opened: help and wrong words need none.
+// Finds and opens the store. Opening creates a missing file or schema, so a command that may not create one checks first. The
+// code of a store is loaded when it is opened, because help and usage errors do not need it.
 
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
@@ -9,7 +9,7 @@ import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgr
 import { Schema } from '../store/postgres/schema/schema.ts'
 import { UsageError } from './command.ts'
 
-/** Opened when it is first asked for, closed if it was. */
+/** A store that is opened on first use, and closed only if it was opened. */
 export class LazyStore implements AsyncDisposable {
   readonly #open: (readOnly: boolean) => Promise<Holdfast>
   #opened: Promise<Holdfast> | undefined
@@ -36,7 +36,7 @@ async function openStore(
   const url = requireUrl(named)
   const { isThere, place, error } = await look(url)
   if (!isThere && !mayCreate) throw error
-  if (!isThere) console.error(`holdfast: making a new ${place}`)
+  if (!isThere) console.error(`holdfast: creating a new ${place}`)
   const { open } = await import('../open.ts')
   return open(url, { readOnly })
 }
@@ -44,7 +44,7 @@ async function openStore(
 interface Looked {
   readonly isThere: boolean
   readonly place: string
-  /** For those that may not make it. */
+  /** For a command that may not create the store. */
   readonly error: HoldfastError
 }
 
@@ -64,7 +64,7 @@ async function lookForSchema(url: string): Promise<Looked> {
   const { name } = schema
   const { hasSchema } = await import('../store/postgres/connection/one-off-client.ts')
   const database = withoutPassword(address.url)
-  const sentence = `There is no schema ${name} at ${database}; check the store, or make it with holdfast migrate.`
+  const sentence = `There is no schema ${name} at ${database}; check the store, or create the schema with holdfast migrate.`
   return {
     isThere: await hasSchema(address.url, schema),
     place: `schema ${name} at ${database}`,
@@ -74,10 +74,10 @@ async function lookForSchema(url: string): Promise<Looked> {
 
 export function requireUrl(url: string | undefined): string {
   if (url !== undefined && url !== '') return url
-  throw new UsageError('Say which store: --store sqlite:jobs.db, --store postgres://…, or set HOLDFAST_STORE.')
+  throw new UsageError('Name the store: --store sqlite:jobs.db, --store postgres://…, or set HOLDFAST_STORE.')
 }
 
-/** The file of a `sqlite:` URL; nothing for a store in memory or another kind of store. */
+/** The file of a `sqlite:` URL; undefined for a store in memory or another kind of store. */
 function filePath(url: string): string | undefined {
   const path = /^sqlite:(?:\/\/)?(.+)$/.exec(url)?.[1]
   return path === ':memory:' ? undefined : path

@@ -3,7 +3,7 @@ import type { Command } from './command.ts'
 export const sweep: Command = {
   name: 'sweep',
   operands: '',
-  says: 'rescues expired leases, promotes what is due, prunes what retention is done with, fires schedules',
+  says: 'sweep now: rescue, promote, admit and prune jobs, and fire schedules',
   options: {},
   examples: ['holdfast sweep'],
 
@@ -12,7 +12,7 @@ export const sweep: Command = {
     const { rescued, promoted, overdue, admitted, pruned, fired } = totals
     return {
       data: totals,
-      text: `Rescued ${rescued}, promoted ${promoted}, cancelled ${overdue} overdue, let in ${admitted}, pruned ${pruned}, fired ${fired}.`,
+      text: `Rescued ${rescued}, promoted ${promoted}, cancelled ${overdue} overdue, admitted ${admitted}, pruned ${pruned}, fired ${fired}.`,
     }
   },
 }

@@ -1,5 +1,5 @@
-// Text for people: colours where a terminal shows them, columns that line up, times that can be read at a glance, and
-// nothing from a payload or an error message that a terminal would applyVerdict.
+// Text for a terminal: colours, aligned columns and readable times. Control sequences in a payload or an error message are
+// removed, so that the terminal does not execute them.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
 import { span } from '../runtime/duration.ts'
@@ -32,7 +32,7 @@ export class Terminal {
     this.now = now
   }
 
-  /** Styled on a terminal; as it stands elsewhere, and with NO_COLOR. */
+  /** Styled on a terminal; unchanged elsewhere, and with NO_COLOR. */
   paint(style: Style, text: string): string {
     return styleText(style, text, { stream: this.#stream })
   }
@@ -41,12 +41,12 @@ export class Terminal {
     return this.paint(stateStyles[state], state)
   }
 
-  /** A count that matters only when it is not zero. */
+  /** A count; zero is shown as a dim dot. */
   count(count: number, style: Style = 'reset'): string {
     return count === 0 ? this.paint('dim', '·') : this.paint(style, count.toLocaleString('en'))
   }
 
-  /** Columns that line up. On a terminal the last one is cut to fit. */
+  /** Aligned columns. On a terminal the last one is cut to fit. */
   table(columns: readonly Column[], rows: readonly (readonly string[])[]): string {
     const widths = columns.map(({ title }, i) => Math.max(title.length, ...rows.map((row) => widthOf(row[i] ?? ''))))
     const before = widths.slice(0, -1).reduce((sum, width) => sum + width + 2, 0)
@@ -79,7 +79,7 @@ export class Terminal {
     return ms >= 500 ? `in ${span(ms)}` : `${span(-ms)} ago`
   }
 
-  /** Words broken into lines that fit a terminal, all but the first indented; as they stand elsewhere. */
+  /** On a terminal, words broken into lines that fit, all but the first indented; unchanged elsewhere. */
   wrap(text: string, indent: number): string {
     if (!this.#stream.isTTY) return text
     const room = Math.max(40, this.#stream.columns - indent)
@@ -92,12 +92,12 @@ export class Terminal {
     return rows.join(`\n${' '.repeat(indent)}`)
   }
 
-  /** Whether a line can be drawn again. */
+  /** Whether a line can be redrawn. */
   get isLive(): boolean {
     return this.#stream.isTTY === true
   }
 
-  /** One line, in the place of the one that was drawn before; '' takes it away. Elsewhere than on a terminal, nothing. */
+  /** On a terminal, replaces the line that was drawn before; '' removes it. Elsewhere it does nothing. */
   redraw(line: string): void {
     if (!this.isLive) return
     this.#stream.write(`\r${this.#cut(line, Math.max(20, this.#stream.columns - 1))}\u001b[K`)
@@ -110,12 +110,12 @@ export class Terminal {
   }
 }
 
-/** One line, with control characters made visible as spaces. */
+/** One line, with control characters replaced by spaces. */
 export function oneLine(text: string): string {
   return text.replace(/[\p{Cc}\u2028\u2029]+/gu, ' ').trim()
 }
 
-/** Several lines, each of them harmless. */
+/** Several lines, each without control characters. */
 export function lines(text: string): string[] {
   return text.split('\n').map((line) => line.replace(/\p{Cc}/gu, ' ').trimEnd())
 }

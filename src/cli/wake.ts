@@ -3,7 +3,7 @@ import { type Command, parseJson } from './command.ts'
 export const wake: Command = {
   name: 'wake',
   operands: '<id> [json]',
-  says: 'a scheduled job is ready at once, and finds the JSON in job.wake',
+  says: 'make a scheduled job ready at once; its handler finds the JSON in job.wake',
   options: {},
   examples: [`holdfast wake 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80 '{"approved":true}'`],
 
@@ -11,7 +11,7 @@ export const wake: Command = {
     const data = json === undefined ? undefined : parseJson(json, 'data')
     const state = await (await open()).wake(id, data)
     const text =
-      state === 'running' ? `${id} is running; it learns of it when it snoozes.` : `Woke ${id}: it is ${state}.`
+      state === 'running' ? `${id} is running; its next snooze will end at once.` : `Woke ${id}: it is ${state}.`
     return { data: { id, state }, text }
   },
 }

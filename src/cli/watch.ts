@@ -4,16 +4,16 @@ import { type Command, given } from './command.ts'
 export const watch: Command = {
   name: 'watch',
   operands: '',
-  says: 'prints a line for every change of a job from now on, whoever makes it, until interrupted',
+  says: 'print a line for every change of a job from now on, in any process, until interrupted',
   options: {
     queue: { value: 'name', says: 'only jobs of this queue' },
     state: {
       value: 'state',
-      says: 'only changes to it: scheduled, ready, running, done, dead, cancelled or deleted; may be repeated',
+      says: 'only changes to this: scheduled, ready, running, done, dead, cancelled or deleted; may be repeated',
       multiple: true,
     },
-    after: { value: 'cursor', says: 'go on behind this change, as --json told it' },
-    limit: { value: 'n', says: 'end after so many' },
+    after: { value: 'cursor', says: 'continue after this change; --json prints the cursor of each' },
+    limit: { value: 'n', says: 'end after this many changes' },
   },
   examples: ['holdfast watch --queue welcome', 'holdfast watch --state dead --state cancelled --json'],
 

@@ -4,7 +4,7 @@ import { oneLine } from './terminal.ts'
 export const workers: Command = {
   name: 'workers',
   operands: '',
-  says: 'every worker that has been heard of within the last minute',
+  says: 'list every worker that has reported within the last minute',
   options: {},
   examples: ['holdfast workers'],
 
@@ -18,6 +18,7 @@ export const workers: Command = {
       ...[oneLine(name), oneLine(host), String(pid), String(concurrency), terminal.distance(since)],
       queues === null ? 'all' : queues.join(', '),
     ])
-    return { data: found, text: found.length === 0 ? 'No worker has been heard of.' : terminal.table(columns, rows) }
+    const none = 'No worker has reported within the last minute.'
+    return { data: found, text: found.length === 0 ? none : terminal.table(columns, rows) }
   },
 }

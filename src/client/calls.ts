@@ -1,4 +1,4 @@
-// Every call to a client goes through here: refused once the client is closed, and waited for by `close` when it began before.
+// Every call to a client goes through here. After `close` it is refused; `close` waits for the calls that began before.
 
 import { HoldfastError } from '../errors.ts'
 
@@ -12,12 +12,12 @@ export class Calls {
     this.#onEnded = onEnded
   }
 
-  /** A call after which something may be different. */
+  /** A call that may change something. */
   run<T>(action: () => Promise<T>): Promise<T> {
     return this.#track(action, this.#leaveChanged)
   }
 
-  /** A call that only looks. */
+  /** A call that only reads. */
   look<T>(action: () => Promise<T>): Promise<T> {
     return this.#track(action, this.#leave)
   }
@@ -26,7 +26,7 @@ export class Calls {
     this.#isClosed = true
   }
 
-  /** Resolves when every call that was let in has ended. */
+  /** Resolves when every call that was accepted has ended. */
   async ended(): Promise<void> {
     if (this.#running > 0) await this.#idle.promise
   }
@@ -51,10 +51,10 @@ export class Calls {
 }
 
 export function closedError(): HoldfastError {
-  return new HoldfastError('CLOSED', 'This Holdfast was closed; open it again to go on.')
+  return new HoldfastError('CLOSED', 'This Holdfast was closed. Open it again to continue.')
 }
 
-/** What throws at once is refused like what throws later. (`Promise.try` makes a promise more.) */
+/** A synchronous throw becomes a rejection. (`Promise.try` would create one more promise.) */
 function begin<T>(action: () => Promise<T>): Promise<T> {
   try {
     return action()

@@ -1,4 +1,4 @@
-// A job as a person reads it: dates as dates, JSON as data. What cannot be decoded is shown as it stands.
+// A job as callers read it: dates as `Date`, JSON as data. Text that cannot be decoded is returned as it is.
 
 import { decodeJson } from '../job/codec.ts'
 import type { Costs, Ending, JobError, JobRecord, JobState } from '../job/record.ts'
@@ -36,25 +36,25 @@ export interface JobInfo {
   readonly idempotencyKey: string | null
   readonly payload: unknown
   readonly headers: Readonly<Record<string, string>>
-  /** What the last wake brought. */
+  /** The data of the last wake. */
   readonly wake: unknown
   readonly worker: string | null
   readonly startedAt: Date | null
   readonly expiresAt: Date | null
-  /** What its holder told last; gone when the attempt has ended. */
+  /** The last progress that the handler reported; null once the attempt has ended. */
   readonly progress: ProgressInfo | null
   readonly cancelRequested: boolean
   readonly finishedAt: Date | null
   readonly result: unknown
   readonly error: JobError | null
-  /** The label that its handler gave to what came of it. */
+  /** The label that the handler gave with `job.outcome()`. */
   readonly outcome: string | null
   readonly warning: string | null
-  /** Of the run that ended it. */
+  /** The costs of the run that ended the job. */
   readonly costs: Costs | null
-  /** What it shares a limit by. */
+  /** Jobs of the queue with the same key share a limit. */
   readonly limitKey: string | null
-  /** The batch that it is an item of. */
+  /** The batch that the job is an item of. */
   readonly batch: string | null
   /** The newest attempts, oldest first. */
   readonly history: readonly AttemptInfo[]

@@ -1,4 +1,4 @@
-// From what a caller asks of a client to what is asked of the store: options checked, defaults filled in.
+// From the options of a client call to a request to the store: options are checked, defaults filled in.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds, defaults } from '../job/bounds.ts'
@@ -70,7 +70,7 @@ export function toJobsQuery(filter: JobsFilter): JobsQuery {
   checkOptions(filter, 'the filter', ['queue', 'state', 'limit', 'after'])
   const { queue, state, limit = 100, after } = filter
   if (state !== undefined && !jobStates.includes(state)) {
-    throw new HoldfastError('INVALID_OPTION', `state is one of ${jobStates.join(', ')}.`, {
+    throw new HoldfastError('INVALID_OPTION', `state must be one of ${jobStates.join(', ')}.`, {
       option: 'state',
       value: state,
     })
@@ -109,7 +109,7 @@ export function toPurge(queue: string, options: { readonly states?: readonly Pur
   checkOptions(options, 'purge options', ['states'])
   const { states = purgeStates } = options
   if (!Array.isArray(states) || ![...states].every((state) => purgeStates.includes(state))) {
-    throw new HoldfastError('INVALID_OPTION', `states are some of ${purgeStates.join(', ')}.`, {
+    throw new HoldfastError('INVALID_OPTION', `states must be some of ${purgeStates.join(', ')}.`, {
       option: 'states',
       value: states,
     })
@@ -124,10 +124,10 @@ export function toResultRequest(id: string, options: ResultOptions) {
   return { id: checkJobId(id), timeoutMs: toMs(timeout, 'timeout'), signal }
 }
 
-/** The result of a job that is done; of any other, the error that says how it ended. */
+/** The result of a done job. For any other job it throws the error that says how the job ended. */
 export function resultOf(id: string, outcome: JobOutcome | null): unknown {
   if (!outcome) {
-    const why = 'it never was, its retention is over, or its queue keeps nothing (retain.done is 0)'
+    const why = 'it never existed, its retention is over, or its queue keeps no done jobs (retain.done is 0)'
     throw new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: ${why}.`, { id })
   }
   const { state, attempts, error, result } = outcome
@@ -135,7 +135,8 @@ export function resultOf(id: string, outcome: JobOutcome | null): unknown {
   if (state === 'cancelled')
     throw new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })
   const why = error ? `: ${error.message}` : ''
-  throw new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${attempts} attempts${why}`, { id, attempts, error })
+  const after = `${attempts} ${attempts === 1 ? 'attempt' : 'attempts'}`
+  throw new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${after}${why}`, { id, attempts, error })
 }
 
 export function encodeWakeData(data: unknown): string | null {

@@ -1,13 +1,13 @@
-// Who waits for jobs to end, in this process. All of them are asked about in one call: at once when this process settles one
-// of them, else again and again, the less often the longer they have been waited for. So a job that took a second
-// elsewhere is told a quarter of a second late at most, and one that takes an hour costs a call a second.
+// Callers of this process that wait for jobs to end. One call to the store asks about all of these jobs. It is made at once when
+// this process settles one of them. Otherwise it is repeated, less often the longer the callers have waited. So the end of a job
+// that took a second elsewhere is seen at most a quarter of a second late, and a job that takes an hour costs a call a second.
 
 import { HoldfastError } from '../errors.ts'
 import type { JobOutcome } from '../job/record.ts'
 
 const pauseMinMs = 10
 const pauseMaxMs = 1_000
-/** The part of the time it has been waited for that a look may be late by. */
+/** How late a poll may be, as a share of the time waited so far. */
 const lateness = 0.25
 
 export type Ask = (ids: readonly string[]) => Promise<(JobOutcome | 'live' | null)[]>
@@ -15,7 +15,7 @@ export type Ask = (ids: readonly string[]) => Promise<(JobOutcome | 'live' | nul
 interface Waiting {
   readonly id: string
   readonly since: number
-  /** Null: there is no such job, or no longer. */
+  /** Null: the job does not exist, or not any more. */
   readonly tell: (outcome: JobOutcome | null) => void
   readonly fail: (error: unknown) => void
 }
@@ -53,7 +53,7 @@ export class Results {
     return this.#waiting.size
   }
 
-  /** This job has ended, by what this process was told. */
+  /** This process has learned that the job has ended. */
   hint(id: string): void {
     if ([...this.#waiting].some((waiting) => waiting.id === id)) this.#look()
   }
@@ -61,7 +61,7 @@ export class Results {
   close(): void {
     clearTimeout(this.#timer)
     for (const { fail } of this.#waiting)
-      fail(new HoldfastError('CLOSED', 'This Holdfast was closed while you waited.'))
+      fail(new HoldfastError('CLOSED', 'This Holdfast was closed during the wait. The job is not affected.'))
   }
 
   #look(): void {
@@ -89,7 +89,7 @@ export class Results {
     this.#pause(asked)
   }
 
-  /** Whoever waits keeps the process alive by their own timeout; this timer does not. */
+  /** The timeout of each caller keeps the process alive; this timer does not. */
   #pause(asked: readonly Waiting[]): void {
     const now = performance.now()
     const pauses = asked.map(({ since }) => (now - since) * lateness)
@@ -105,7 +105,7 @@ const timerMaxMs = 2 ** 31 - 1
 function timedOut(id: string, timeoutMs: number): HoldfastError {
   return new HoldfastError(
     'WAIT_TIMEOUT',
-    `Job ${id} did not end within ${timeoutMs} ms. It goes on; wait again, or longer.`,
+    `Job ${id} did not end within ${timeoutMs} ms. The job is not affected; wait again, or longer.`,
     { id, timeoutMs },
   )
 }

@@ -1,9 +1,11 @@
-// Who waits for work in this process. A wake-up for n jobs of a queue wakes at most n waiters, oldest first, so that one
-// job does not wake a herd. A waiter signs up before it looks, so that nothing can slip between look and wait; one that
-// looks, finds nothing and was woken meanwhile looks again at once. A wake-up that its waiter could not use (it was served
-// from another queue, or gave up) is passed on to the next who waits for that queue, so that no job is forgotten.
+// Claims of this process that wait for ready jobs.
 //
-// Who does not wait now may still want to know where there is work: it listens.
+// - A wake-up for n jobs of a queue wakes at most n waiters, oldest first, so that one job does not wake all of them.
+// - A waiter joins before it claims, so that no wake-up is lost between the claim and the wait. If its claim finds nothing and it
+//   was woken meanwhile, it claims again at once.
+// - A waiter may not use its wake-up, because it got jobs of another queue or gave up. Then the wake-up is passed on to the next
+//   waiter of that queue, so that no job is forgotten.
+// - Code that does not wait can still learn which queues have work: it adds a listener.
 
 import { systemTimers, type Timers } from '../runtime/clock.ts'
 
@@ -17,7 +19,7 @@ export class Waiters {
     this.#timers = timers
   }
 
-  /** Called for every queue in which jobs become ready, whoever is woken for them; answers how to stop. */
+  /** Calls the listener for every queue in which jobs become ready, whether or not a waiter is woken. Returns how to stop. */
   onWake(listener: (queue: string) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -29,7 +31,7 @@ export class Waiters {
     return waiter
   }
 
-  /** Jobs became ready. Who was woken early for some of them is not woken again. */
+  /** Jobs became ready. Waiters that were woken early for some of them are not woken again. */
   wake(queue: string, count: number): void {
     const early = Math.min(count, this.#early.get(queue) ?? 0)
     this.forgetEarly(queue, early)
@@ -37,8 +39,8 @@ export class Waiters {
   }
 
   /**
-   * Jobs are on their way to the store: their waiters set out behind them and save a round trip. Answers how many did;
-   * hand that to `forgetEarly` once the store has answered.
+   * Jobs are being sent to the store. Waiters send their claims right behind them, which saves a round trip. Returns how many
+   * were woken; pass that to `forgetEarly` once the store has answered.
    */
   wakeEarly(queue: string, count: number): number {
     const woken = this.#wake(queue, count)
@@ -46,7 +48,7 @@ export class Waiters {
     return woken
   }
 
-  /** One who was woken for this queue could not use it; whoever was woken early for other jobs has nothing to do with it. */
+  /** A waiter could not use its wake-up for this queue. The count of early wake-ups, which are for other jobs, stays. */
   passOn(queue: string | null): void {
     if (queue !== null) this.#wake(queue, 1)
   }
@@ -84,7 +86,7 @@ export class Waiter {
   readonly #leave: () => void
   #wake: (() => void) | null = null
   woken = false
-  /** The queue whose jobs it was woken for. */
+  /** The queue whose jobs this waiter was woken for. */
   wokenFor: string | null = null
 
   constructor(queues: readonly string[] | null, timers: Timers, leave: () => void) {
@@ -118,7 +120,7 @@ export class Waiter {
     })
   }
 
-  /** Resolves when woken or roused: who sleeps again and again has a timer of its own. */
+  /** Resolves when woken or roused. It sets no timer: a caller that sleeps repeatedly has its own. */
   sleep(): Promise<void> {
     if (this.woken) return Promise.resolve()
     return new Promise((resolve) => {
@@ -126,12 +128,12 @@ export class Waiter {
     })
   }
 
-  /** Ends its sleep although nobody woke it. */
+  /** Ends its sleep without a wake-up. */
   rouse(): void {
     this.#wake?.()
   }
 
-  /** What it was woken for, to be passed on; asked again, there is nothing left. */
+  /** The queue of its wake-up, to be passed on. A second call returns null. */
   takeWakeUp(): string | null {
     const queue = this.wokenFor
     this.wokenFor = null

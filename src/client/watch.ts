@@ -1,9 +1,9 @@
-// Watching. An iterator keeps a mark and no changes but those of one page: whoever pulls slowly reads late, and the store
-// keeps what is not read yet. So nothing grows here, and a watch can go on elsewhere from any mark.
+// Watching. An iterator keeps a mark and the changes of at most one page. A consumer that pulls slowly reads late, and the store
+// keeps the unread changes. So memory here is bounded, and a watch can continue in another process from any mark.
 //
-// Each iterator looks by itself: again at once while there is more, else after a pause that grows while nothing changes.
-// Calls of this process end the pause, because they may have changed something, and so does word of jobs that became
-// ready. What the store is told (somebody watches) is told again long before it is forgotten.
+// Each iterator polls on its own: at once while there are more changes, otherwise after a pause that grows while nothing changes.
+// A call of this process ends the pause, because it may have changed something. So does a notification of ready jobs. The store
+// records changes only while a watcher is registered; the registration is renewed long before it expires.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -14,7 +14,7 @@ export interface WatchFilter {
   readonly queue?: string
   readonly states?: readonly ChangedState[]
   readonly ids?: readonly string[]
-  /** A cursor: go on behind what was seen up to there. */
+  /** A cursor: the watch continues after the changes up to there. */
   readonly after?: string
   readonly signal?: AbortSignal
 }
@@ -22,22 +22,22 @@ export interface WatchFilter {
 export interface JobChange {
   readonly id: string
   readonly queue: string
-  /** The one it came to. */
+  /** The new state. */
   readonly state: ChangedState
   readonly at: Date
-  /** Pass it as `after` to go on behind this change. */
+  /** Pass it as `after` to continue after this change. */
   readonly cursor: string
 }
 
 export interface Watch extends AsyncIterableIterator<JobChange, undefined>, AsyncDisposable {
-  /** What is changed once this has resolved is seen. Starts at once, whether or not anybody pulls. */
+  /** Every change made after this has resolved is seen. It starts at once, before the first pull. */
   readonly begun: Promise<void>
-  /** Where it stands, also where nothing has changed for long; null before it has begun. */
+  /** The current position, which also advances while nothing matches; null before the watch has begun. */
   readonly cursor: string | null
   return(): Promise<IteratorResult<JobChange, undefined>>
 }
 
-/** The store's part of it. */
+/** The part of the store that a watch needs. */
 export interface WatchContext {
   watch(): Promise<string>
   changes(query: ChangesQuery): Promise<ChangesPage>
@@ -107,7 +107,7 @@ class OpenWatch implements Watch {
     this.#signal = signal ? AbortSignal.any([signal, this.#ended.signal]) : this.#ended.signal
     this.#changes = this.#read()
     this.begun = this.#renew()
-    this.begun.catch(onEnd) // told to whoever pulls
+    this.begun.catch(onEnd) // the first pull throws this error
     this.#signal.addEventListener('abort', onEnd, { once: true })
   }
 
@@ -173,7 +173,7 @@ class OpenWatch implements Watch {
     this.#renewAt = began + renewEveryMs
   }
 
-  /** Shorter where something may have changed, but never so short that a busy process looks without end. */
+  /** A hint shortens the pause, but never below the minimum, or a busy process would poll without a pause. */
   async #pause(ms: number): Promise<void> {
     await this.#sleep(pauseMinMs, () => false)
     await this.#sleep(ms - pauseMinMs, () => this.#hinted)
@@ -207,10 +207,10 @@ const changedStates: readonly ChangedState[] = [
 
 function toWanted({ queue, states, ids }: WatchFilter): Wanted {
   if (states !== undefined && !(isFilled(states) && [...states].every((state) => changedStates.includes(state)))) {
-    throw invalid('states', `states are some of ${changedStates.join(', ')}.`)
+    throw invalid('states', `states must be some of ${changedStates.join(', ')}.`)
   }
   if (ids !== undefined && !(isFilled(ids) && ids.length <= bounds.watchedIds)) {
-    throw invalid('ids', `ids are 1 to ${bounds.watchedIds} ids of jobs.`)
+    throw invalid('ids', `ids must be 1 to ${bounds.watchedIds} ids of jobs.`)
   }
   return {
     queue: queue === undefined ? null : checkQueueName(queue),
@@ -226,7 +226,7 @@ function isFilled(list: unknown): boolean {
 function checkCursor(after: unknown): string | null {
   if (after === undefined) return null
   if (typeof after === 'string' && after.length <= bounds.cursorLength) return after
-  throw invalid('after', 'after is the `cursor` of a change or of a watch.')
+  throw invalid('after', 'after must be the `cursor` of a change or of a watch.')
 }
 
 function invalid(option: string, message: string): HoldfastError {

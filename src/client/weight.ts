@@ -1,11 +1,11 @@
-// How much work a request is, counted in jobs, so that what goes to a store together is bounded.
+// How much work a request is, counted in jobs, so that the work of one call to the store is bounded.
 
 import type { NewJob } from '../job/record.ts'
 import type { KvWrite, SettleRequest } from '../store/store.ts'
 
-/** The most in one group commit. */
+/** The most work in one group commit. */
 export const weightMax = 2_000
-/** So many characters of JSON count as one job more. */
+/** This many characters of JSON count as one more job. */
 const charsAJob = 16 * 1024
 
 export function weightOf(jobs: readonly NewJob[]): number {

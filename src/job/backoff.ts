@@ -6,10 +6,10 @@ export interface Backoff {
   readonly jitter: number
 }
 
-/** The wait after the given attempt failed: base × factor^(attempt − 1), capped, then jittered. `random` is 0 to 1. */
+/** The delay after the given attempt has failed: base × factor^(attempt − 1), capped, then jittered. `random` is 0 to 1. */
 export function backoffMs(backoff: Backoff, attempt: number, random: number): number {
   const { baseMs, factor, maxMs, jitter } = backoff
-  const growth = Math.min(factor ** (attempt - 1), Number.MAX_VALUE) // 0 × Infinity would be no number
+  const growth = Math.min(factor ** (attempt - 1), Number.MAX_VALUE) // 0 × Infinity is NaN
   const plain = Math.min(maxMs, baseMs * growth)
   return Math.round(plain * (1 + jitter * (2 * random - 1)))
 }

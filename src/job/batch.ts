@@ -1,15 +1,15 @@
-// What a batch is, as data, and what is decided about it. Pure.
+// A batch as data, and the rules about its state. Pure.
 //
 // STATES
 //
 //   open ──close──▶ queued ──first item starts──▶ running ──last item ends──▶ done
 //                      └────── pause ⇄ resume ──────┘
-//   cancel: cancelled at once and for good, though items that run may end later
+//   cancel: the batch is cancelled at once and stays so, though items that run may end later
 //
-// - An open batch cannot finish: more items may come. One that is closed and has no items is done.
-// - It is finished when it is closed, nothing waits or runs, and no chore (a cancel, a retry of what failed) is half done.
-//   Then, once for each round, its completion is told. A retry of what failed arms the next round.
-// - A cancelled batch is finished like any other, and its completion told, but it stays cancelled.
+// - An open batch cannot finish, because more items may be added. A closed batch without items is done.
+// - A batch is finished when it is closed, no item waits or runs, and no chore (a cancel, a retry of failed items) is half done.
+//   Then its completion is enqueued, once for each round. A retry of failed items starts the next round.
+// - A cancelled batch finishes like any other and its completion is enqueued, but its state stays cancelled.
 
 import { parseJson } from './json.ts'
 import type { Costs, JobState, NewJob } from './record.ts'
@@ -19,33 +19,33 @@ export type BatchState = 'open' | 'queued' | 'running' | 'paused' | 'done' | 'ca
 export interface BatchSettings {
   readonly id: string
   readonly name: string
-  /** The key of its submission: one batch has it at a time. */
+  /** The key of its submission. Only one batch at a time has a given key. */
   readonly key: string | null
-  /** How many items may run at once; null: as many as there are workers. */
+  /** How many items may run at once; null: no bound but the workers. */
   readonly concurrency: number | null
-  /** It is cancelled once more than this share of its items is dead. */
+  /** The batch is cancelled once more than this share of its items is dead. */
   readonly failShare: number | null
   readonly onComplete: CompletionTarget | null
-  /** How long it stays readable once it is finished. */
+  /** How long a finished batch stays readable. */
   readonly retainMs: number
 }
 
-/** Where the completion of a batch is told, as a job. */
+/** The completion of a batch: the job to enqueue when the batch is finished. */
 export interface CompletionTarget {
-  /** As it is enqueued; its payload is the JSON text of an object. */
+  /** Its payload is the JSON text of an object. */
   readonly job: Omit<NewJob, 'id' | 'idGiven'>
-  /** The property of the payload that gets the facts, an object or its JSON text; null: the payload itself. */
+  /** The payload property that receives the facts, as an object or its JSON text; null: the payload itself receives them. */
   readonly into: string | null
 }
 
-/** What a batch's completion says. */
+/** The facts in a completion's payload. */
 export interface Completion {
   readonly batchId: string
   readonly state: 'done' | 'cancelled'
   readonly round: number
 }
 
-/** Items by what has become of them. `waiting`: held, scheduled or ready. */
+/** Items by state. `waiting`: held, scheduled or ready. */
 export interface ItemCounts {
   readonly waiting: number
   readonly running: number
@@ -56,13 +56,13 @@ export interface ItemCounts {
 
 export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly state: BatchState
-  /** No more items come. */
+  /** No more items can be added. */
   readonly isClosed: boolean
-  /** 1, and one more with every retry of what failed. */
+  /** 1, and one more with every retry of failed items. */
   readonly round: number
   /**
-   * How far its submission has come: items that were handed over, those included that met the holder of a dedup key and were
-   * not created. What is added beside it does not count, or whoever goes on with the submission would pass over too many.
+   * Items that the submission has handed over so far, including those that were not created because their dedup key was held.
+   * Items added outside of the submission do not count: a resumed submission skips this many, and would skip too many.
    */
   readonly submitted: number
   readonly outcomes: Readonly<Record<string, number>>
@@ -73,13 +73,13 @@ export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly finishedAt: number | null
   readonly pausedAt: number | null
   readonly pausedBy: string | null
-  /** How long it was paused before this pause, or finished before this round, since it has started. */
+  /** Since the batch started: the time in earlier pauses, and the time between the end of a round and the start of the next. */
   readonly pausedMs: number
-  /** Why it was cancelled. */
+  /** Why the batch was cancelled. */
   readonly reason: string | null
 }
 
-/** What is known of a batch, apart from its counts. */
+/** The part of a batch that determines its state. */
 export interface BatchFlags {
   readonly isClosed: boolean
   readonly isCancelled: boolean
@@ -96,7 +96,7 @@ export function batchState(batch: BatchFlags): BatchState {
   return batch.startedAt === null ? 'queued' : 'running'
 }
 
-/** Whether enough has failed to give up. Of an open batch nobody knows how many items there will be. */
+/** Whether the share of dead items is above `failShare`. Never of an open batch: its number of items is not known yet. */
 export function failsTooOften(failShare: number | null, { isClosed }: BatchFlags, counts: ItemCounts): boolean {
   if (failShare === null || !isClosed) return false
   return counts.dead > failShare * totalOf(counts)
@@ -106,21 +106,22 @@ export function totalOf({ waiting, running, done, dead, cancelled }: ItemCounts)
   return waiting + running + done + dead + cancelled
 }
 
-/** The job that tells of a batch's completion. */
+/** The job to enqueue as a batch's completion. */
 export function completionJob({ job, into }: CompletionTarget, completion: Completion, id: string): NewJob {
   const payload = parseJson(job.payload) as Facts
-  const told = into === null ? { ...payload, ...completion } : { ...payload, [into]: tell(payload[into], completion) }
-  return { ...job, id, idGiven: false, payload: JSON.stringify(told) }
+  const whole =
+    into === null ? { ...payload, ...completion } : { ...payload, [into]: merged(payload[into], completion) }
+  return { ...job, id, idGiven: false, payload: JSON.stringify(whole) }
 }
 
 type Facts = Readonly<Record<string, unknown>>
 
-function tell(given: unknown, completion: Completion): unknown {
+function merged(given: unknown, completion: Completion): unknown {
   if (typeof given === 'string') return JSON.stringify({ ...(parseJson(given) as Facts), ...completion })
   return { ...(given as Facts | undefined), ...completion }
 }
 
-/** Among the items of a batch. */
+/** The count that an item in this state belongs to. */
 export function countOf(state: JobState): keyof ItemCounts {
   return state === 'held' || state === 'scheduled' || state === 'ready' ? 'waiting' : state
 }

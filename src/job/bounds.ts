@@ -11,41 +11,41 @@ export const bounds = {
   nameLength: 255,
   workerLength: 255,
   attemptsKept: 50,
-  /** A death notice that dies makes another, up to so many. */
+  /** A death notice that dies makes another notice, up to this depth. */
   noticeDepth: 8,
   freeReleases: 1_000,
   attemptsMax: 10_000,
   priorityMax: 9,
   claimMax: 10_000,
   enqueueMax: 10_000,
-  /** Of all JSON that is handed over in one call. */
+  /** Characters of all JSON in one call. */
   requestChars: 64 * 1024 * 1024,
   effectsMax: 10_000,
   pageMax: 1_000,
   jsonDepth: 500,
   concurrencyMax: 10_000,
   limitConcurrencyMax: 1_000_000,
-  /** A store remembers as many starts of a queue or a key. */
+  /** A store keeps at most this many starts of a queue or a limit key. */
   rateCountMax: 100_000,
   rateWindowMaxMs: 7 * 86_400_000,
-  /** Items of a batch that are handed over together, and characters of JSON among them. */
+  /** Items of a batch in one call to the store, and characters of JSON among them. */
   itemsMax: 1_000,
   itemsChars: 4 * 1024 * 1024,
-  /** Jobs that come before another are counted up to so many. */
+  /** The jobs ahead of a job are counted up to this many. */
   aheadMax: 10_000,
-  /** Of the names that a job's costs have. */
+  /** Names in the costs of one job. */
   costNamesMax: 100,
   labelLength: 255,
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,
-  /** How long changes are told after somebody last watched, and how long they are kept. */
+  /** How long changes are still recorded after the last watcher has polled, and how long they are kept. */
   watchMs: 120_000,
-  /** The most jobs whose changes are kept. */
+  /** The most jobs whose changes a store keeps. */
   changesKept: 1_000_000,
   /** The most jobs that a watch may name. */
   watchedIds: 1_000,
-  /** It lists transactions in progress, as many as there may be connections. */
+  /** A cursor lists the transactions in progress, so it grows with the number of connections. */
   cursorLength: 64 * 1024,
 } as const
 

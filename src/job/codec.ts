@@ -1,5 +1,5 @@
-// JSON that survives: what is stored is what the handler will read. A value that JSON would silently bend (a Date, a
-// Map, NaN, undefined in an array, a class instance) is refused with the path to it.
+// JSON that comes back unchanged: the handler reads exactly what was stored. A value that JSON would silently change (a Date, a
+// Map, NaN, undefined in an array, a class instance) is refused, and the error names the path to it.
 
 import { type ErrorCode, HoldfastError } from '../errors.ts'
 import { bounds } from './bounds.ts'
@@ -16,7 +16,7 @@ export const resultRule: EncodeRule = { what: 'result', maxBytes: bounds.resultB
 export const wakeRule: EncodeRule = { what: 'data', maxBytes: bounds.payloadBytes, tooLarge: 'PAYLOAD_TOO_LARGE' }
 export const kvRule: EncodeRule = { what: 'value', maxBytes: bounds.kvValueBytes, tooLarge: 'KV_VALUE_TOO_LARGE' }
 
-/** Encodes to JSON text, or throws INVALID_PAYLOAD with the path, or the rule's own code when it is too large. */
+/** Encodes to JSON text. Throws INVALID_PAYLOAD with the path, or the rule's own code if the text is too large. */
 export function encodeJson(value: unknown, rule: EncodeRule): string {
   if (value === undefined) return 'null'
   const text = inspected(value, rule)
@@ -43,14 +43,14 @@ function tooLarge({ what, maxBytes, tooLarge: code }: EncodeRule, size: string, 
 
 interface Look {
   readonly rule: EncodeRule
-  /** The keys that lead to where we are; they become text only where something is wrong. */
+  /** The keys that lead to the current value. They are joined to text only for an error. */
   readonly path: (string | number)[]
   readonly parents: object[]
-  /** What has been seen so far takes at least as many bytes. */
+  /** A lower bound of the bytes that the values inspected so far take. */
   leastBytes: number
 }
 
-/** How much larger than allowed a value must be to be refused before it is encoded, and its size is counted exactly. */
+/** A value this many times larger than allowed is refused before it is encoded; below that, its size is counted exactly. */
 const farTooLarge = 4
 
 function inspect(value: unknown, look: Look): void {
@@ -108,14 +108,14 @@ function inspectPart(part: unknown, key: string | number, look: Look): void {
   look.path.pop()
 }
 
-/** Of this realm, of another one, or without a prototype. */
+/** A plain object of this realm, of another realm, or without a prototype. */
 export function isPlainObject(value: unknown): boolean {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return false
   const prototype = Object.getPrototypeOf(value)
   return prototype === null || prototype === Object.prototype || Object.getPrototypeOf(prototype) === null
 }
 
-/** A path that is longer is shown by its end. */
+/** Of a longer path only the end is shown. */
 const shownMax = 200
 
 function unfit([what, ...keys]: readonly (string | number)[], why: string, cause?: unknown): HoldfastError {
@@ -129,7 +129,7 @@ function unfit([what, ...keys]: readonly (string | number)[], why: string, cause
   )
 }
 
-/** What was stored, as data; text that was damaged behind our back is shown as it stands. */
+/** Stored JSON text as data. Text that is no JSON, because something else changed it, is returned as it is. */
 export function decodeJson(text: string): unknown {
   try {
     return parseJson(text)
@@ -138,7 +138,7 @@ export function decodeJson(text: string): unknown {
   }
 }
 
-/** Size in UTF-8; not counted exactly when it cannot matter. */
+/** Size in UTF-8. Not counted exactly for a text so short that it fits in any case. */
 function utf8Bytes(text: string, maxBytes: number): number {
   return text.length * 3 <= maxBytes ? text.length : byteLength(text)
 }
@@ -157,7 +157,7 @@ export function byteLength(text: string): number {
   return bytes
 }
 
-/** The same data always gives the same text: keys sorted at every level. */
+/** The same data always gives the same text: keys are sorted at every level. */
 export function canonicalJson(text: string): string {
   return JSON.stringify(sorted(parseJson(text)))
 }

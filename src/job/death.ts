@@ -1,11 +1,13 @@
-// What follows from a death, and from an effect that could not be applied.
+// Death notices, and the error of an effect that could not be applied.
 //
-// A notice is a job, and may die itself: then the `onDead` queue of its own queue is told, and so on. Definitions that make a
-// cycle are refused (`onDeadCycle`), but a chain of queues may be long, and a handler may enqueue what it was told. So every
-// notice says how deep it is, and one that is `bounds.noticeDepth` deep makes no other. Every notice holds the payload of the
-// dead job, and so all notices before it. So a payload that would make the notice larger than a payload may be is left out.
+// A notice is a job, so it may die too. Then the `onDead` queue of its own queue gets a notice, and so on. Two bounds:
 //
-// A death is always recorded: where no notice is made, the error of the dead job says why, and the store reports it.
+// - Depth. Definitions that make a cycle are refused (`onDeadCycle`), but a chain of queues may be long, and a handler may
+//   enqueue the notice that it received. So every notice says how deep it is. At `bounds.noticeDepth` no further one is made.
+// - Size. Every notice contains the payload of the dead job, and therefore all notices before it. A payload that would make the
+//   notice larger than `bounds.payloadBytes` is left out.
+//
+// A death is always recorded. Where no notice is made, the error of the dead job says why, and the store reports it.
 
 import type { Refused } from '../errors.ts'
 import { bounds } from './bounds.ts'
@@ -15,13 +17,13 @@ import type { JobError, NewJob } from './record.ts'
 import type { DeathNotice } from './transition.ts'
 
 export interface Death extends Omit<DeathNotice, 'payload' | 'payloadBytes' | 'depth'> {
-  /** The queue that is told. */
+  /** The `onDead` queue, which gets the notice. */
   readonly told: string
   /** The dead job's payload, as it was stored. */
   readonly payload: string
 }
 
-/** A death that the `onDead` queue is not told of. */
+/** A death for which no notice is made. */
 export interface UntoldDeath {
   readonly id: string
   readonly queue: string
@@ -29,12 +31,12 @@ export interface UntoldDeath {
   readonly reason: string
 }
 
-/** The job that tells an `onDead` queue of a death, with the defaults of that queue; or why there is none. */
+/** The death notice as a job for the `onDead` queue, with the defaults of that queue; or why there is none. */
 export function deathNotice({ told, payload, ...death }: Death, id: string): NewJob | UntoldDeath {
   const value = parsed(payload)
   const depth = depthOf(value) + 1
   if (depth > bounds.noticeDepth) {
-    const reason = `The dead job is a death notice that is ${bounds.noticeDepth} deep; no notice is deeper.`
+    const reason = `The dead job is a death notice of depth ${bounds.noticeDepth}, which is the greatest allowed.`
     return { id: death.id, queue: death.queue, onDead: told, reason }
   }
   return {
@@ -58,7 +60,7 @@ export function isUntold(answer: NewJob | UntoldDeath): answer is UntoldDeath {
   return 'reason' in answer
 }
 
-/** As the error of a death that the `onDead` queue is not told of. */
+/** The error of a death for which no notice is made. */
 export function untoldError(error: JobError | null, { reason }: UntoldDeath): JobError {
   return { ...(error ?? { message: 'The job died.' }), untold: reason }
 }
@@ -69,7 +71,7 @@ function noticeText(notice: Omit<DeathNotice, 'payload' | 'payloadBytes'>, paylo
   return JSON.stringify({ ...notice, payload: null, payloadBytes: byteLength(payload) } satisfies DeathNotice)
 }
 
-/** Undefined where it is no JSON: a job may die because of that, and the notice must be readable all the same. */
+/** Undefined if the text is no JSON. A job may die because of that, and its notice must still be readable. */
 function parsed(text: string): unknown {
   try {
     return JSON.parse(text)
@@ -78,7 +80,7 @@ function parsed(text: string): unknown {
   }
 }
 
-/** 0: no notice. */
+/** 0: the payload is not that of a notice. */
 function depthOf(payload: unknown): number {
   if (!isPlainObject(payload)) return 0
   const { id, queue, attempts, diedAt, depth } = payload as { readonly [Name in keyof DeathNotice]?: unknown }

@@ -2,7 +2,7 @@ import { bounds } from './bounds.ts'
 import { byteLength } from './codec.ts'
 import type { JobError } from './record.ts'
 
-/** Whatever was thrown, as data that fits the history. */
+/** Any thrown value as data that fits the history. */
 export function jobError(thrown: unknown): JobError {
   try {
     return thrown instanceof Error
@@ -13,7 +13,7 @@ export function jobError(thrown: unknown): JobError {
   }
 }
 
-/** Of a job that was not started in time. */
+/** The error of a job that was not started before `startBefore`. */
 export function overdueError(startBefore: number): JobError {
   const time = new Date(startBefore)
   const shown = Number.isNaN(time.getTime()) ? startBefore : time.toISOString()
@@ -41,7 +41,7 @@ function describe(thrown: unknown): string {
   }
 }
 
-/** Cut to so many bytes; NUL and half characters, which some stores refuse, become visible. */
+/** Cuts to this many bytes. NUL and lone surrogates, which some stores refuse, are replaced by visible characters. */
 export function clip(text: string, maxBytes: number): string {
   const safe = text
     .slice(0, maxBytes + 1)

@@ -1,5 +1,5 @@
-// What a job has put into an inbox, as it lies in the key-value store under `holdfast.inbox.<inbox>/<id of the job>`. Names
-// of inboxes hold no slash, so that one is never the beginning of another.
+// An offer of a job to an inbox, as it is stored in the key-value store under `holdfast.inbox.<inbox>/<id of the job>`. The name
+// of an inbox contains no slash, so the prefix of an inbox is never the beginning of another's.
 
 import { parseJson } from './json.ts'
 import { isJobId, isQueueName } from './names.ts'
@@ -21,15 +21,15 @@ export function inboxKey(inbox: string, id: string): string {
   return `${inboxPrefix(inbox)}${id}`
 }
 
-/** `value` is JSON text, and so is what it makes. */
+/** `value` is JSON text, and so is the answer. */
 export function encodeOffered({ value, ...rest }: Omit<Offered, 'value'> & { readonly value: string }): string {
   return `${JSON.stringify(rest).slice(0, -1)},"value":${value}}`
 }
 
-/** What stands there instead while somebody gives it back. */
+/** The stored value while a call gives the offer back. */
 export const taken = 'null'
 
-/** Null: it was taken away, or what is stored there is no offer. */
+/** Null: the offer was taken, or the stored value is not an offer. */
 export function readOffered(inbox: string, key: string, text: string): (Offered & { readonly id: string }) | null {
   try {
     const id = key.slice(inboxPrefix(inbox).length)

@@ -1,10 +1,10 @@
-// JSON.parse that can be relied upon.
+// A JSON.parse without a bug of some V8 versions.
 //
-// Some versions of Node (24.21 among them, with V8 13.6; not 20) give a wrong key where a key is written with an escape: after
-// some objects were read, '{"a":1,"\"\"":2}' may come back with the key `\"`. A payload that was changed on its way is worse
-// than one that is refused, so such keys never get to see that parser: names without escapes stand in for them, and are
-// exchanged for the real ones afterwards. Strings that are values are read rightly. Texts without an escaped key, which are
-// nearly all, cost one search for a backslash.
+// Some versions of Node (24.21 among them, with V8 13.6; not 20) return a wrong key where a key is written with an escape. After
+// some objects were parsed, '{"a":1,"\"\"":2}' may come back with the key `\"`. A payload that was silently changed is worse
+// than one that is refused. So keys with escapes are replaced by names without escapes before parsing, and put back afterwards.
+// String values are parsed correctly and stay. Texts without an escaped key, which are nearly all, cost one search for a
+// backslash.
 
 const strings = /"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?/gs
 
@@ -18,12 +18,12 @@ export function parseJson(text: string): unknown {
     return `"${standIn}${keys.length - 1}"${colon}`
   })
   if (keys.length === 0) return JSON.parse(text)
-  JSON.parse(text) // what is no JSON is refused as it stands
+  JSON.parse(text) // throws for text that is no JSON, with positions in the original text
   const real = new Map(keys.map((body, i) => [`${standIn}${i}`, JSON.parse(`"${body}"`) as string]))
   return withRealKeys(JSON.parse(replaced), real)
 }
 
-/** The beginning of keys that nobody has used here. */
+/** A prefix for keys that does not occur in the text. */
 function absentFrom(text: string): string {
   let no = 0
   while (text.includes(`stand-in ${no} `)) no += 1

@@ -1,7 +1,8 @@
-// How the limit key of a job is found. Pure: every store and every way in uses these functions, or SQL that says the same.
+// How the limit key of a job is found. Pure: every store and every kind of enqueue uses these functions, or SQL with the same
+// rules.
 //
-// A key path names a property of the payload, and properties of it: `customer.id`. What it leads to is a text or an
-// integer. Arrays are never entered. Anything else, a missing property too, is no key: the enqueue is refused.
+// A key path names a property of the payload, or a property of a property: `customer.id`. Its value must be a text or an
+// integer. Arrays are never entered. Any other value, or a missing property, is no key, and the enqueue is refused.
 
 import { bounds } from './bounds.ts'
 import { byteLength } from './codec.ts'
@@ -11,14 +12,14 @@ import type { Limit, NewJob, Rate } from './record.ts'
 /** A path into the payload; `code`: a function in the application's code, which no store can call; null: jobs have no key. */
 export type KeyRule = { readonly path: string } | 'code' | null
 
-/** Each part starts with a letter, so that PostgreSQL never takes it for a place in an array. */
+/** Each part starts with a letter, `_` or `$`, so that PostgreSQL never takes it for an array index. */
 const keyPath = /^[A-Za-z_$][A-Za-z0-9_$-]*(\.[A-Za-z_$][A-Za-z0-9_$-]*)*$/
 
 export function isKeyPath(path: unknown): path is string {
   return typeof path === 'string' && path.length <= bounds.nameLength && keyPath.test(path)
 }
 
-/** The key; undefined: it cannot be known. */
+/** The limit key of a job; undefined: it cannot be determined here. */
 export function resolveKey(rule: KeyRule, { limitKey, payload }: Pick<NewJob, 'limitKey' | 'payload'>): Key {
   if (limitKey !== undefined) return limitKey
   if (rule === null) return null
@@ -27,7 +28,7 @@ export function resolveKey(rule: KeyRule, { limitKey, payload }: Pick<NewJob, 'l
 
 type Key = string | null | undefined
 
-/** What a JSON text has at this path, as a key; undefined: nothing that could be one. */
+/** The value at this path of a JSON text, as a key; undefined: there is none that can be a key. */
 export function keyAt(path: string, json: string): string | undefined {
   let value: unknown = parseJson(json)
   for (const name of path.split('.')) {
@@ -44,7 +45,7 @@ export function numberKey(value: number): string | undefined {
   return Number.isSafeInteger(value) ? String(value) : undefined
 }
 
-/** Text that a store keeps as a key. */
+/** Text that may be a limit key. */
 export function isLimitKey(key: unknown): key is string {
   return typeof key === 'string' && key !== '' && isClean(key) && byteLength(key) <= bounds.keyBytes
 }
@@ -53,13 +54,13 @@ function isClean(text: string): boolean {
   return !text.includes('\0') && text.isWellFormed()
 }
 
-/** Limits of one queue: what its definition says, and where an operator overrides that, what the operator says. */
+/** The limits of one queue: those of its definition, or an operator's override in their place. */
 export interface LimitPair {
   readonly limit: Limit | null
   readonly keyLimit: Limit | null
 }
 
-/** A field that is there wins over the definition's; null: no limit at all. */
+/** A field that is present replaces the definition's; null: no limit at all. */
 export interface LimitFields {
   readonly concurrency?: number | null
   readonly rate?: Rate | null

@@ -1,22 +1,22 @@
-// How much a limit leaves. Pure: stores and the reference model call these functions.
+// How many slots of a limit are free. Pure: stores and the reference model call these functions.
 
 import type { Limit, Rate } from './record.ts'
 
-/** What jobs have of a limit at the moment. */
+/** How much of a limit is in use now. */
 export interface LimitUse {
-  /** They run or, where a limit admits, may begin to at any moment. */
+  /** Jobs that hold a slot: they run, or were admitted and may start at any moment. */
   readonly admitted: number
-  /** Of these, have yet to start. */
+  /** Those of the admitted jobs that have not started yet. */
   readonly reserved: number
-  /** Have started within the window. */
+  /** Jobs that have started within the window of the rate. */
   readonly started: number
 }
 
-/** How many more may be let in; Infinity where nothing is limited. */
+/** How many more jobs may be admitted; Infinity without a limit. */
 export function roomIn(limit: Limit | null, { admitted, reserved, started }: LimitUse): number {
-  const places = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
+  const slots = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
   const starts = (limit?.rate?.count ?? Number.POSITIVE_INFINITY) - reserved - started
-  return Math.max(0, Math.min(places, starts))
+  return Math.max(0, Math.min(slots, starts))
 }
 
 /** Whether jobs have more of a limit than there is. */
@@ -32,15 +32,15 @@ export function isLowered(before: Limit | null, after: Limit | null): boolean {
   return isLess(before?.concurrency, after?.concurrency) || isLess(before?.rate?.count, after?.rate?.count)
 }
 
-/** Jobs that started together, and until when they count. */
+/** Jobs that started together, and until when they count against the rate. */
 export interface Starts {
   readonly until: number
   readonly jobs: number
 }
 
 /**
- * When a rate has room next, by time alone; null where all of it is reserved. `starts`: the first to be over comes first,
- * and no more are looked at than must end.
+ * When the rate next allows a start because earlier starts leave the window; null if reserved jobs use all of it.
+ * `starts` is ordered by `until`, and is read only as far as needed.
  */
 export function nextStartAt({ count }: Rate, { reserved, started }: LimitUse, starts: Iterable<Starts>): number | null {
   let used = reserved + started

@@ -1,4 +1,4 @@
-// Names, ids and keys: what is let in. Everything that reaches a store has passed through here.
+// Checks of names, ids, keys and options. Everything that reaches a store has passed through here.
 
 import { HoldfastError } from '../errors.ts'
 import { show } from '../runtime/duration.ts'
@@ -64,7 +64,7 @@ export function checkWorkerName(name: unknown): string {
   )
 }
 
-/** Dedup, idempotency and key-value keys: any text without NUL or half characters. */
+/** Dedup, idempotency and key-value keys: any text without NUL or lone surrogates. */
 export function checkKey(key: unknown, option: string): string {
   if (isKey(key)) return key
   throw new HoldfastError(
@@ -90,7 +90,7 @@ export function checkInteger(value: unknown, option: string, min: number, max: n
   )
 }
 
-/** An object of these options and no others: one that is misspelt would be passed over in silence. */
+/** An object of these options and no others. A misspelt option would otherwise be ignored without an error. */
 export function checkOptions(options: unknown, what: string, names: readonly string[]): void {
   if (typeof options !== 'object' || options === null || Array.isArray(options)) {
     const wanted = `${what} must be an object of ${names.join(', ')}; got ${show(options)}.`
@@ -114,7 +114,7 @@ export function checkNumber(value: unknown, option: string, min: number, max: nu
   throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
 }
 
-/** Text that can be stored: it holds neither NUL nor half characters. */
+/** Text that can be stored: it contains neither NUL nor lone surrogates. */
 export function checkText(value: unknown, option: string, maxBytes: number): string {
   if (isText(value) && byteLength(value) <= maxBytes) return value
   const wanted = `${option} must be 1 to ${maxBytes} bytes of well-formed text without NUL; got ${show(value)}.`
@@ -126,7 +126,7 @@ export function checkSignal(signal: unknown): AbortSignal | undefined {
   throw new HoldfastError('INVALID_OPTION', `signal must be an AbortSignal; got ${show(signal)}.`, { option: 'signal' })
 }
 
-/** What people call an outcome, a warning, a cost. */
+/** The label of an outcome, a warning or a cost. */
 export function checkLabel(label: unknown, option: string): string {
   const { labelLength } = bounds
   if (isText(label) && label.length <= labelLength) return label
@@ -136,7 +136,7 @@ export function checkLabel(label: unknown, option: string): string {
 
 const dateMaxMs = Date.UTC(9999, 11, 31)
 
-/** Milliseconds since 1970 as a store keeps them. */
+/** A time as a store keeps it: milliseconds since 1970. */
 export function isTime(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= dateMaxMs
 }
@@ -152,7 +152,7 @@ export function checkTime(value: unknown, option: string): number {
   )
 }
 
-/** Text that every store keeps as it is. */
+/** Text that every store keeps unchanged. */
 export function isText(value: unknown): value is string {
   return typeof value === 'string' && value !== '' && !value.includes('\0') && value.isWellFormed()
 }

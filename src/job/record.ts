@@ -1,4 +1,4 @@
-// What a job is, as data. Stores keep it in shapes of their own; these are the shapes it is spoken of in.
+// A job as data. Each store keeps it in its own form; these are the types that all parts share.
 
 import type { Backoff } from './backoff.ts'
 import type { KeyRule, LimitPair } from './limit-key.ts'
@@ -6,7 +6,7 @@ import type { KeyRule, LimitPair } from './limit-key.ts'
 export type JobState = 'held' | 'scheduled' | 'ready' | 'running' | 'done' | 'dead' | 'cancelled'
 export type EndState = 'done' | 'dead' | 'cancelled'
 
-/** How one attempt ended. `failed`, `timeout` and `crashed` are told by the worker, `expired` by the sweep. */
+/** How one attempt ended. The worker reports `failed`, `timeout` and `crashed`; the sweep records `expired`. */
 export type Ending = 'done' | 'failed' | 'timeout' | 'crashed' | 'expired' | 'released' | 'snoozed' | 'cancelled'
 
 export interface JobError {
@@ -14,7 +14,7 @@ export interface JobError {
   readonly name?: string
   readonly code?: string
   readonly stack?: string
-  /** Why no notice of this death was made although the queue has an `onDead` queue. */
+  /** Why no death notice was made although the queue has an `onDead` queue. */
   readonly untold?: string
 }
 
@@ -25,30 +25,30 @@ export interface Attempt {
   readonly endedAt: number
   readonly ending: Ending
   readonly error?: JobError
-  /** What this attempt has cost. */
+  /** The costs of this attempt. */
   readonly costs?: Costs
 }
 
 /** Amounts by name, such as `{ tokens: 1200 }`. */
 export type Costs = Readonly<Record<string, number>>
 
-/** What came of a job that is done, beside its result. */
+/** What a done job says beside its result. */
 export interface Annotations {
   /** A label such as `saved` or `duplicate`. */
   readonly outcome: string | null
-  /** What was not quite right, such as `consent-wall`. */
+  /** A label for what was not quite right, such as `consent-wall`. */
   readonly warning: string | null
   readonly costs: Costs | null
 }
 
-/** One claim's hold on one job. */
+/** The lease of a running job. */
 export interface Hold {
   readonly worker: string
   readonly startedAt: number
   readonly expiresAt: number
 }
 
-/** How far who holds a job says to have come. */
+/** The progress that a handler has reported. */
 export interface Progress {
   /** From 0 to 1. */
   readonly value: number
@@ -63,10 +63,10 @@ export interface Progress {
 export interface JobCore {
   readonly attempts: number
   readonly maxAttempts: number
-  /** How often it was released or snoozed for free since the enqueue or the last requeue. */
+  /** How often the job was released or snoozed since the enqueue or the last requeue. */
   readonly freeReleases: number
   readonly cancelRequested: boolean
-  /** It was woken while it ran: the next snooze is over at once. */
+  /** The job was woken while it ran, so its next snooze ends at once. */
   readonly woken: boolean
 }
 
@@ -79,28 +79,29 @@ export interface Dedup {
 }
 
 /**
- * A job as a store takes it: checked and encoded. What the enqueue does not state is null (of the limit key: undefined), and
- * the store fills it in from the stored definition of the queue, in the transaction that enqueues. Times are the store's too.
+ * A new job as it is passed to a store, checked and encoded. A field that the enqueue does not state is null (the limit key:
+ * undefined). The store fills it in from the stored definition of the queue, in the transaction that enqueues. The store also
+ * computes the times, by its own clock.
  */
 export interface NewJob {
   readonly id: string
-  /** True when the caller chose the id; a generated one need not be looked up first. */
+  /** True if the caller chose the id. A generated id need not be looked up first. */
   readonly idGiven: boolean
   readonly queue: string
   /** JSON text. */
   readonly payload: string
-  /** JSON text of a flat object of strings; once a wake has brought data, of both (see `stored.ts`). */
+  /** JSON text of a flat object of strings; after a wake with data, of headers and data together (see `stored.ts`). */
   readonly headers: string | null
   readonly priority: number | null
   readonly maxAttempts: number | null
-  /** Null: what the queue's definition says when the job runs. */
+  /** Null: the timeout of the queue's definition at the time the job runs. */
   readonly timeoutMs: number | null
   readonly delayMs: number
   readonly runAt: number | null
   readonly startBefore: number | null
   readonly dedup: Dedup | null
   readonly idempotency: { readonly key: string; readonly hash: string } | null
-  /** Jobs of a queue that have the same key share the queue's `keyLimit`; null: knowingly none; undefined: not stated. */
+  /** Jobs of a queue with the same key share the queue's `keyLimit`. Null: explicitly no key; undefined: not stated. */
   readonly limitKey?: string | null | undefined
 }
 
@@ -116,7 +117,7 @@ export interface SqlEffect {
   readonly values: readonly unknown[]
 }
 
-/** What lands in the same transaction as a settlement, in this order: puts, deletes, SQL, follow-up jobs. */
+/** What is written in the same transaction as a settlement, in this order: puts, deletes, SQL, follow-up jobs. */
 export interface EffectSet {
   readonly put: readonly KvPut[]
   readonly delete: readonly string[]
@@ -124,30 +125,30 @@ export interface EffectSet {
   readonly enqueue: readonly NewJob[]
 }
 
-/** A whole definition, kept in the store so that a process that never saw it obeys it too. */
+/** A whole definition. It is kept in the store, so that processes without the code of the definition use it too. */
 export interface QueueSettings {
   readonly name: string
   readonly attempts: number
-  /** Of jobs that are enqueued without one. */
+  /** The priority of jobs that are enqueued without one. */
   readonly priority: number
   readonly backoff: Backoff
   readonly leaseMs: number
   readonly timeoutMs: number
-  /** How long done and cancelled jobs stay readable; 0 keeps nothing, Infinity keeps for ever. */
+  /** How long done and cancelled jobs stay readable; 0: they are not kept, Infinity: they are never pruned. */
   readonly retainDoneMs: number
   readonly retainDeadMs: number
-  /** The queue that is told of every death in this one. */
+  /** The queue that gets a notice of every death in this one. */
   readonly onDead: string | null
-  /** Null: the definition says nothing of limits, and leaves those that are stored. */
+  /** Null: the definition states no limits, and the stored ones stay. */
   readonly limits: LimitSettings | null
 }
 
-/** `limit`: of all jobs of the queue together. `keyLimit`: of the jobs that have the same `limitKey`. */
+/** `limit`: for all jobs of the queue together. `keyLimit`: for the jobs that have the same `limitKey`. */
 export interface LimitSettings extends LimitPair {
   readonly key: KeyRule
 }
 
-/** How many may run at once, and how many may start within any stretch of time that long. */
+/** How many jobs may run at once, and how many may start within any window of the rate's length. */
 export interface Limit {
   readonly concurrency: number | null
   readonly rate: Rate | null
@@ -158,7 +159,7 @@ export interface Rate {
   readonly windowMs: number
 }
 
-/** How a job ended: what whoever waits for it wants to know. */
+/** How a job ended: the answer to a caller that waits for its result. */
 export interface JobOutcome {
   readonly state: EndState
   readonly attempts: number
@@ -166,7 +167,7 @@ export interface JobOutcome {
   readonly error: JobError | null
 }
 
-/** A job as it is read: everything known about it now. */
+/** A job as it is read: everything that the store knows about it now. */
 export interface JobRecord {
   readonly id: string
   readonly queue: string
@@ -176,7 +177,7 @@ export interface JobRecord {
   readonly maxAttempts: number
   readonly timeoutMs: number | null
   readonly createdAt: number
-  /** When it is due (scheduled) or became ready. */
+  /** When the job is due (scheduled) or became ready. */
   readonly runAt: number
   readonly startBefore: number | null
   readonly dedupKey: string | null
@@ -184,7 +185,7 @@ export interface JobRecord {
   readonly payload: string
   readonly headers: string | null
   readonly hold: Hold | null
-  /** What was told last under the hold that lasts now. */
+  /** The last progress reported under the current lease. */
   readonly progress: Progress | null
   readonly cancelRequested: boolean
   readonly finishedAt: number | null
@@ -192,7 +193,7 @@ export interface JobRecord {
   readonly error: JobError | null
   readonly annotations: Annotations | null
   readonly limitKey: string | null
-  /** The batch that it is an item of. */
+  /** The batch that the job is an item of. */
   readonly batch: string | null
   readonly history: readonly Attempt[]
 }

@@ -1,4 +1,4 @@
-// A queue's definition as it is stored: everything that a producer or a worker must know that has never seen the code. Pure.
+// A queue's definition as it is stored: everything that a producer or a worker needs if it has no code of the definition. Pure.
 
 import type { Backoff } from './backoff.ts'
 import { bounds, defaults } from './bounds.ts'
@@ -13,7 +13,7 @@ export interface StoredDefinition extends LimitPair {
   readonly backoff: Backoff
   readonly leaseMs: number
   readonly timeoutMs: number
-  /** Infinity: for ever. */
+  /** Infinity: never pruned. */
   readonly retainDoneMs: number
   readonly retainDeadMs: number
   readonly onDead: string | null
@@ -21,7 +21,7 @@ export interface StoredDefinition extends LimitPair {
   readonly key: KeyRule
 }
 
-/** What counts for a queue that was never defined. */
+/** The definition that applies to a queue that was never defined. */
 export const undefinedQueue: StoredDefinition = {
   attempts: defaults.attempts,
   priority: defaults.priority,
@@ -36,14 +36,14 @@ export const undefinedQueue: StoredDefinition = {
   key: null,
 }
 
-/** What is stored once these settings were: limits that they do not state stay as they are. */
+/** The stored definition after these settings are applied. Limits that the settings do not state stay as they are. */
 export function redefined(before: StoredDefinition | null, settings: QueueSettings): StoredDefinition {
   const { name: _name, limits, ...rest } = settings
   const { limit, keyLimit, key } = limits ?? before ?? undefinedQueue
   return { ...rest, limit, keyLimit, key }
 }
 
-/** In what two definitions differ, by the names of the options of `defineQueue`. */
+/** The names of the options of `defineQueue` in which two definitions differ. */
 export function changesOf(before: StoredDefinition, after: StoredDefinition): string[] {
   const [old, now] = [optionsOf(before), optionsOf(after)]
   return Object.keys(now).filter((name) => JSON.stringify(old[name]) !== JSON.stringify(now[name]))
@@ -72,24 +72,24 @@ function finite(ms: number): number | null {
   return Number.isFinite(ms) ? ms : null
 }
 
-/** The same text for the same definition, with or without what it says of limits. */
+/** The same text for the same definition, with or without its limits. */
 export function definitionText(definition: StoredDefinition, { withLimits }: { readonly withLimits: boolean }): string {
   const { limit, ...rest } = optionsOf(definition)
   return JSON.stringify(withLimits ? { ...rest, limit } : rest)
 }
 
-/** The same text for the same settings, to remember what was defined. */
+/** The same text for the same settings, to detect a repeated definition. */
 export function settingsText(settings: QueueSettings): string {
-  const isForEver = (value: unknown) => value === Number.POSITIVE_INFINITY
-  return JSON.stringify(settings, (_, value: unknown) => (isForEver(value) ? 'Infinity' : value))
+  const isInfinite = (value: unknown) => value === Number.POSITIVE_INFINITY
+  return JSON.stringify(settings, (_, value: unknown) => (isInfinite(value) ? 'Infinity' : value))
 }
 
-/** JSON has no Infinity: a retention for ever is null. */
+/** JSON has no Infinity: an infinite retention is null. */
 export function encodeDefinition({ retainDoneMs, retainDeadMs, ...definition }: StoredDefinition): string {
   return JSON.stringify({ ...definition, retainDoneMs: finite(retainDoneMs), retainDeadMs: finite(retainDeadMs) })
 }
 
-/** Null: there is none, or it was damaged. */
+/** Null: there is no definition, or its text is damaged. */
 export function decodeDefinition(text: string | null): StoredDefinition | null {
   const stored = text === null ? null : decodeJson(text)
   if (!isPlainObject(stored)) return null

@@ -1,5 +1,5 @@
-// Parts of a job that stores keep as JSON text. What was damaged behind our back, whether it is no JSON or JSON of another
-// shape, must not keep its neighbours from being swept: it reads as nothing, and an error as the text that stands there.
+// Parts of a job that stores keep as JSON text. Something else may have damaged such a text: it is no JSON, or JSON of another
+// shape. That must not stop the sweep of other jobs. So a damaged part reads as absent, and a damaged error as its raw text.
 
 import { durationMaxMs } from '../runtime/duration.ts'
 import { bounds } from './bounds.ts'
@@ -16,7 +16,7 @@ export function decodePast(past: string | null): Attempt[] {
   return decodeList(past).filter(isAttempt)
 }
 
-/** The effects of every cancel that was requested. */
+/** The effects of all cancel requests of a job. */
 export function decodeCancel(cancel: string | null): EffectSet[] {
   return decodeList(cancel).filter(isEffectSet)
 }
@@ -31,7 +31,7 @@ export function decodeError(text: string | null): JobError | null {
   return isError(error) ? error : { message: text }
 }
 
-/** Null where there is nothing to annotation. */
+/** Null if there are no annotations. */
 export function encodeAnnotations(annotations: Annotations | null): string | null {
   const { outcome, warning, costs } = annotations ?? noAnnotations
   return outcome === null && warning === null && costs === null ? null : JSON.stringify({ outcome, warning, costs })
@@ -59,7 +59,7 @@ export function decodeAmounts(text: string | null): Map<string, number> {
   return new Map(isCosts(amounts) ? Object.entries(amounts) : [])
 }
 
-/** Headers, and what the last wake brought. Headers alone are an object; both together are an array of the two. */
+/** Headers, and the data of the last wake. Headers alone are stored as an object, both together as an array of the two. */
 export interface Extras {
   readonly headers: Readonly<Record<string, string>>
   readonly wake: unknown
@@ -72,7 +72,7 @@ export function decodeExtras(text: string | null): Extras {
   return { headers: isHeaders(headers) ? headers : {}, wake }
 }
 
-/** The same headers with what a wake brings: JSON text, null for nothing. */
+/** The same headers with the data of a wake: JSON text, or null for none. */
 export function encodeWake(text: string | null, data: string | null): string | null {
   const headers = JSON.stringify(decodeExtras(text).headers)
   if (data !== null) return `[${headers},${data}]`
@@ -135,7 +135,7 @@ function isNewJob(value: unknown): boolean {
   )
 }
 
-/** What a new job is, whichever it is and whenever it comes: every store can enqueue it. */
+/** A new job without its id, times and idempotency key. Every store can enqueue it. */
 export type JobTemplate = Omit<NewJob, 'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency'>
 
 export function isJobTemplate(value: unknown): value is JobTemplate {

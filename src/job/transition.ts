@@ -1,20 +1,20 @@
-// What decides a job's fate. Pure: a core and a command in, a verdict out. SQLite, SlateDB and the reference model call
-// these functions; PostgreSQL states the same rules as set-based SQL. The fine print lives here and nowhere else:
+// What a settlement, or an expired lease, makes of a job. Pure: a core and a settlement in, a verdict out. Every store and the
+// reference model use these functions; where PostgreSQL works on sets of jobs, its SQL has the same rules. All rules are here:
 //
-// - attempts = claims − releases − snoozes. A claim adds one, release and snooze take it back, requeue starts at 0.
-// - retry and expiry with attempts == maxAttempts mean dead. A permanent error is dead at once, whatever is left.
-// - release and snooze are free but capped: one more than `bounds.freeReleases` means dead. Nothing loops for ever.
-// - once a cancel was requested: done wins, dead stays dead, and retry, release, snooze and expiry become cancelled.
-// - woken while it ran, a job that is snoozed is ready at once; a retry waits its time all the same.
-// - released and rescued jobs go to the front of their priority, everything else to the back.
+// - attempts = claims − releases − snoozes. A claim adds one, release and snooze subtract it again, requeue starts at 0.
+// - retry and expiry with attempts == maxAttempts mean dead. A permanent error is dead at once, whatever attempts are left.
+// - release and snooze are free but bounded: one more than `bounds.freeReleases` means dead. So no job loops without end.
+// - after a cancel request: done stays done, dead stays dead, and retry, release, snooze and expiry become cancelled.
+// - if a job was woken while it ran, a snooze makes it ready at once; a retry still waits for its delay.
+// - released and rescued jobs go to the front of their priority, all others to the back.
 
 import { bounds } from './bounds.ts'
 import type { Annotations, Costs, EffectSet, Ending, EndState, JobCore, JobError } from './record.ts'
 
-/** How a failed attempt ended: its handler threw, took too long, or took its thread with it. */
+/** How a failed attempt ended: its handler threw, exceeded its timeout, or crashed its thread. */
 export type FailedEnding = 'failed' | 'timeout' | 'crashed'
 
-/** Without a result, effects or a word: most jobs end so. */
+/** Done without a result, effects or annotations, as most jobs end. */
 export const plainlyDone: Settlement = Object.freeze({ as: 'done', result: null, effects: null })
 
 export type Settlement =
@@ -40,7 +40,7 @@ export type Settlement =
       readonly costs?: Costs | null
     }
   | { readonly as: 'release' }
-  /** Its effects land only if it is put off indeed. */
+  /** Its effects are written only if the job is in fact put off, not if it ends instead. */
   | { readonly as: 'snooze'; readonly delayMs: number; readonly effects?: EffectSet | null }
   | { readonly as: 'cancelled'; readonly effects: EffectSet | null }
 
@@ -100,7 +100,7 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
   }
 }
 
-/** A lease ran out and nobody settled it: the worker is gone. The attempt counts, and the cap holds here too. */
+/** The lease expired before a settlement, because the worker is gone. The attempt counts, and may be the last. */
 export function expired(core: JobCore, worker: string): Verdict {
   const { attempts, freeReleases } = core
   const error = expiredError(worker)
@@ -110,34 +110,34 @@ export function expired(core: JobCore, worker: string): Verdict {
 }
 
 export function expiredError(worker: string): JobError {
-  return { name: 'LeaseExpired', message: `The lease of worker ${worker} expired before it settled the job.` }
+  return { name: 'LeaseExpired', message: `The lease of worker ${worker} expired before the job was settled.` }
 }
 
-/** Release and snooze cost nothing, so they share a cap; a requested cancel ends the job instead. */
+/** Release and snooze cost no attempt, so they share a bound. A requested cancel ends the job instead. */
 function endedFree(core: JobCore, ending: 'released' | 'snoozed'): Verdict | undefined {
   const attempts = core.attempts - 1
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending, error: null }
   if (core.freeReleases < bounds.freeReleases) return undefined
-  const message = `Released or snoozed ${bounds.freeReleases} times without finishing; that is the most a job may be.`
+  const message = `Released or snoozed ${bounds.freeReleases} times without finishing, which is the most that is allowed.`
   return { to: 'dead', attempts, ending, error: { name: 'ReleasedTooOften', message } }
 }
 
-/** Keeps the newest attempts, so that a job that fails for ever does not grow for ever. */
+/** Keeps only the newest `bounds.attemptsKept` attempts, so that the history of a job that keeps failing stays bounded. */
 export function remember<T>(history: readonly T[], attempt: T): T[] {
   return [...history.slice(-(bounds.attemptsKept - 1)), attempt]
 }
 
-/** What an `onDead` queue is told. */
+/** The payload of a death notice. */
 export interface DeathNotice {
   readonly id: string
   readonly queue: string
   readonly attempts: number
   readonly error: JobError | null
-  /** Of the dead job; null where it is too large for a notice. */
+  /** The payload of the dead job; null if it is too large for a notice. */
   readonly payload: unknown
-  /** The size of a payload that is too large for a notice, as JSON; `holdfast.job(id)` has it while the job is retained. */
+  /** The size in JSON of a payload that is too large for a notice; `holdfast.job(id)` has it while the job is retained. */
   readonly payloadBytes?: number
   readonly diedAt: number
-  /** 1 for the death of a job; one more for the death of a notice. A notice of depth 8 that dies makes no other. */
+  /** 1 for the death of a job; one more for the death of a notice. If a notice of depth 8 dies, no further notice is made. */
   readonly depth: number
 }

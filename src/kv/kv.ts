@@ -1,4 +1,4 @@
-// A small key-value store beside the queue: settings, cursors, results that outlive their job.
+// A small key-value store beside the queues: for settings, cursors, and results that outlive their job.
 
 import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -9,12 +9,12 @@ import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store/s
 
 export interface KvValue<T = unknown> {
   readonly value: T
-  /** Differs after every write; hand it to `compareAndSet`. */
+  /** Changes with every write; pass it to `compareAndSet`. */
   readonly version: number
   readonly expiresAt: Date | null
 }
 
-/** What this needs of the client it came from. */
+/** The part of the client that the key-value store needs. */
 export interface KvContext {
   get(key: string): Promise<KvEntry | null>
   scan(query: KvScanQuery): Promise<KvPage>
@@ -33,13 +33,13 @@ export class Kv {
     return entry && toValue<T>(entry)
   }
 
-  /** Answers the new version. */
+  /** Returns the new version. */
   async put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): Promise<number> {
     const { version } = await this.#land({ as: 'put', ...toPut(key, value, options) })
     return version as number
   }
 
-  /** Answers whether there was anything to delete. */
+  /** Returns whether there was an entry to delete. */
   async delete(key: string): Promise<boolean> {
     const { applied } = await this.#land({ as: 'delete', key: checkKey(key, 'key') })
     return applied

@@ -1,7 +1,7 @@
-// Every value of a label is a time series for ever. Names that users choose are let through up to a bound; later ones
-// share one name.
+// Every value of a label is a time series that is never removed. Names that users choose are used as values up to a bound; all
+// later ones share one value.
 
-/** What a value beyond the bound is called. */
+/** The value for all names beyond the bound. */
 export const other = 'other'
 
 export class Bounded {
@@ -12,7 +12,7 @@ export class Bounded {
     this.#max = max
   }
 
-  /** The value itself while there is room, `other` after that. */
+  /** The value itself up to the bound, `other` after that. */
   of(value: string): string {
     return this.has(value) ? value : other
   }
@@ -24,7 +24,7 @@ export class Bounded {
     return true
   }
 
-  /** Makes room again. */
+  /** Frees a place within the bound. */
   forget(value: string): void {
     this.#seen.delete(value)
   }

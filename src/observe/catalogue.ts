@@ -1,10 +1,10 @@
-// Every metric there is, without the prefix. docs/reference/metrics.md is this list; a test keeps them equal.
+// Every metric, without the prefix. docs/reference/metrics.md is this list; a test keeps them equal.
 
 export interface MetricEntry {
   readonly type: 'counter' | 'gauge' | 'histogram'
   readonly labels: readonly string[]
   readonly help: string
-  /** Asked for when the metrics are read, and left out while the store does not answer. */
+  /** Read from the store when the metrics are read, and left out while the store does not answer. */
   readonly fromStore?: true
 }
 
@@ -27,21 +27,21 @@ export const catalogue = {
   schedule_overdue_seconds: {
     type: 'gauge',
     labels: ['schedule'],
-    help: 'How long a slot has been due that nobody has fired; 0 where none is.',
+    help: 'How long the oldest slot that was not fired has been due; 0 if none is due.',
     fromStore: true,
   },
 
   enqueued_total: { type: 'counter', labels: ['queue', 'status'], help: 'Enqueues, created or duplicate.' },
-  jobs_total: { type: 'counter', labels: ['queue', 'outcome'], help: 'Runs that ended, by how.' },
+  jobs_total: { type: 'counter', labels: ['queue', 'outcome'], help: 'Runs that ended, by how they ended.' },
   outcomes_total: {
     type: 'counter',
     labels: ['queue', 'outcome', 'warning'],
-    help: 'Jobs done to which the handler gave an outcome or a warning.',
+    help: 'Done jobs to which the handler gave an outcome or a warning.',
   },
   wait_duration_seconds: {
     type: 'histogram',
     labels: ['queue'],
-    help: 'From the enqueue to a start, with delays and earlier attempts.',
+    help: 'From the enqueue to the start of a run, including delays and earlier attempts.',
   },
   run_duration_seconds: { type: 'histogram', labels: ['queue'], help: 'From the call of the handler to its end.' },
   claim_duration_seconds: { type: 'histogram', labels: [], help: 'Calls to the store that claim jobs.' },
@@ -55,20 +55,20 @@ export const catalogue = {
   handlers_abandoned_total: {
     type: 'counter',
     labels: ['queue'],
-    help: 'Handlers that ignored their signal and were left behind.',
+    help: 'Handlers that ignored their signal and were abandoned.',
   },
   threads_stuck_total: {
     type: 'counter',
     labels: ['queue'],
-    help: 'Threads of handler modules that could not be ended because they were blocked in native code.',
+    help: 'Handler threads that did not end because they were blocked in native code.',
   },
   thread_leftovers_total: {
     type: 'counter',
     labels: ['queue', 'kind'],
-    help: 'Threads that were replaced because work left behind by an ended job threw or exited.',
+    help: 'Handler threads that were replaced because leftover work of an ended job threw or exited.',
   },
   heartbeat_failures_total: { type: 'counter', labels: [], help: 'Rounds of renewals that failed.' },
-  rescued_total: { type: 'counter', labels: [], help: 'Jobs taken back by sweeps because their lease had run out.' },
+  rescued_total: { type: 'counter', labels: [], help: 'Jobs rescued by sweeps because their lease had expired.' },
   promoted_total: { type: 'counter', labels: [], help: 'Scheduled jobs made ready by sweeps.' },
   overdue_total: {
     type: 'counter',
@@ -78,13 +78,13 @@ export const catalogue = {
   admitted_total: {
     type: 'counter',
     labels: [],
-    help: 'Held jobs let in by sweeps because their key had room again.',
+    help: 'Held jobs admitted by sweeps because a slot of their limit key was free.',
   },
   pruned_total: { type: 'counter', labels: [], help: 'Finished jobs removed by sweeps when their retention was over.' },
   batch_items_total: {
     type: 'counter',
     labels: ['status'],
-    help: 'Items handed over by whole submissions, created or duplicate.',
+    help: 'Items of complete submissions, created or duplicate.',
   },
   batches_finished_total: {
     type: 'counter',
@@ -92,21 +92,25 @@ export const catalogue = {
     help: 'Batches that this process found finished, done or cancelled; once for each round.',
   },
   running: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs now.' },
-  capacity: { type: 'gauge', labels: ['worker'], help: 'Jobs that a worker runs at most at a time.' },
+  capacity: { type: 'gauge', labels: ['worker'], help: 'The most jobs that a worker runs at a time.' },
 
-  schedule_fired_total: { type: 'counter', labels: ['schedule'], help: 'Slots that were fired here.' },
+  schedule_fired_total: { type: 'counter', labels: ['schedule'], help: 'Slots that this process fired.' },
   schedule_skipped_total: {
     type: 'counter',
     labels: ['schedule', 'reason'],
-    help: 'Slots that made no job: missed, or the job of an earlier one held their key.',
+    help: 'Slots that made no job: missed, or the job of an earlier slot held their dedup key.',
   },
-  schedule_lag_seconds: { type: 'histogram', labels: ['schedule'], help: 'From a slot to the firing of it.' },
+  schedule_lag_seconds: {
+    type: 'histogram',
+    labels: ['schedule'],
+    help: 'From the time of a slot until it was fired.',
+  },
   schedule_failures_total: { type: 'counter', labels: ['schedule'], help: 'Schedules that could not be fired.' },
-  firing_failures_total: { type: 'counter', labels: [], help: 'Times when schedules could no longer be looked at.' },
+  firing_failures_total: { type: 'counter', labels: [], help: 'Times when schedules could no longer be read.' },
   webhook_deliveries_total: {
     type: 'counter',
     labels: ['queue', 'outcome', 'status'],
-    help: 'Calls of webhooks, by what came of them and how they were answered.',
+    help: 'Calls of webhooks, by outcome and status of the answer.',
   },
   webhook_duration_seconds: { type: 'histogram', labels: ['queue'], help: 'Calls of webhooks, redirects included.' },
   reaper_runs_total: { type: 'counter', labels: ['reaper'], help: 'Searches for rows left behind that succeeded.' },
@@ -119,7 +123,7 @@ export const catalogue = {
   reaper_duration_seconds: {
     type: 'histogram',
     labels: ['reaper'],
-    help: 'Searches that succeeded, with their enqueues.',
+    help: 'Searches that succeeded, including their enqueues.',
   },
 } as const satisfies Readonly<Record<string, MetricEntry>>
 

@@ -1,6 +1,12 @@
-// Why is this job not running? One sentence, and the facts as fields. The first reason that holds is the answer, in the order
-// in which they would have to be cleared away: what has ended or runs, what waits for a time, what somebody paused, what a
-// limit keeps back, that nobody is there to take it, what comes before it.
+// Why is this job not running? The answer is a sentence, with its facts as fields. The first reason that applies is given, in the
+// order in which reasons must be removed:
+//
+// 1. The job has ended, or runs.
+// 2. It waits for a time.
+// 3. Its queue or its batch is paused, or its batch was cancelled.
+// 4. A limit is reached.
+// 5. No worker takes jobs of its queue.
+// 6. Other jobs are ahead of it.
 
 import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
@@ -28,21 +34,22 @@ export type Why =
   | 'behind'
   | 'next'
 
-/** What the sentence says, where it says it. */
+/** The facts of the sentence. A fact that the sentence does not mention is absent. */
 export interface ExplanationFacts {
-  /** Scheduled until then; or when the next start is free. */
+  /** The time that the job is scheduled for; or when the rate allows the next start. */
   readonly until?: Date
-  /** Paused, running or ended since then. */
+  /** Since when the queue or batch is paused, or the job is running or has ended. */
   readonly since?: Date
-  /** Who paused it; who runs it. */
+  /** The `by` of the pause, or the worker that runs the job. */
   readonly by?: string | null
   readonly batch?: string
   readonly limitKey?: string
   readonly limit?: Limit
-  /** How many have the limit to themselves now, and some of them. */
+  /** How many slots of the limit are in use. */
   readonly admitted?: number
+  /** Ids of some of the jobs that hold these slots. */
   readonly holders?: readonly string[]
-  /** How many jobs come before it, as far as they were counted. */
+  /** How many jobs are ahead of it; counted up to a bound. */
   readonly ahead?: number
   /** Live workers that take jobs of its queue. */
   readonly workers?: number
@@ -67,27 +74,29 @@ export function explain(standing: Standing, workers: readonly WorkerInfo[]): Exp
   const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
   const reasons = [ended, running, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
   const reason = reasons.reduce<Reason | null>((found, look) => found ?? look(standing), null)
-  return { id, queue, state, ...(reason ?? inLine(standing, serving)) }
+  return { id, queue, state, ...(reason ?? waiting(standing, serving)) }
 }
 
 function ended({ job, now }: Standing): Reason | null {
   const { state, finishedAt, attempts, error } = job
   if (state !== 'done' && state !== 'dead' && state !== 'cancelled') return null
   const facts = { ...(finishedAt !== null && { since: new Date(finishedAt) }), attempts, error }
-  const ago = finishedAt === null ? '' : `, ${span(now - finishedAt)} ago`
-  if (state === 'done') return { why: state, sentence: `It is done${ago}, in attempt ${attempts}.`, facts }
+  const ago = finishedAt === null ? '' : ` ${span(now - finishedAt)} ago`
+  if (state === 'done')
+    return { why: state, sentence: `The job is done: it ended${ago} in attempt ${attempts}.`, facts }
   const why = error === null ? '' : `: ${error.message.replace(/\.$/, '')}`
-  if (state === 'cancelled') return { why: state, sentence: `It was cancelled${ago}${why}.`, facts }
-  return { why: state, sentence: `It is dead after ${times(attempts, 'attempt')}${ago}${why}.`, facts }
+  if (state === 'cancelled') return { why: state, sentence: `The job was cancelled${ago}${why}.`, facts }
+  return { why: state, sentence: `The job died${ago} after ${times(attempts, 'attempt')}${why}.`, facts }
 }
 
 function running({ job, now }: Standing): Reason | null {
   const { hold, cancelRequested, attempts } = job
   if (job.state !== 'running' || hold === null) return null
-  const late = now > hold.expiresAt ? ' Its lease has run out, and the next sweep takes it back.' : ''
-  const asked = cancelRequested ? ' It was asked to give up.' : ''
-  const sentence = `It runs on ${hold.worker} for ${span(now - hold.startedAt)}, attempt ${attempts}.${asked}${late}`
+  const late = now > hold.expiresAt ? ' Its lease has expired, and the next sweep rescues it.' : ''
+  const asked = cancelRequested ? ' A cancel was requested.' : ''
   const since = new Date(hold.startedAt)
+  const runs = `The job has been running on worker ${hold.worker} for ${span(now - hold.startedAt)}`
+  const sentence = `${runs}, in attempt ${attempts}.${asked}${late}`
   return { why: 'running', sentence, facts: { by: hold.worker, since, attempts, cancelRequested } }
 }
 
@@ -95,51 +104,53 @@ function scheduled({ job, now }: Standing): Reason | null {
   if (job.state !== 'scheduled') return null
   const until = new Date(job.runAt)
   const last = job.history.at(-1)
-  const why = last === undefined ? '' : ` after attempt ${last.attempt} ${endings[last.ending] ?? 'ended'}`
-  const wait =
-    job.runAt > now ? `, ${span(job.runAt - now)} from now` : '; it is due, and the next sweep makes it ready'
+  const why = last === undefined ? '' : `, after attempt ${last.attempt} ${endings[last.ending] ?? 'ended'}`
   const error = last?.error === undefined ? {} : { error: last.error }
-  const sentence = `It waits until ${until.toISOString()}${why}${wait}.`
+  const sentence =
+    job.runAt > now
+      ? `The job is scheduled for ${until.toISOString()}, ${span(job.runAt - now)} from now${why}.`
+      : `The job was scheduled for ${until.toISOString()}${why}. It is due, and the next sweep promotes it.`
   return { why: 'scheduled', sentence, facts: { until, attempts: job.attempts, ...error } }
 }
 
 function pausedQueue({ job, queue, now }: Standing): Reason | null {
   const { pausedAt, pausedBy: by } = queue
   if (pausedAt === null) return null
-  const sentence = `Queue ${job.queue} is paused${byWhom(by)}, for ${span(now - pausedAt)}.`
+  const sentence = `Queue ${job.queue} has been paused for ${span(now - pausedAt)}${pausedBy(by)}.`
   return { why: 'queue-paused', sentence, facts: { since: new Date(pausedAt), by } }
 }
 
 function stoppedBatch({ batch, now }: Standing): Reason | null {
   if (batch?.state === 'cancelled') {
-    const sentence = `Its batch ${nameOf(batch)} was cancelled, and it will be cancelled soon.`
+    const sentence = `Its batch ${nameOf(batch)} was cancelled, and the job will be cancelled soon.`
     return { why: 'batch-cancelled', sentence, facts: { batch: batch.id } }
   }
   if (batch === null || batch.pausedAt === null) return null
   const { id, pausedAt, pausedBy: by } = batch
-  const sentence = `Its batch ${nameOf(batch)} is paused${byWhom(by)}, for ${span(now - pausedAt)}.`
+  const sentence = `Its batch ${nameOf(batch)} has been paused for ${span(now - pausedAt)}${pausedBy(by)}.`
   return { why: 'batch-paused', sentence, facts: { batch: id, since: new Date(pausedAt), by } }
 }
 
 function keyLimit({ job, key, queue, batch, now }: Standing): Reason | null {
   if (job.state !== 'held') return null
   const limitKey = job.limitKey as string
-  if (key === null || hasRoom(key)) {
+  if (key === null || hasFreeSlot(key)) {
     const full = fullBatch(batch) ?? takenBatch(batch)
     if (full) return full
-    const sentence = `Its key ${limitKey} has room, and the next sweep lets it in.`
+    const sentence = `Its limit key ${limitKey} has a free slot, and the next sweep admits the job.`
     return { why: 'admission', sentence, facts: { limitKey, ...(key && { limit: key.limit, ahead: key.ahead }) } }
   }
   const { limit, admitted, holders, ahead, nextStartAt } = key
   const facts = { limitKey, limit, admitted, holders, ahead }
-  const line = ahead === 0 ? '' : `, and ${comeBefore(ahead, 'job of that key', 'jobs of that key')}`
+  const before = ahead === 0 ? '' : `, and ${areAhead(ahead, 'job of this key', 'jobs of this key')}`
   if (isFull(key)) {
-    const who = holders.length === 0 ? '' : ` (${listed(holders, admitted)})`
-    const sentence = `Its key ${limitKey} may have ${times(limit.concurrency as number, 'job')} at once${whose(queue.override?.keyLimit?.concurrency)}; ${has(admitted)}${who}${line}.`
+    const ids = holders.length === 0 ? '' : ` (${listed(holders, admitted)})`
+    const slots = times(limit.concurrency as number, 'slot')
+    const sentence = `Its limit key ${limitKey} has ${slots}${origin(queue.override?.keyLimit?.concurrency)}; ${are(admitted)} in use${ids}${before}.`
     return { why: 'key-concurrency', sentence, facts }
   }
   const until = nextStartAt === null ? {} : { until: new Date(nextStartAt) }
-  const sentence = `Its key ${limitKey} may start ${rateOf(limit)}${whose(queue.override?.keyLimit?.rate)}${nextFree(nextStartAt, now)}${line}.`
+  const sentence = `Its limit key ${limitKey} allows ${rateOf(limit)}${origin(queue.override?.keyLimit?.rate)}${nextStart(nextStartAt, now)}${before}.`
   return { why: 'key-rate', sentence, facts: { ...facts, ...until } }
 }
 
@@ -147,11 +158,11 @@ function queueLimit({ job, queue, now }: Standing): Reason | null {
   const { limit, running: admitted, nextStartAt, override } = queue
   if (job.state !== 'ready' || limit === null) return null
   if (limit.concurrency !== null && admitted >= limit.concurrency) {
-    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once${whose(override?.limit?.concurrency)}, and ${has(admitted)}.`
+    const sentence = `Queue ${job.queue} may run ${times(limit.concurrency, 'job')} at once${origin(override?.limit?.concurrency)}, and ${are(admitted)} running.`
     return { why: 'queue-concurrency', sentence, facts: { limit, admitted } }
   }
   if (nextStartAt === null || nextStartAt <= now) return null
-  const sentence = `Queue ${job.queue} may start ${rateOf(limit)}${whose(override?.limit?.rate)}${nextFree(nextStartAt, now)}.`
+  const sentence = `Queue ${job.queue} allows ${rateOf(limit)}${origin(override?.limit?.rate)}${nextStart(nextStartAt, now)}.`
   return { why: 'queue-rate', sentence, facts: { limit, until: new Date(nextStartAt) } }
 }
 
@@ -163,70 +174,70 @@ function fullBatch(batch: BatchRecord | null): Reason | null {
   if (batch === null || batch.concurrency === null) return null
   const { id, concurrency, running: admitted } = batch
   if (admitted < concurrency) return null
-  const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and ${has(admitted)}.`
+  const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and ${are(admitted)} running.`
   return { why: 'batch-concurrency', sentence, facts: { batch: id, limit: { concurrency, rate: null }, admitted } }
 }
 
-/** Items that are ready will take what the batch may start. */
+/** The batch may start more items, but items that are already ready will take all of its free slots. */
 function takenBatch(batch: BatchRecord | null): Reason | null {
   if (batch === null || batch.concurrency === null) return null
   const { id, concurrency, running: admitted, waiting } = batch
   if (waiting <= concurrency - admitted) return null
-  const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and items that are ready come before it.`
+  const sentence = `Its batch ${nameOf(batch)} may run ${times(concurrency, 'item')} at once, and ready items are ahead of this one.`
   return { why: 'batch-concurrency', sentence, facts: { batch: id, limit: { concurrency, rate: null }, admitted } }
 }
 
-function inLine({ job, ahead: before }: Standing, serving: readonly WorkerInfo[]): Reason {
+function waiting({ job, ahead: before }: Standing, serving: readonly WorkerInfo[]): Reason {
   const ahead = before ?? 0
   const workers = serving.length
   const facts = { ahead, workers }
   if (workers === 0) {
-    const sentence = `No worker for queue ${job.queue} has been heard of within the last minute.`
+    const sentence = `No worker of queue ${job.queue} has reported within the last minute.`
     return { why: 'no-worker', sentence, facts }
   }
-  if (ahead === 0) return { why: 'next', sentence: 'It is ready, and the next that is claimed of its line.', facts }
-  const sentence = `It is ready; ${comeBefore(ahead, 'job', 'jobs')}, for ${times(workers, 'worker')}.`
+  if (ahead === 0) return { why: 'next', sentence: 'The job is ready, and no job of its queue is ahead of it.', facts }
+  const sentence = `The job is ready; ${areAhead(ahead, 'job', 'jobs')}, for ${times(workers, 'worker')}.`
   return { why: 'behind', sentence, facts }
 }
 
 const endings: Readonly<Record<string, string>> = {
   failed: 'failed',
-  timeout: 'took too long',
+  timeout: 'timed out',
   crashed: 'crashed',
-  expired: 'was never heard of again',
-  snoozed: 'put it off',
+  expired: 'ended when its lease expired',
+  snoozed: 'was snoozed',
 }
 
 function isFull({ limit, admitted }: KeyBlockers): boolean {
   return limit.concurrency !== null && admitted >= limit.concurrency
 }
 
-/** A limit was raised or taken away, or nobody has looked since room was made. */
-function hasRoom(key: KeyBlockers): boolean {
+/** The limit was raised or removed, or no sweep has run since a slot became free. */
+function hasFreeSlot(key: KeyBlockers): boolean {
   const { rate } = key.limit
   return !isFull(key) && (rate === null || (key.nextStartAt === null && key.admitted < rate.count))
 }
 
-function comeBefore(ahead: number, one: string, many: string): string {
-  if (ahead >= bounds.aheadMax) return `at least ${ahead} ${many} come before it`
-  return ahead === 1 ? `1 ${one} comes before it` : `${ahead} ${many} come before it`
+function areAhead(ahead: number, one: string, many: string): string {
+  if (ahead >= bounds.aheadMax) return `at least ${ahead} ${many} are ahead of it`
+  return ahead === 1 ? `1 ${one} is ahead of it` : `${ahead} ${many} are ahead of it`
 }
 
 function rateOf({ rate }: Limit): string {
-  return rate === null ? 'no more now' : `${times(rate.count, 'job')} in ${span(rate.windowMs)}`
+  return rate === null ? 'no more starts now' : `${times(rate.count, 'start')} in ${span(rate.windowMs)}`
 }
 
-/** A limit that is not the definition's. */
-function whose(override: Limit[keyof Limit] | undefined): string {
+/** Names a limit that is not the definition's. */
+function origin(override: Limit[keyof Limit] | undefined): string {
   return override === undefined ? '' : ' (an override by an operator)'
 }
 
-function nextFree(at: number | null, now: number): string {
-  return at === null || at <= now ? '' : `; the next in ${span(at - now)}`
+function nextStart(at: number | null, now: number): string {
+  return at === null || at <= now ? '' : `; the next is possible in ${span(at - now)}`
 }
 
-function has(count: number): string {
-  return count === 1 ? '1 has it' : `${count} have it`
+function are(count: number): string {
+  return count === 1 ? '1 is' : `${count} are`
 }
 
 function listed(holders: readonly string[], count: number): string {
@@ -238,8 +249,8 @@ function nameOf({ name, id }: BatchRecord): string {
   return `${name} (${id})`
 }
 
-function byWhom(by: string | null): string {
-  return by === null ? '' : ` by ${by}`
+function pausedBy(by: string | null): string {
+  return by === null ? '' : ` (paused by ${by})`
 }
 
 function times(count: number, noun: string): string {

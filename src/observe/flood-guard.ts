@@ -1,5 +1,5 @@
-// A bad minute kills thousands of jobs, and thousands of equal lines hide the one that says why. In each second the first
-// lines of a kind are let through; the others are counted, and told of as one when the second is over.
+// One outage can kill thousands of jobs, and thousands of equal lines hide the line that says why. In each second the first
+// lines of a kind are written. The others are counted, and written as one line when the second is over.
 
 import type { LogLevel } from './logger.ts'
 
@@ -28,7 +28,7 @@ export class FloodGuard {
     return count.lines <= this.#options.perSecond
   }
 
-  /** Tells of what was held back; also before its time, when nobody will be there later. */
+  /** Reports the lines that were held back. Also called before the second is over when the log is stopped. */
   endSecond(): void {
     if (this.#timer) clearTimeout(this.#timer)
     this.#timer = null

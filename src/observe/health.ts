@@ -1,21 +1,24 @@
-// Is this process well? Two questions, as orchestrators ask them: `live`, whether its loops go on, so that a process that
-// is not should be started again; `ready`, whether it can do its work now, which also takes a store that answers. The
-// answer names each part, so that it says which is down. It never hangs: a part that does not answer in time is down.
+// Health checks for orchestrators:
+//
+// - `live`: the loops of the process run. A process that is not live should be restarted.
+// - `ready`: the process can work now, which also needs a store that answers.
+//
+// The answer names each part, so it shows which one is down. It never hangs: a part that does not answer in time is down.
 
 import { isHoldfastError } from '../errors.ts'
 
 export interface PartHealth {
   readonly ok: boolean
-  /** What is wrong, for a person. `worker.health()` fits as it is. */
+  /** What is wrong, in words. The answer of `worker.health()` can be used as it is. */
   readonly why?: string | null
 }
 
 export type PartCheck = () => PartHealth | Promise<PartHealth>
 
 export interface HealthParts {
-  /** What only a new start would mend. Ask nothing here that may be slow or away, such as a database. */
+  /** Faults that only a restart repairs. Check nothing here that may be slow or unreachable, such as a database. */
   readonly live?: Readonly<Record<string, PartCheck>>
-  /** What has to be there for the work to be done; what is asked for `live` is asked too. */
+  /** What the process needs for its work. The checks of `live` are made as well. */
   readonly ready?: Readonly<Record<string, PartCheck>>
 }
 
@@ -28,7 +31,7 @@ export type HealthQuestion = keyof HealthParts
 
 const answerWithinMs = 2_000
 
-/** Answers `/health/live` and `/health/ready`: 200 when all is well, 503 with what is not. */
+/** Answers `/health/live` and `/health/ready`: 200 if every part is ok, otherwise 503 with the parts that are down. */
 export function healthHandler(
   parts: HealthParts,
   { basePath = '' }: { readonly basePath?: string } = {},
@@ -39,7 +42,7 @@ export function healthHandler(
     const { pathname } = new URL(request.url)
     const question = pathname.startsWith(base) ? pathname.slice(base.length) : ''
     if (question === 'live' || question === 'ready') return health.answer(question)
-    const message = `Nothing is at ${pathname}; there is ${base}live and ${base}ready.`
+    const message = `There is nothing at ${pathname}. Use ${base}live or ${base}ready.`
     return Response.json({ error: { message } }, { status: 404 })
   }
 }
@@ -65,7 +68,7 @@ export class Health {
     return { ok: answers.every(([, { ok }]) => ok), parts: Object.fromEntries(answers) }
   }
 
-  /** One that is still thinking is not asked again: probes come every few seconds, whatever becomes of the last. */
+  /** A check that has not answered yet is not called again: probes come every few seconds, even if the last has not ended. */
   async #ask(check: PartCheck): Promise<PartHealth> {
     const asked = this.#asked.get(check) ?? answerOf(check).finally(() => this.#asked.delete(check))
     this.#asked.set(check, asked)
@@ -79,7 +82,7 @@ export class Health {
   }
 }
 
-/** The store as a part of what is `ready`. */
+/** The store as a part of `ready`. */
 export function storeHealth(holdfast: { queues(): Promise<unknown> }): PartCheck {
   return async () => {
     await holdfast.queues()

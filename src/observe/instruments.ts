@@ -24,7 +24,7 @@ type Instrument<Name extends MetricName> = {
 
 export type Instruments = { readonly [Name in MetricName]: Instrument<Name> }
 
-/** From a call that hits memory to a job of half an hour. */
+/** In seconds: from a call that is served from memory to a job of half an hour. */
 export const defaultBuckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 300, 1_800]
 
 const names = Object.keys(catalogue) as MetricName[]
@@ -52,10 +52,10 @@ export function removeFrom(registry: AnyRegistry, prefix: string): void {
   for (const name of names) registry.removeSingleMetric(prefix + name)
 }
 
-/** Looked at before the first is made: none is left behind where one does not fit. */
+/** Checked before the first metric is registered, so that a conflict leaves none of them in the registry. */
 function checkRoom(registry: AnyRegistry, prefix: unknown): asserts prefix is string {
   if (typeof prefix !== 'string' || !/^[a-z_:][\w:]*$/i.test(prefix)) {
-    throw new HoldfastError('INVALID_OPTION', `prefix is letters, digits, _ and :; got ${show(prefix)}.`, {
+    throw new HoldfastError('INVALID_OPTION', `prefix must be of letters, digits, _ and :; got ${show(prefix)}.`, {
       option: 'prefix',
       value: prefix,
     })
@@ -64,7 +64,7 @@ function checkRoom(registry: AnyRegistry, prefix: unknown): asserts prefix is st
   if (taken === undefined) return
   throw new HoldfastError(
     'INVALID_OPTION',
-    `This registry has a metric ${prefix + taken} already. Give another prefix or another registry.`,
+    `This registry already has a metric ${prefix + taken}. Pass another prefix or another registry.`,
     { option: 'prefix', value: prefix },
   )
 }

@@ -1,4 +1,4 @@
-// From events to log lines. It listens only to what the logger can take, so that an event nobody reads costs nothing.
+// From events to log lines. It listens only to events of levels that the logger writes, so that the others cost nothing.
 
 import type { EventName, Events, HoldfastEvents } from '../events.ts'
 import { FloodGuard } from './flood-guard.ts'
@@ -7,13 +7,13 @@ import { sayMore, wording } from './wording.ts'
 
 /** The most lines of one kind in a second. */
 const linesPerSecond = 10
-/** A heartbeat that fails once is made good by the next; one that fails again within this time is worth a warning. */
+/** If one heartbeat fails, the next makes up for it. A second failure within this time is logged as a warning. */
 const heartbeatMemoryMs = 300_000
 const workersMax = 1_000
 
 /**
- * Writes what happens to this logger; to stderr, and only what somebody should act upon, where none is given; nowhere
- * when it is `false`. Answers how to stop.
+ * Writes events to this logger. Undefined: only `warn` and `error`, to stderr. `false`: nothing is written. Returns a function
+ * that stops it.
  */
 export function logTo(events: Pick<Events, 'on'>, logger: Logger | false | undefined): () => void {
   checkLogger(logger)
@@ -31,7 +31,7 @@ class Log {
   readonly #sink: LogSink
   readonly #guard: FloodGuard
   readonly #heartbeatFailedAt = new Map<string, number>()
-  /** Events of which not every one is told. */
+  /** Events of which not every one is logged. */
   readonly #isWorthTelling: { readonly [Name in EventName]?: (event: HoldfastEvents[Name]) => boolean } = {
     'heartbeat.failed': ({ worker }) => this.#failedBefore(worker),
   }
@@ -61,7 +61,7 @@ class Log {
     this.#guard.endSecond()
   }
 
-  /** Called by a timer, where nobody catches what a logger throws. */
+  /** Called by a timer, where an error of the logger would be uncaught. */
   #tellMore(level: LogLevel, kind: string, held: number): void {
     const { message, facts } = sayMore(kind, held)
     try {

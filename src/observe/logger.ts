@@ -1,5 +1,5 @@
-// Where log lines go: to the logger that was given, else to stderr. Two ways to call a logger are common, and which one
-// it takes is looked up once: `console`, winston and most others take the message first, pino and bunyan the facts.
+// The target of log lines: the given logger, or stderr. Loggers have one of two argument orders, which is determined once:
+// `console`, winston and most others take the message first, pino and bunyan take the facts first.
 
 import { stripVTControlCharacters, styleText } from 'node:util'
 import { HoldfastError } from '../errors.ts'
@@ -17,14 +17,14 @@ export interface Logger {
 }
 
 export interface LogSink {
-  /** Whether lines of this level can ever arrive: nothing is made for those that cannot. */
+  /** The levels that can ever be written. For other levels no line is made. */
   readonly levels: readonly LogLevel[]
-  /** Whether they do now. */
+  /** Whether lines of this level are written now. */
   takes(level: LogLevel): boolean
   write(level: LogLevel, message: string, facts: LogFacts): void
 }
 
-/** A line on a terminal is read by a person; the whole error is in `holdfast.job(id)`. */
+/** In characters: a longer line is not readable on a terminal. The whole error is in `holdfast.job(id)`. */
 const lineMax = 1_000
 
 export function checkLogger(logger: Logger | false | undefined): void {
@@ -48,7 +48,7 @@ export function sinkOf(logger: Logger | undefined): LogSink {
   }
 }
 
-/** One line for each, without its facts: the sentence names what matters. Only what somebody should act upon. */
+/** One line for each message, without its facts, because the sentence names what matters. Only `warn` and `error`. */
 export function stderrSink(stream: NodeJS.WriteStream): LogSink {
   return {
     levels: ['warn', 'error'],
@@ -62,7 +62,7 @@ export function stderrSink(stream: NodeJS.WriteStream): LogSink {
 
 const aboveDebug = ['info', 'warn', 'error'] as const satisfies LogLevel[]
 
-/** What tells one library from another: pino has `bindings`, bunyan `addStream`, and pino and winston can be asked. */
+/** What differs between libraries: pino has `bindings`, bunyan has `addStream`, pino and winston have `isLevelEnabled`. */
 interface Foreign extends Partial<Record<LogLevel, (...parts: unknown[]) => void>> {
   readonly bindings?: unknown
   readonly addStream?: unknown
@@ -74,7 +74,7 @@ function isLogger(logger: unknown): boolean {
   return aboveDebug.every((level) => typeof (logger as Foreign)[level] === 'function')
 }
 
-/** Error messages come from anywhere: nothing in them breaks the line or is obeyed by a terminal. */
+/** Error messages may contain anything: line breaks and control sequences of terminals are removed. */
 function onOneLine(message: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it is about
   const line = stripVTControlCharacters(message).replace(/[\u0000-\u0020\u007f-\u009f\u2028\u2029]+/g, ' ')

@@ -1,5 +1,5 @@
 // Prometheus metrics of one Holdfast: counters and durations from the events of this process, and the state of the queues
-// from the store. An entry point of its own, because prom-client takes 40 ms to load and most programs do not need it.
+// from the store. It is a separate entry point, because prom-client takes 40 ms to load and most programs do not need it.
 
 import { Registry } from 'prom-client'
 import type { EventName, Events, HoldfastEvents, RunFacts } from '../events.ts'
@@ -8,13 +8,13 @@ import { type AnyRegistry, defaultBuckets, type Instruments, instrumentsIn, remo
 import { type AskedStore, StoreGauges } from './store-gauges.ts'
 import { WorkerGauges } from './worker-gauges.ts'
 
-/** What is needed of a Holdfast. */
+/** The part of a Holdfast that the metrics need. */
 export interface Measured extends Pick<Events, 'on'>, AskedStore {}
 
 export interface MetricsOptions {
-  /** Where the metrics are registered, such as prom-client's own `register`; a registry of their own unless given. */
+  /** Where the metrics are registered, such as prom-client's own `register`; a new registry unless given. */
   readonly registry?: AnyRegistry
-  /** What every name begins with; `holdfast_` unless given. */
+  /** The prefix of every name; `holdfast_` unless given. */
   readonly prefix?: string
   /** Upper bounds of the histograms, in seconds. */
   readonly buckets?: readonly number[]
@@ -24,9 +24,9 @@ export interface Metrics {
   readonly registry: AnyRegistry
   /** For the `content-type` of the answer. */
   readonly contentType: string
-  /** All metrics of the registry, as Prometheus reads them. */
+  /** All metrics of the registry, in the text format of Prometheus. */
   text(): Promise<string>
-  /** Listens no more and takes its metrics out of the registry. */
+  /** Stops listening and removes its metrics from the registry. */
   stop(): void
 }
 
@@ -34,7 +34,7 @@ const queuesMax = 1_000
 const workersMax = 1_000
 const schedulesMax = 1_000
 const reapersMax = 1_000
-/** Pairs of outcome and warning, for each queue. */
+/** The most pairs of outcome and warning for each queue. */
 const outcomesMax = 100
 
 export function metrics(holdfast: Measured, options: MetricsOptions = {}): Metrics {
@@ -112,7 +112,7 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
       instruments.leases_lost_total.inc({ queue: queueOf(event), during: event.during })
     },
     'settle.failed': (event) => {
-      if (event.state === null) workers.runEnded(event) // else what became of it is told by itself
+      if (event.state === null) workers.runEnded(event) // otherwise an event of the job's new state follows
       instruments.settle_failures_total.inc({ queue: queueOf(event) })
     },
     'handler.abandoned': (event) => instruments.handlers_abandoned_total.inc({ queue: queueOf(event) }),
@@ -139,7 +139,7 @@ function listenersOf(instruments: Instruments, queueNames: Bounded): Listeners {
   }
 }
 
-/** What runs beside the workers, and what webhooks do. */
+/** Events of what runs beside the workers, and of webhooks. */
 function sideListenersOf(
   instruments: Instruments,
   names: { readonly queues: Bounded; readonly schedules: Bounded },

@@ -1,25 +1,25 @@
-// What only the store knows: how many jobs there are in which state, how long they wait, and which schedules nobody fires. It is asked when the metrics
-// are read, at most once a second, and not for long: where it does not answer, these gauges are left out, `store_up` is 0
-// and the other metrics are there all the same.
+// Gauges that only the store knows: how many jobs are in each state, how long they wait, and which schedules are overdue. The
+// store is read when the metrics are, at most once a second, and with a timeout. If it does not answer, these gauges are left
+// out and `store_up` is 0. The other metrics are not affected.
 
 import type { JobState } from '../job/record.ts'
 import type { Bounded } from './bounded.ts'
 import type { Instruments } from './instruments.ts'
 
-/** What the store is asked. */
+/** The reads from the store. */
 export interface AskedStore {
   queues(): Promise<readonly QueueCounts[]>
   schedules?(): Promise<readonly ScheduleTimes[]>
 }
 
-/** What `holdfast.queues()` tells of each queue. */
+/** The part of a queue in `holdfast.queues()` that is used here. */
 export interface QueueCounts extends Readonly<Record<JobState, number>> {
   readonly name: string
   readonly paused: boolean
   readonly oldestWaitingMs: number | null
 }
 
-/** What `holdfast.schedules()` tells of each schedule. */
+/** The part of a schedule in `holdfast.schedules()` that is used here. */
 export interface ScheduleTimes {
   readonly name: string
   readonly overdueSince: Date | null
@@ -48,7 +48,7 @@ export class StoreGauges {
     this.#scheduleNames = names.schedules
   }
 
-  /** Once for all who ask at the same time. */
+  /** One read for all concurrent callers. */
   refresh(): Promise<void> {
     if (this.#looked && performance.now() < this.#freshUntil) return this.#looked
     this.#freshUntil = Number.POSITIVE_INFINITY
@@ -92,7 +92,7 @@ export class StoreGauges {
   }
 }
 
-/** Null when the store fails or takes too long. */
+/** Null if the store fails or does not answer in time. */
 async function answerOf<T>(ask: () => Promise<T>): Promise<T | null> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<null>((resolve) => {

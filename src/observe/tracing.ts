@@ -1,7 +1,7 @@
-// Spans of OpenTelemetry, named and attributed as its conventions for messaging say. This is the API alone: without a
-// tracer provider in the application there is nothing to be seen, and next to nothing to be paid.
+// OpenTelemetry spans, with names and attributes of its messaging conventions. Only the OpenTelemetry API is used: without a
+// tracer provider in the application no span is recorded, and the cost is close to nothing.
 //
-//   send <queue>      around an enqueue inside a span; its context goes along in the job's headers
+//   send <queue>      around an enqueue inside a span; its context is stored in the job's headers
 //   process <queue>   around a handler, in a worker that has `tracing()` among its middleware
 //   settle            around a settlement by hand inside a span
 
@@ -25,7 +25,7 @@ import { isFate } from '../worker/fate.ts'
 import { Job } from '../worker/job.ts'
 import { extractTrace, injectTrace, type JobHeaders, traceJob } from './trace-context.ts'
 
-/** What the middleware reads of a job. */
+/** The part of a job that the middleware reads. */
 export interface TracedJob {
   readonly id: string
   readonly queue: string
@@ -36,11 +36,11 @@ export interface TracedJob {
 }
 
 export interface TracingOptions {
-  /** Whose spans they are; the tracer `holdfast` of the global provider unless given. */
+  /** The tracer that makes the spans; the tracer `holdfast` of the global provider unless given. */
   readonly tracer?: Tracer
   /**
-   * How a run belongs to the enqueue: as its `child` (default), in one trace with it, or in a trace of its own with a
-   * `link`, for jobs that run days later or fan out by the thousand.
+   * How the span of a run relates to that of the enqueue. `child` (default): in the same trace. `link`: in a new trace with a
+   * link, for jobs that run days later or fan out by the thousand.
    */
   readonly relation?: 'child' | 'link'
 }
@@ -57,7 +57,7 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
       try {
         const answer = await next()
         run.setAttributes(fateAttributes(answer))
-        if (job instanceof Job) Job.stagedIn(job)?.takeAlong(injectTrace) // they land later, outside of this span
+        if (job instanceof Job) Job.stagedIn(job)?.takeAlong(injectTrace) // staged effects are written after this span ends
         return answer
       } catch (error) {
         run.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')
@@ -67,7 +67,7 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
   }
 }
 
-/** Sends jobs of one queue, in a span and with its context in their headers where a span is active. */
+/** Enqueues jobs of one queue. If a span is active: in a span, with its context in the headers of the jobs. */
 export function traceSend<Answer>(
   jobs: readonly NewJob[],
   send: (jobs: readonly NewJob[]) => Promise<Answer>,
@@ -82,7 +82,7 @@ export function traceSend<Answer>(
   return within(globalTracer(), `send ${first.queue}`, span, context.active(), () => send(jobs.map(traceJob)))
 }
 
-/** Settles, in a span where one is active; its context goes along with the follow-up jobs. */
+/** Settles. If a span is active: in a span, with its context in the headers of the follow-up jobs. */
 export function traceSettle(
   request: SettleRequest,
   settle: (request: SettleRequest) => Promise<SettleAnswer>,
@@ -103,7 +103,7 @@ export function traceSettle(
   })
 }
 
-/** Follow-up jobs belong to the trace in which they were thought of. */
+/** Follow-up jobs belong to the trace of the code that stages them. */
 export function traceEffects(effects: EffectSet | null): EffectSet | null {
   if (effects === null || effects.enqueue.length === 0 || !isTraced()) return effects
   return { ...effects, enqueue: effects.enqueue.map(traceJob) }
@@ -146,7 +146,7 @@ function within<Answer>(
   })
 }
 
-/** A loop inherits the span that was active when it began, which no job belongs to: a run starts without. */
+/** A loop inherits the span that was active when it began. No job belongs to that span, so a run starts without it. */
 function relationOf(job: TracedJob, relation: 'child' | 'link') {
   const origin = extractTrace(job.headers)
   const none = trace.deleteSpan(context.active())
@@ -173,7 +173,7 @@ function processAttributes({ id, queue, attempt, maxAttempts }: TracedJob): Attr
   }
 }
 
-/** What a handler makes of its job is told; a result never is. */
+/** How a run ended, as attributes. A result is never among them. */
 function fateAttributes(answer: unknown): Attributes {
   if (!isFate(answer)) return { 'holdfast.run': 'returned' }
   if (answer.fate !== 'outcome') return { 'holdfast.run': answer.fate }

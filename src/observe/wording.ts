@@ -1,6 +1,10 @@
-// Every sentence that Holdfast writes into a log. An event without an entry here does not compile; `null` keeps silent.
-// What somebody should act upon is a warning or an error, and goes to stderr where no logger is given; the course of
-// things is `info`, single jobs are `debug`. A sentence names job, queue and worker; payloads and results are never told.
+// Every sentence that Holdfast writes into a log. An event without an entry here does not compile; `null` logs nothing.
+//
+// - `warn`, `error`: an operator should act. Without a logger these go to stderr.
+// - `info`: the normal course of work.
+// - `debug`: single jobs.
+//
+// A sentence names job, queue and worker. It never contains a payload or a result.
 
 import { isHoldfastError } from '../errors.ts'
 import type { EventName, HoldfastEvents, JobFacts } from '../events.ts'
@@ -10,13 +14,13 @@ import type { LogFacts, LogLevel } from './logger.ts'
 export interface LogLine {
   readonly message: string
   readonly facts: LogFacts
-  /** What many such lines are called together: "… and 57 more dead jobs of queue mail". Null: each one is wanted. */
+  /** The name for many such lines together: "… and 57 more dead jobs in queue mail". Null: every line is written. */
   readonly kind: string | null
 }
 
 interface Words<Name extends EventName> {
   readonly level: LogLevel
-  /** Null where there is nothing to say this time. */
+  /** Null: this event is not logged. */
   readonly say: (event: HoldfastEvents[Name]) => LogLine | null
 }
 
@@ -59,8 +63,8 @@ export const wording: Wording = {
     level: 'info',
     say: (event) => {
       const { error, ending, runAt, durationMs } = event
-      const next = runAt === null ? '' : ` It is tried again at ${runAt.toISOString()}.`
-      const message = `${theJob(event)} ${failed[ending]} in attempt ${tries(event)}: ${saying(error)}${next}`
+      const next = runAt === null ? '' : ` The next attempt is scheduled for ${runAt.toISOString()}.`
+      const message = `Attempt ${tries(event)} of ${theJob(event, 'job')} ${failed[ending]}: ${saying(error)}${next}`
       return ofJob(event, message, 'failed attempts', { error: errorFacts(error), ending, runAt, durationMs })
     },
   },
@@ -68,7 +72,8 @@ export const wording: Wording = {
     level: 'error',
     say: (event) => {
       const { error, ending, durationMs } = event
-      const message = `${theJob(event)} is dead: it ${failed[ending]} in attempt ${tries(event)}: ${saying(error)}`
+      const how = ending === 'expired' ? leaseExpired(event) : `${failed[ending]}: ${saying(error)}`
+      const message = `${theJob(event)} is dead: attempt ${tries(event)} ${how}`
       return ofJob(event, message, 'dead jobs', { error: errorFacts(error), ending, durationMs })
     },
   },
@@ -76,13 +81,13 @@ export const wording: Wording = {
     level: 'debug',
     say: (event) => {
       const until = event.runAt === null ? '' : ` until ${event.runAt.toISOString()}`
-      return ofJob(event, `${theJob(event)} was put off${until}.`, 'jobs put off', { runAt: event.runAt })
+      return ofJob(event, `${theJob(event)} was snoozed${until}.`, 'snoozed jobs', { runAt: event.runAt })
     },
   },
   'job.released': {
     level: 'debug',
     say: (event) =>
-      ofJob(event, `${theJob(event)} was given back: ${event.reason}.`, 'jobs given back', { reason: event.reason }),
+      ofJob(event, `${theJob(event)} was released: ${event.reason}.`, 'released jobs', { reason: event.reason }),
   },
   'job.cancelled': {
     level: 'info',
@@ -92,7 +97,7 @@ export const wording: Wording = {
     level: 'info',
     say: (event) => {
       const when = event.during === 'run' ? 'while it ran' : 'before it was settled'
-      const message = `Worker ${event.worker} lost the lease of ${theJob(event, 'job')} ${when}; what it brings is thrown away.`
+      const message = `Worker ${event.worker} lost the lease of ${theJob(event, 'job')} ${when}; the outcome of this run is discarded.`
       return ofJob(event, message, 'lost leases', { during: event.during })
     },
   },
@@ -100,7 +105,7 @@ export const wording: Wording = {
     level: 'warn',
     say: (event) => {
       const { worker, startedAt, state } = event
-      const message = `Worker ${worker} has gone silent: the lease of ${theJob(event, 'job')}, attempt ${tries(event)}, ran out; the job is ${state} now.`
+      const message = `The lease of worker ${worker} on ${theJob(event, 'job')} expired in attempt ${tries(event)}, because the worker did not renew it. The job is ${state} now.`
       return ofJob(event, message, 'expired leases', { startedAt, state })
     },
   },
@@ -108,8 +113,8 @@ export const wording: Wording = {
     level: 'error',
     say: (event) => {
       const { error, state } = event
-      const now = state === null ? '' : ` It is ${state} now.`
-      const message = `${theJob(event)} ran, and its settlement failed: ${saying(error)}${now}`
+      const now = state === null ? '' : ` The job is ${state} now.`
+      const message = `${theJob(event)} ran, but its settlement failed: ${saying(error)}${now}`
       return ofJob(event, message, 'failed settlements', { error: errorFacts(error), state })
     },
   },
@@ -117,8 +122,8 @@ export const wording: Wording = {
     level: 'warn',
     say: (event) => {
       const { reason, abandoned, worker } = event
-      const count = abandoned === 1 ? 'It runs' : `${abandoned} such handlers run`
-      const message = `The handler of ${theJob(event, 'job')} ignored its signal (${reason}) and was left behind. ${count} on in worker ${worker}.`
+      const count = abandoned === 1 ? 'It still runs' : `${abandoned} such handlers still run`
+      const message = `The handler of ${theJob(event, 'job')} ignored its signal (${reason}) and was abandoned. ${count} in worker ${worker}.`
       return ofJob(event, message, 'abandoned handlers', { reason, abandoned })
     },
   },
@@ -127,7 +132,7 @@ export const wording: Wording = {
     say: (event) => {
       const { thread, reason, stuck, worker } = event
       const many = stuck === 1 ? '' : ` ${stuck} threads of worker ${worker} are stuck.`
-      const message = `Thread ${thread}, which ran ${theJob(event, 'job')}, was told to end (${reason}) and does not: it is blocked in native code. The job is settled without it.${many}`
+      const message = `Thread ${thread}, which ran ${theJob(event, 'job')}, was terminated (${reason}) but does not end: it is blocked in native code. The job is settled without it.${many}`
       return ofJob(event, message, 'stuck threads', { thread, reason, stuck })
     },
   },
@@ -143,9 +148,10 @@ export const wording: Wording = {
     level: 'warn',
     say: ({ worker, queue, thread, kind, job, current, error }) => {
       const from = job === null ? 'code that belongs to no job' : `job ${job}, which had ended,`
-      const what = kind === 'exit' ? 'ended it' : 'threw an error that no code caught'
-      const fate = current === null ? '' : kind === 'exit' ? ` Job ${current} is released.` : ` Job ${current} goes on.`
-      const message = `In thread ${thread} of queue ${queue} ${from} ${what}: ${saying(error)}${fate} The thread is not used again.`
+      const what = kind === 'exit' ? 'ended the thread' : 'threw an error that no code caught'
+      const fate = kind === 'exit' ? 'is released' : 'continues'
+      const now = current === null ? '' : ` Job ${current} ${fate}.`
+      const message = `In thread ${thread} of queue ${queue}, ${from} ${what}: ${saying(error)}${now} The thread is not used again.`
       const facts = { worker, queue, thread, kind, job, current, error: errorFacts(error) }
       return { message, facts, kind: `leftovers in threads of ${queue}` }
     },
@@ -171,8 +177,8 @@ export const wording: Wording = {
   'batch.submitted': {
     level: 'info',
     say: ({ batch, name, added, duplicates, durationMs }) => {
-      const met = duplicates === 0 ? '' : `, ${count(duplicates, 'duplicate')} left out`
-      const message = `Batch ${name} (${batch}) was handed over: ${count(added, 'item')}${met}, in ${time(durationMs)}.`
+      const skipped = duplicates === 0 ? '' : `, ${count(duplicates, 'duplicate')} skipped`
+      const message = `Batch ${name} (${batch}) was submitted: ${count(added, 'item')} added${skipped}, in ${time(durationMs)}.`
       return { message, facts: { batch, name, added, duplicates, durationMs }, kind: null }
     },
   },
@@ -180,7 +186,7 @@ export const wording: Wording = {
   'batch.paused': batchControl('paused'),
   'batch.resumed': batchControl('resumed'),
   'batch.cancelled': batchControl('cancelled'),
-  'batch.retried': batchControl('told to run its failed items again'),
+  'batch.retried': batchControl('retried (its failed items run again)'),
   'batch.deleted': batchControl('deleted'),
   'batch.finished': {
     level: 'info',
@@ -194,7 +200,7 @@ export const wording: Wording = {
   'notice.dropped': {
     level: 'warn',
     say: ({ id, queue, onDead, reason }) => ({
-      message: `Queue ${onDead} is not told that job ${id} of queue ${queue} is dead: ${reason}`,
+      message: `No death notice for job ${id} of queue ${queue} was enqueued in queue ${onDead}: ${reason}`,
       facts: { id, queue, onDead, reason },
       kind: `dropped notices of queue ${queue}`,
     }),
@@ -211,7 +217,7 @@ export const wording: Wording = {
   'heartbeat.failed': {
     level: 'warn',
     say: ({ worker, jobs, error }) => ({
-      message: `Worker ${worker} cannot renew its leases (${count(jobs, 'job')}): ${saying(error)}`,
+      message: `Worker ${worker} could not renew its leases (${count(jobs, 'job')}): ${saying(error)}`,
       facts: { worker, jobs, error: errorFacts(error) },
       kind: `failed heartbeats of worker ${worker}`,
     }),
@@ -220,7 +226,7 @@ export const wording: Wording = {
     level: 'info',
     say: ({ rescued, promoted, overdue, admitted, pruned, durationMs }) => {
       if (rescued === 0) return null
-      const message = `The sweep took back ${count(rescued, 'job')} whose ${rescued === 1 ? 'lease' : 'leases'} had run out.`
+      const message = `The sweep rescued ${count(rescued, 'job')} whose ${rescued === 1 ? 'lease' : 'leases'} had expired.`
       return { message, facts: { rescued, promoted, overdue, admitted, pruned, durationMs }, kind: 'sweeps' }
     },
   },
@@ -228,13 +234,13 @@ export const wording: Wording = {
     level: 'error',
     say: ({ by, error }) => ({
       message: refuses(error)
-        ? `The store refuses to write (${by}): ${saying(error)} It is asked again until it does.`
-        : `The store does not answer (${by}): ${saying(error)} It is asked again until it does.`,
+        ? `The store refuses to write (${by}): ${saying(error)} The call is repeated until it succeeds.`
+        : `The store does not answer (${by}): ${saying(error)} The call is repeated until it succeeds.`,
       facts: { by, error: errorFacts(error) },
       kind: 'outages of the store',
     }),
   },
-  // A warning, so that whoever was told of the outage is told of its end.
+  // A warning, so that it is written wherever the outage itself was.
   'store.up': {
     level: 'warn',
     say: ({ by, awayMs }) => ({
@@ -246,7 +252,7 @@ export const wording: Wording = {
   'worker.started': {
     level: 'info',
     say: ({ worker, queues, concurrency }) => ({
-      message: `Worker ${worker} works on ${queues === null ? 'all queues' : queues.join(', ')}, up to ${count(concurrency, 'job')} at a time.`,
+      message: `Worker ${worker} started on ${queues === null ? 'all queues' : queues.join(', ')}, with up to ${count(concurrency, 'job')} at a time.`,
       facts: { worker, queues, concurrency },
       kind: 'workers started',
     }),
@@ -254,7 +260,7 @@ export const wording: Wording = {
   'worker.stopping': {
     level: 'info',
     say: ({ worker, running, graceMs }) => ({
-      message: `Worker ${worker} stops: ${count(running, 'job')} may run on for ${time(graceMs)}.`,
+      message: `Worker ${worker} is stopping: ${count(running, 'job')} may run for another ${time(graceMs)}.`,
       facts: { worker, running, graceMs },
       kind: 'workers stopping',
     }),
@@ -266,7 +272,7 @@ export const wording: Wording = {
   'worker.failed': {
     level: 'error',
     say: ({ worker, error }) => ({
-      message: `Worker ${worker} failed and works no more: ${saying(error)}`,
+      message: `Worker ${worker} failed and has stopped: ${saying(error)}`,
       facts: { worker, error: errorFacts(error) },
       kind: 'failed workers',
     }),
@@ -290,7 +296,7 @@ export const wording: Wording = {
   'schedule.fired': {
     level: 'debug',
     say: ({ schedule, queue, id, slot, lateMs }) => ({
-      message: `Schedule ${schedule} fired its slot of ${slot.toISOString()} ${time(lateMs)} late: job ${id} of queue ${queue}.`,
+      message: `Schedule ${schedule} fired its slot of ${slot.toISOString()}, ${time(lateMs)} late, and enqueued job ${id} of queue ${queue}.`,
       facts: { schedule, queue, id, slot, lateMs },
       kind: `firings of schedule ${schedule}`,
     }),
@@ -298,7 +304,7 @@ export const wording: Wording = {
   'schedule.skipped': {
     level: 'info',
     say: ({ schedule, slots, reason }) => ({
-      message: `Schedule ${schedule} passed over ${count(slots, 'slot')}: ${skippedFor[reason]}.`,
+      message: `Schedule ${schedule} skipped ${count(slots, 'slot')}: ${skippedFor[reason]}.`,
       facts: { schedule, slots, reason },
       kind: `skipped slots of schedule ${schedule}`,
     }),
@@ -306,7 +312,7 @@ export const wording: Wording = {
   'queue.redefined': {
     level: 'warn',
     say: ({ queue, from, to, changes }) => ({
-      message: `Queue ${queue} was defined with another ${changes.join(', ')}: version ${to} of its definition takes the place of ${from}.`,
+      message: `Queue ${queue} was redefined (${changes.join(', ')}): version ${to} of its definition replaces version ${from}.`,
       facts: { queue, from, to, changes },
       kind: `changes of queue ${queue}`,
     }),
@@ -314,7 +320,7 @@ export const wording: Wording = {
   'job.undeliverable': {
     level: 'error',
     say: ({ id, queue, enqueuedFor, error }) => ({
-      message: `Job ${id} (${enqueuedFor}) lies dead in queue ${queue}, because it cannot run: ${error.message}`,
+      message: `Job ${id} (${enqueuedFor}) was enqueued as dead in queue ${queue}, because it cannot run: ${error.message}`,
       facts: { job: id, queue, enqueuedFor, error: errorFacts(error) },
       kind: `undeliverable jobs of queue ${queue}`,
     }),
@@ -322,7 +328,7 @@ export const wording: Wording = {
   'schedule.changed': {
     level: 'info',
     say: ({ schedule, changes }) => ({
-      message: `Schedule ${schedule} was declared with another ${changes.join(', ')}; that counts from now on.`,
+      message: `Schedule ${schedule} was changed by its declaration (${changes.join(', ')}).`,
       facts: { schedule, changes },
       kind: `changes of schedule ${schedule}`,
     }),
@@ -338,20 +344,21 @@ export const wording: Wording = {
   'firing.failed': {
     level: 'error',
     say: ({ error }) => ({
-      message: `Schedules cannot be looked at, and none is fired from here until they can: ${saying(error)}`,
+      message: `Schedules cannot be read, and this process fires none until they can: ${saying(error)}`,
       facts: { error: errorFacts(error) },
-      kind: 'looks at schedules that failed',
+      kind: 'failed reads of schedules',
     }),
   },
   'delivery.ended': {
     level: 'debug',
     say: (event) => {
       const { host, status, outcome, durationMs } = event
-      const message = `${host} answered webhook ${event.id} with ${status ?? 'nothing'} after ${time(durationMs)}: ${outcome}.`
+      const answer = status === null ? 'gave no usable answer to' : `answered ${status} to`
+      const message = `${host} ${answer} webhook ${event.id} after ${time(durationMs)}: ${outcome}.`
       return ofJob(event, message, 'deliveries', { host, status, outcome, durationMs })
     },
   },
-  // Work was lost somewhere, so whoever is not asked for more should hear of it.
+  // A warning, because work was lost somewhere: it must be written without a logger too.
   'reaper.ran': {
     level: 'warn',
     say: ({ reaper, found, revived, duplicates, failed, durationMs }) => {
@@ -367,7 +374,7 @@ export const wording: Wording = {
   'reaper.failed': {
     level: 'error',
     say: ({ reaper, error }) => ({
-      message: `Reaper ${reaper} failed, and looks again at its next turn: ${saying(error)}`,
+      message: `Reaper ${reaper} failed, and searches again at its next turn: ${saying(error)}`,
       facts: { reaper, error: errorFacts(error) },
       kind: `failures of reaper ${reaper}`,
     }),
@@ -378,12 +385,11 @@ export function sayMore(kind: string, held: number): LogLine {
   return { message: `… and ${held} more ${kind} in the last second`, facts: { kind, held }, kind: null }
 }
 
-const failed = {
-  failed: 'failed',
-  timeout: 'took too long',
-  crashed: 'took its thread with it',
-  expired: 'was never heard of again',
-} as const
+const failed = { failed: 'failed', timeout: 'timed out', crashed: 'crashed its thread' } as const
+
+function leaseExpired({ worker }: JobFacts): string {
+  return `ended when the lease of worker ${worker} expired.`
+}
 
 function batchControl(done: string): Words<BatchControlName> {
   return {
@@ -398,8 +404,8 @@ function batchControl(done: string): Words<BatchControlName> {
 }
 
 const skippedFor = {
-  missed: 'nobody was there to fire them in time',
-  held: 'the job of an earlier one has not ended yet',
+  missed: 'no process ran to fire them in time',
+  held: 'the job of an earlier slot has not ended yet',
 } as const
 
 function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts): LogLine {
@@ -418,13 +424,13 @@ function tries({ attempt, maxAttempts }: JobFacts): string {
   return `${attempt} of ${maxAttempts}`
 }
 
-/** Plain data: what a logger makes of an Error depends on the logger. */
+/** Plain data, because each logger writes an Error in its own way. */
 function errorFacts({ name, message, stack, ...rest }: JobError): LogFacts {
   const { code } = rest as { code?: unknown }
   return { name, message, ...(code !== undefined && { code }), stack }
 }
 
-/** Ends like a sentence, whatever it ends with. */
+/** The message, with a full stop if it does not end like a sentence. */
 function saying({ message }: { readonly message: string }): string {
   return /[.!?…]$/.test(message) ? message : `${message}.`
 }
@@ -437,7 +443,7 @@ function time(ms: number): string {
   return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
 }
 
-/** It answers, and does not do what it is asked for. */
+/** The store answers, but refuses to write. */
 function refuses(error: Error): boolean {
   return isHoldfastError(error) && error.facts['refuses'] !== undefined
 }

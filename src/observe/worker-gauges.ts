@@ -1,5 +1,5 @@
-// How many jobs each worker of this process runs, and how many it may. Runs are remembered by name, so that an end that is
-// told twice, or a start that was never heard of, does not put the count out for ever.
+// How many jobs each worker of this process runs, and how many it may run. Runs are kept by name. So a second end of the same
+// run, or an end without a start, does not make the count wrong for good.
 
 import type { JobFacts } from '../events.ts'
 import type { Bounded } from './bounded.ts'
@@ -22,7 +22,7 @@ export class WorkerGauges {
     this.#instruments.capacity.set({ worker }, concurrency)
   }
 
-  /** A worker that is gone has no gauges, and its name makes room for another. */
+  /** A stopped worker has no gauges, and its name no longer counts towards the bound. */
   stopped(worker: string): void {
     if (!this.#runs.delete(worker)) return
     this.#names.forget(worker)

@@ -1,6 +1,6 @@
-// One timer for everything somebody must remember: it is set to the earliest time anybody asked for. Whoever is called
-// looks through what runs and asks again for the earliest it finds; a time that was asked for and is no longer needed
-// costs one early look and nothing else. So a job that ends before its deadline never touches a timer.
+// One timer for many deadlines. It is set to the earliest time that was asked for. When it fires, the callee looks through
+// what runs and asks again for the earliest time that it finds. A time that is no longer needed is not cancelled: it costs
+// one early look and nothing else. So a job that ends before its deadline never touches a timer.
 
 import type { Timers } from './clock.ts'
 
@@ -17,7 +17,7 @@ export class Alarm {
     this.#keepsProcess = keepsProcess
   }
 
-  /** Calls at this time (of the timers) at the latest. */
+  /** Calls no later than this time of the timers. */
   by(at: number): void {
     if (at >= this.#at || at === Number.POSITIVE_INFINITY) return
     this.#callOff?.()
@@ -31,7 +31,7 @@ export class Alarm {
     this.#callOff = this.#timers.after(inMs, ring, { keepsProcess: this.#keepsProcess })
   }
 
-  /** Forgets what it was asked for. */
+  /** Cancels the timer; no time is asked for any more. */
   stop(): void {
     this.#callOff?.()
     this.#callOff = null

@@ -1,30 +1,30 @@
-/** Where a store takes its time from. Milliseconds since 1970; a virtual one stands in under test. */
+/** Where a store takes its time from, in milliseconds since 1970. Tests pass a virtual clock. */
 export interface Clock {
   now(): number
-  /** Where the time lies as one float64, for a store that works in a thread of its own. */
+  /** Memory that contains the time as one float64, for a store that works in a thread of its own. */
   readonly shared?: SharedArrayBuffer
-  /** What waits in this process waits by these; the system's unless given. */
+  /** The timers for every wait in this process; the system's unless given. */
   readonly timers?: Timers
 }
 
-/** Time that passes in this process, for whoever waits. */
+/** Time that passes in this process, for every wait in it. */
 export interface Timers {
-  /** Milliseconds that only ever grow. */
+  /** Monotonic milliseconds. */
   now(): number
-  /** Calls back once, after so many milliseconds; answers how to call it off. */
+  /** Calls back once after this many milliseconds. The function that it returns cancels the call. */
   after(ms: number, call: () => void, options?: { readonly keepsProcess?: boolean }): () => void
 }
 
-/** What somebody who looks again and again waits by. */
+/** What a polling loop uses to wait. */
 export interface Pace {
   readonly timers: Timers
-  /** From 0 up to but not 1: keeps processes out of step. */
+  /** From 0 up to, but not including, 1. It keeps the loops of several processes out of step. */
   random(): number
 }
 
 export const systemClock: Clock = { now: () => Date.now() }
 
-/** The longest a timer of Node's can wait. */
+/** The longest delay of a Node timer. */
 const timerMaxMs = 2 ** 31 - 1
 
 export const systemTimers: Timers = {
@@ -36,7 +36,7 @@ export const systemTimers: Timers = {
   },
 }
 
-/** Resolves after so many milliseconds, or as soon as the signal aborts. */
+/** Resolves after this many milliseconds, or as soon as the signal aborts. */
 export function pause(timers: Timers, ms: number, signal?: AbortSignal): Promise<void> {
   if (signal?.aborted) return Promise.resolve()
   return new Promise((resolve) => {
@@ -50,7 +50,7 @@ export function pause(timers: Timers, ms: number, signal?: AbortSignal): Promise
   })
 }
 
-/** A clock that reads what another thread writes. */
+/** A clock that reads the time that another thread writes. */
 export function sharedClock(shared: SharedArrayBuffer): Clock {
   const ms = new Float64Array(shared)
   return { now: () => ms[0] as number, shared }

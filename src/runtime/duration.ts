@@ -5,13 +5,13 @@ export type Duration = number | `${number}${'ms' | 's' | 'm' | 'h' | 'd'}`
 
 const unitMs = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
 
-/** A hundred years: longer than any wait that is meant, short enough to add to a date. */
+/** A hundred years: longer than any intended wait, and short enough to add to a date. */
 export const durationMaxMs = 36_525 * unitMs.d
 
 export interface DurationRule {
   readonly min?: number
   readonly max?: number
-  /** `Infinity` means "for ever" where that makes sense (retention). */
+  /** Whether `Infinity` is allowed, as for a retention without end. */
   readonly infinite?: boolean
 }
 

@@ -1,5 +1,6 @@
-// UUID version 7: time first, so that ids sort by age and stay neighbours in an index. Ids of one process rise strictly:
-// within one millisecond (or when the clock steps back) a counter in the 12 bits after the version carries on.
+// UUID version 7: the time comes first, so ids sort by age, and ids of the same time are next to each other in an index. Ids of
+// one process strictly increase: within one millisecond, or when the clock steps back, a counter in the 12 bits after the version
+// increases.
 
 import { randomFillSync } from 'node:crypto'
 

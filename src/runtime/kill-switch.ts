@@ -10,11 +10,11 @@ export function isDisabled(loop: BackgroundLoop): boolean {
   return named().includes(loop)
 }
 
-/** Throws INVALID_OPTION: who misspells a kill switch believes that something stands still, and it runs on. */
+/** Throws INVALID_OPTION for an unknown name: otherwise the operator would believe that a loop is off while it runs. */
 export function checkDisabled(): void {
   const unknown = named().filter((name) => name !== '' && !(loops as readonly string[]).includes(name))
   if (unknown.length === 0) return
-  const message = `HOLDFAST_DISABLE takes ${loops.join(', ')}, with commas in between; got ${unknown.join(', ')}.`
+  const message = `HOLDFAST_DISABLE takes ${loops.join(', ')}, separated by commas; got ${unknown.join(', ')}.`
   throw new HoldfastError('INVALID_OPTION', message, { option: 'HOLDFAST_DISABLE', value: unknown.join(',') })
 }
 

@@ -1,5 +1,5 @@
-// Imported first by every entry point. An old Node must meet this sentence before it meets a feature it lacks, so the
-// package is compiled to ES2022 syntax, and whatever an old Node cannot even link (node:sqlite) is imported dynamically.
+// Imported first by every entry point. An old Node must reach this check before it reaches a feature that it lacks. So the
+// package is compiled to ES2022 syntax, and a module that an old Node cannot link (node:sqlite) is imported dynamically.
 const version = process.versions.node
 
 if (Number.parseInt(version, 10) < 24) {

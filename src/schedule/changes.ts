@@ -1,4 +1,4 @@
-// In what two definitions of a schedule differ, by the names of the options.
+// The names of the options in which two definitions of a schedule differ.
 
 import { canonicalJson } from '../job/codec.ts'
 import type { ScheduleDefinition } from './stored-schedule.ts'
@@ -8,7 +8,7 @@ export function changedOptions(before: ScheduleDefinition, after: ScheduleDefini
   return Object.keys(now).filter((name) => JSON.stringify(old[name]) !== JSON.stringify(now[name]))
 }
 
-/** Slots are other ones from now on. */
+/** Whether these changes move the slots. */
 export function movesSlots(changes: readonly string[]): boolean {
   return changes.includes('cron') || changes.includes('timeZone')
 }

@@ -1,9 +1,9 @@
-// What is to be done about a schedule now. Pure: what is stored and the time in, a step out.
+// The next step of a schedule. Pure: the stored schedule and the time in, a step out.
 //
-// The cursor says up to where slots are dealt with. Slots between it and now are due; mostly there is none, or one that is
-// some milliseconds old. More of them, or an old one, were missed: nobody was there, the store was away, the machine slept, or
-// its clock was set forward. Where the clock was set back the cursor lies ahead of it, and nothing is due until time has come
-// there again: so no slot fires twice.
+// The cursor is the last slot that was handled. Slots between it and now are due. Mostly there is none, or one that is some
+// milliseconds old. Several of them, or an old one, were missed: no process ran, the store was unavailable, the machine slept, or
+// its clock was set forward. If the clock was set back, the cursor is ahead of it, and nothing is due until the clock reaches the
+// cursor again. So no slot fires twice.
 
 import type { SlotTimes } from './cron.ts'
 import type { StoredSchedule } from './stored-schedule.ts'
@@ -11,17 +11,17 @@ import type { StoredSchedule } from './stored-schedule.ts'
 export interface Step {
   /** Slots to fire, in their order. */
   readonly fire: readonly number[]
-  /** How many are passed over; of more than `catchUpMax` it stands for "many". */
+  /** How many slots are skipped; not exact above `catchUpMax`, where it means "many". */
   readonly skipped: number
-  /** Where the cursor stands then. */
+  /** The cursor after this step. */
   readonly cursor: number
 }
 
 /** How late a slot may be and still count as on time under `skip`. */
 export const onTimeMs = 60_000
-/** The most slots that `all` makes up for, the latest ones; older ones are passed over. */
+/** The most missed slots that `all` fires, the latest ones; older ones are skipped. */
 export const catchUpMax = 1_000
-/** How much payload is written in one transaction; what is left comes with the next step. */
+/** How much payload is written in one transaction; the rest is written by the next step. */
 const stepChars = 8 * 1024 * 1024
 
 /** Null: nothing is due. */

@@ -1,16 +1,17 @@
-// Firing: for every schedule the slots that are due become jobs, once each, whoever fires them.
+// Firing: due slots of every schedule become jobs, once each, in whatever process.
 //
-//   read all ──▶ ask the time ──▶ for each: which slots are due? ──▶ advance: cursor and jobs, together
+//   read all ──▶ read the time ──▶ for each: which slots are due? ──▶ advance: cursor and jobs, in one transaction
 //
-// Every process does this at about the same moment, and nobody leads. Of all who read the same version one lands; the others
-// are told `stale` and changed nothing. There is no moment between the job and the cursor: a process that is killed has
-// done both or neither, and the next one does what is left. One that slept for hours, with a step in hand, has an old
-// version in hand. That is why this needs no dedup key for each slot: a key is forgotten some day, a version never comes again.
+// - Every process does this at about the same moment, without a leader. Of all that read the same version, one succeeds. The
+//   others get `stale` and have changed nothing.
+// - Cursor and jobs are written together. A process that is killed has written both or neither, and the next process continues.
+// - A process that was suspended for hours before it advances has an old version, so its step is `stale`.
+// - So a slot needs no dedup key: a key is removed at some time, but a version never occurs again.
 //
-// A slot whose queue another open transaction is about to open is left to the next look, about a second later: its cursor stays where it
-// is. So it keeps no other schedule waiting.
+// A slot whose queue another open transaction is about to open is left to the next look, about a second later: its cursor does not move. So
+// it keeps no other schedule waiting.
 //
-// Time is asked after the schedules were read: what is due then was stored before.
+// The time is read after the schedules, so that everything due at that time was stored before.
 
 import { isHoldfastError, isRefused, toError } from '../errors.ts'
 import type { AdvanceAnswer } from '../store/store.ts'
@@ -24,15 +25,15 @@ import { nameOf, readSchedule, type ScheduleEntry, type StoredSchedule } from '.
 export interface FiringReport {
   readonly fired: number
   readonly skipped: number
-  /** In how long the next slot is, by the store's clock; null: none is known. */
+  /** Time until the next slot, by the store's clock; null: none is known. */
   readonly nextInMs: number | null
 }
 
-/** What was found out about a schedule when it was last read. */
+/** What this process knows about a schedule since it last read it. */
 interface Known {
   readonly version: number
   readonly nextSlot: number | null
-  /** Before this time nothing is to be done about it, unless it has another version by then. */
+  /** Until this time there is nothing to do, unless the schedule gets another version. */
   readonly lookAt: number
 }
 
@@ -42,15 +43,15 @@ interface Fired {
   readonly known: Known
 }
 
-/** How soon a schedule that cannot be fired is tried again. */
+/** How soon a schedule that could not be fired is tried again. */
 const failedMs = 60_000
 
 export class Firing {
   readonly #context: SchedulesContext
   readonly #schedules: Schedules
   /**
-   * By name. Most looks find nothing new: an entry whose version is known is neither read nor reckoned with before its next
-   * slot. So a look at schedules of which none is due costs one scan, however many there are.
+   * By name. Most rounds find nothing new: an entry whose version is known is neither decoded nor evaluated before its next slot.
+   * So a round in which no schedule is due costs one scan, however many schedules there are.
    */
   #known = new Map<string, Known>()
 
@@ -59,7 +60,7 @@ export class Firing {
     this.#schedules = schedules
   }
 
-  /** What goes wrong with one schedule is told, and keeps none of the others from firing. */
+  /** A schedule that fails is reported, and the others still fire. */
   async fireDue(): Promise<FiringReport> {
     const entries = await this.#schedules.entries()
     const found = new Map<string, Known>()
@@ -147,7 +148,7 @@ export class Firing {
     return { version: answer.version, created: answer.enqueued.filter(({ status }) => status === 'created').length }
   }
 
-  /** Tells the store, about once an hour, that the code of this schedule still runs somewhere. Who is stale leaves it. */
+  /** Records, about once an hour, that a process still declares this schedule. A `stale` answer is ignored. */
   async #redeclare(name: string, schedule: StoredSchedule, version: number, now: number): Promise<void> {
     const value = encodeSchedule({ ...schedule, declaredAt: now })
     await this.#context.store.advance({ key: keyOf(name), version, value, jobs: [] })
@@ -155,5 +156,5 @@ export class Firing {
 }
 
 function unreadable(name: string): Error {
-  return new Error(`What is stored under ${keyOf(name)} is no schedule; declare it again, or remove it.`)
+  return new Error(`The entry under ${keyOf(name)} is not a schedule. Declare it again, or remove it.`)
 }

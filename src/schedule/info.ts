@@ -1,4 +1,4 @@
-// A schedule as whoever asks sees it.
+// A schedule as callers read it.
 
 import { decodeJson } from '../job/codec.ts'
 import { slotTimes } from './cron.ts'
@@ -12,22 +12,22 @@ export interface ScheduleInfo {
   readonly payload: unknown
   readonly missed: MissedPolicy
   readonly paused: boolean
-  /** The next slot; null while it is paused, and where there is none any more. */
+  /** The next slot; null while the schedule is paused, and if it has no more slots. */
   readonly nextAt: Date | null
-  /** A slot that is due and that nobody has dealt with: no process fires schedules, or they are switched off. */
+  /** A slot that is due and was not fired: no process fires schedules, or they are disabled. */
   readonly overdueSince: Date | null
-  /** The last slot that was fired, and when that was. */
+  /** The last slot that was fired, and when it was fired. */
   readonly lastSlot: Date | null
   readonly lastFiredAt: Date | null
-  /** Slots that were fired, and slots that were passed over. */
+  /** How many slots were fired, and how many were skipped. */
   readonly fired: number
   readonly skipped: number
   readonly createdAt: Date
-  /** When its code last said something else than the code before. */
+  /** When a declaration last changed the schedule. */
   readonly changedAt: Date
-  /** When a process that declares it was last heard of, to the hour. Long ago: its code may be gone. */
+  /** When a process last declared it, to the hour. If that is long ago, its code may be gone. */
   readonly declaredAt: Date
-  /** The options in which what is stored differs from what this process declares; null where it does not declare it. */
+  /** The options in which the stored schedule differs from this process's declaration; null if it has none. */
   readonly drift: readonly string[] | null
 }
 

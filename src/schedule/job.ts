@@ -1,11 +1,11 @@
-// The job of a slot. Its headers say which schedule and which slot it comes from; the payload is the schedule's own.
+// The job of a slot. Its headers name the schedule and the slot; its payload is the schedule's.
 
 import type { NewJob } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 import { newId } from '../runtime/id.ts'
 import type { ScheduleDefinition } from './stored-schedule.ts'
 
-/** Without a slot it was asked for by hand. */
+/** Slot null: the job was requested by hand. */
 export function toSlotJob(name: string, { job }: ScheduleDefinition, slot: number | null): NewJob {
   const headers = {
     ...decodeExtras(job.headers).headers,

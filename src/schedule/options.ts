@@ -1,4 +1,4 @@
-// From what code says of a schedule to what is stored of it: everything that could go wrong at a slot is refused here.
+// From a declaration in code to the stored definition. Everything that could fail at a slot is refused here.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -10,7 +10,7 @@ import { show } from '../runtime/duration.ts'
 import { checkCron } from './cron.ts'
 import { type MissedPolicy, policies, type ScheduleDefinition, type StoredSchedule } from './stored-schedule.ts'
 
-/** A slot's job is enqueued at its slot and once, so what would say when, or that it is the same, has no place here. */
+/** Without options for an id, a transaction, a time or an idempotency key: a slot's job is enqueued once, at its slot. */
 type SlotJobOptions = Omit<EnqueueOptions, 'id' | 'tx' | 'runAt' | 'startBefore' | 'idempotencyKey'>
 
 export interface ScheduleOptions<Payload = unknown> extends SlotJobOptions {
@@ -18,10 +18,10 @@ export interface ScheduleOptions<Payload = unknown> extends SlotJobOptions {
   readonly cron: string
   /** An IANA name; UTC unless given. */
   readonly timeZone?: string
-  // biome-ignore lint/suspicious/noExplicitAny: what a handler gets and gives does not matter to whoever enqueues
+  // biome-ignore lint/suspicious/noExplicitAny: the types of the handler do not matter for an enqueue
   readonly queue: string | QueueDefinition<Payload, any, any, any>
   readonly payload?: NoInfer<Payload>
-  /** Slots that nobody was there to fire: `'skip'` (default), one job for all of them (`'once'`), or each (`'all'`). */
+  /** Slots that no process fired in time: skipped (`'skip'`, default), one job for all (`'once'`), or one for each (`'all'`). */
   readonly missed?: MissedPolicy
 }
 
@@ -38,7 +38,7 @@ export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSc
   const { cron, timeZone = 'UTC', queue, payload, missed = 'skip', ...jobOptions } = options
   const times = checkCron(cron, timeZone)
   if (!policies.includes(missed)) {
-    const wanted = `missed is ${policies.map((policy) => `'${policy}'`).join(', ')}; got ${show(missed)}.`
+    const wanted = `missed must be one of ${policies.map((policy) => `'${policy}'`).join(', ')}; got ${show(missed)}.`
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'missed', value: missed })
   }
   const definition = toDefinition(queue)
@@ -46,11 +46,11 @@ export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSc
   return { queue: definition, definition: { ...times, missed, job } }
 }
 
-/** What is stored is what is read in one piece, at every look. */
+/** Bounded, because the whole entry is read in every round. */
 export function encodeSchedule(schedule: StoredSchedule): string {
   const text = JSON.stringify(schedule)
   const bytes = byteLength(text)
   if (bytes <= bounds.kvValueBytes) return text
-  const sentence = `A schedule holds at most ${bounds.kvValueBytes} bytes with its payload; this one has ${bytes}. Pass a reference.`
+  const sentence = `A schedule with its payload may have at most ${bounds.kvValueBytes} bytes; this one has ${bytes}. Pass a reference.`
   throw new HoldfastError('PAYLOAD_TOO_LARGE', sentence, { bytes, maxBytes: bounds.kvValueBytes })
 }

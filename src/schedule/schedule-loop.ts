@@ -1,7 +1,9 @@
-// Fires schedules in the background while somebody works here: one loop for all workers of a process. It looks at the next
-// slot it knows of, and about once a second in any case, because schedules are declared and clocks are set elsewhere, too.
-// So a slot is fired within a second, whatever happened in between. It never gives up: while the store is away it asks once a
-// second, and what is missed meanwhile is dealt with as each schedule says. A look that fails is told once, until one succeeds.
+// Fires schedules in the background while a worker runs: one loop for all workers of a process. It runs a round at the next slot
+// that it knows of, and about once a second in any case, because other processes declare schedules and clocks are set. So a slot
+// is fired within a second, whatever happened in between.
+//
+// The loop never gives up. While the store is unavailable, it tries once a second. Slots that are missed meanwhile are handled
+// by the `missed` option of each schedule. A failure is reported once, until a round succeeds.
 
 import { isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -30,7 +32,7 @@ export class ScheduleLoop {
     this.#alarm = new Alarm(timers, () => this.#look(), { keepsProcess: false })
   }
 
-  /** Fires from now on, until everybody has left; answers how to. */
+  /** Fires from now on, until every member has left. Returns a function that leaves. */
   join(): () => void {
     this.#members += 1
     this.#alarm.by(this.#timers.now())
@@ -40,12 +42,12 @@ export class ScheduleLoop {
     }
   }
 
-  /** A slot here may be sooner than it thinks. */
+  /** A slot may be earlier than the loop knows. */
   hint(): void {
     if (this.#members > 0) this.#alarm.by(this.#timers.now())
   }
 
-  /** Resolves when no look is under way. */
+  /** Resolves when no round is in progress. */
   async idle(): Promise<void> {
     await this.#looking
   }

@@ -1,8 +1,8 @@
-// The schedules of a store, as one client declares, lists and changes them. Each is one entry of the key-value store, and
-// every change of it compares and sets on the version that was read: a change and a firing that meet are done one after the
-// other, whoever comes second having read what the first one wrote.
+// Declares, lists and changes the schedules of a store. Each schedule is one entry of the key-value store, and every change is a
+// compare-and-set on the version that was read. If a change and a firing coincide, one of them fails, reads the entry that the
+// other has written, and tries again.
 //
-// Time is the store's throughout, so processes whose clocks disagree do not disagree about slots.
+// All times are the store's, so processes with different clocks agree about slots.
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -23,25 +23,25 @@ import {
   scheduleKeyPrefix,
 } from './stored-schedule.ts'
 
-/** What this needs of the client it came from. */
+/** The part of the client that schedules need. */
 export interface SchedulesContext {
   readonly store: Pick<Store, 'kvGet' | 'kvScan' | 'kvWrite' | 'advance' | 'time'>
   readonly events: Events
-  /** Makes sure that the store knows the queue's settings. */
+  /** Makes sure that the store has the queue's definition. */
   define(definition: AnyDefinition): Promise<void> | undefined
   enqueue(job: NewJob): Promise<Enqueued>
-  /** Jobs were enqueued that are due after this delay. */
+  /** Jobs were enqueued that become due after this delay. */
   expect(delayMs: number): void
 }
 
-/** How often the store is told that a schedule's code still runs. */
+/** How often a process records that it still declares a schedule. */
 export const declareEveryMs = 3_600_000
-/** How often a change is tried again because others changed the schedule in between. */
+/** How often a change is tried, when other changes of the schedule come in between. */
 const triesMax = 20
 
 export class Schedules {
   readonly #context: SchedulesContext
-  /** What the code of this process says, by name. */
+  /** The declarations of this process, by name. */
   readonly #declared = new Map<string, ScheduleDefinition>()
 
   constructor(context: SchedulesContext) {
@@ -66,7 +66,7 @@ export class Schedules {
     return this.#infoOf(name, declared.after, declared.now)
   }
 
-  /** Answers whether there was one. */
+  /** Returns whether the schedule existed. */
   async remove(name: string): Promise<boolean> {
     const key = keyOf(name)
     this.#declared.delete(name)
@@ -84,7 +84,7 @@ export class Schedules {
     })
   }
 
-  /** Answers whether it was this call that paused it. */
+  /** Returns whether this call paused it; false if it was paused before. */
   async pause(name: string): Promise<boolean> {
     const { before, after } = await this.#change(name, (stored) =>
       existing(name, stored).paused ? (stored as StoredSchedule) : { ...existing(name, stored), paused: true },
@@ -92,7 +92,7 @@ export class Schedules {
     return before !== after
   }
 
-  /** Slots that passed in between are dealt with: whoever paused it did not want them. */
+  /** Slots during the pause are not fired afterwards: to skip them is the purpose of the pause. */
   async resume(name: string): Promise<boolean> {
     const { before, after } = await this.#change(name, (stored, now) => {
       const paused = existing(name, stored)
@@ -101,19 +101,19 @@ export class Schedules {
     return before !== after
   }
 
-  /** A job of its own, beside those of slots. */
+  /** Enqueues one more job, in addition to the jobs of slots. */
   async runNow(name: string): Promise<Enqueued> {
     const entry = await this.#context.store.kvGet(keyOf(name))
     const { schedule } = entry ? readSchedule(keyOf(name), entry) : { schedule: null }
     return this.#context.enqueue(toSlotJob(name, existing(name, schedule), null))
   }
 
-  /** Those of all schedules, by name, as they are stored. */
+  /** The stored entries of all schedules, by name. */
   entries(): Promise<ScheduleEntry[]> {
     return entriesIn(this.#context.store, scheduleKeyPrefix)
   }
 
-  /** The code of this process declares just this. */
+  /** Whether this process declares exactly this definition. */
   isDeclared(name: string, schedule: ScheduleDefinition): boolean {
     const declared = this.#declared.get(name)
     return declared !== undefined && changedOptions(declared, schedule).length === 0
@@ -124,7 +124,7 @@ export class Schedules {
     return toScheduleInfo(name, schedule, { now, drift: declared ? changedOptions(declared, schedule) : null })
   }
 
-  /** Who answers with what it was given changes nothing. */
+  /** If `toNext` returns the stored schedule itself, nothing is written. */
   async #change(
     name: string,
     toNext: (stored: StoredSchedule | null, now: number) => StoredSchedule,
@@ -141,7 +141,7 @@ export class Schedules {
       if (isRefused(answer)) throw toError(answer)
       if (answer?.applied) return { before, after, now }
     }
-    const sentence = `Others keep changing schedule ${name}; try again.`
+    const sentence = `Schedule ${name} was changed by other processes at each of ${triesMax} tries. Try again.`
     throw new HoldfastError('STORE_UNAVAILABLE', sentence, { schedule: name })
   }
 }
@@ -150,7 +150,7 @@ export function keyOf(name: string): string {
   return scheduleKeyPrefix + checkScheduleName(name)
 }
 
-/** Its first slot is the next one. */
+/** The cursor is now, so the first slot is the next one. */
 function newSchedule(now: number): Omit<StoredSchedule, keyof ScheduleDefinition> {
   const times = { cursor: now, createdAt: now, changedAt: now, declaredAt: now }
   return { ...times, paused: false, lastSlot: null, lastFiredAt: null, fired: 0, skipped: 0 }

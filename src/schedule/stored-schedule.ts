@@ -1,6 +1,6 @@
-// A schedule as it lies in the key-value store, under `holdfast.schedule.<name>`: what it is to do, and how far it has come,
-// in one entry, so that its version tells both. Every process reads it and any may fire it, also one that has never seen the
-// code that declared it.
+// A schedule as it is stored in the key-value store, under `holdfast.schedule.<name>`. Its definition and its cursor are in one
+// entry, so that one version covers both. Every process reads it, and any process may fire it, also one without the code that
+// declares it.
 
 import { isTime } from '../job/names.ts'
 import { isJobTemplate, type JobTemplate } from '../job/stored.ts'
@@ -9,7 +9,7 @@ import { requireCron } from './cron.ts'
 
 export const scheduleKeyPrefix = 'holdfast.schedule.'
 
-/** What becomes of slots that nobody was there to fire: none of them, one job for all of them, or a job for each. */
+/** How slots that no process fired in time are handled: skipped, one job for all of them, or a job for each. */
 export type MissedPolicy = 'skip' | 'once' | 'all'
 
 export const policies: readonly MissedPolicy[] = ['skip', 'once', 'all']
@@ -18,23 +18,23 @@ export interface ScheduleDefinition {
   readonly cron: string
   readonly timeZone: string
   readonly missed: MissedPolicy
-  /** Of every slot; each has an id and headers of its own. */
+  /** The job of every slot; each gets its own id and headers. */
   readonly job: JobTemplate
 }
 
 export interface StoredSchedule extends ScheduleDefinition {
-  /** Slots up to here are dealt with. */
+  /** Slots up to this time are handled. */
   readonly cursor: number
   readonly paused: boolean
   readonly lastSlot: number | null
   readonly lastFiredAt: number | null
-  /** Slots that were fired, and slots that were passed over, since it was declared first. */
+  /** How many slots were fired, and how many were skipped, since the first declaration. */
   readonly fired: number
   readonly skipped: number
   readonly createdAt: number
-  /** When its code last said something else than the code before. */
+  /** When a declaration last changed the schedule. */
   readonly changedAt: number
-  /** When a process that runs its code was last heard of, to the hour. */
+  /** When a process last declared it, to the hour. */
   readonly declaredAt: number
 }
 
@@ -43,7 +43,7 @@ export type ScheduleEntry = KvEntry & { readonly key: string }
 export interface ReadSchedule {
   readonly name: string
   readonly version: number
-  /** Null: what is stored there is no schedule. */
+  /** Null: the entry is not a valid schedule. */
   readonly schedule: StoredSchedule | null
 }
 
@@ -56,14 +56,14 @@ export function nameOf(key: string): string {
 }
 
 /**
- * Every program may write to the key-value store. A value that a store cannot enqueue, or a time that is none, would fail
- * every look at all schedules, so anything but a whole schedule reads as none.
+ * Any program may write to the key-value store. A value that a store cannot enqueue, or an invalid time, would make every round
+ * fail for all schedules. So an entry that is not a complete schedule reads as null.
  */
 function parse(value: string): StoredSchedule | null {
   try {
     const stored = JSON.parse(value) as StoredSchedule
     const { cron, timeZone, job } = stored
-    // There was no limit key when older schedules were declared.
+    // Schedules that were declared by older versions have no limit key.
     if (!isJobTemplate({ ...job, limitKey: job.limitKey ?? null }) || !isProgress(stored)) return null
     requireCron(cron, timeZone)
     return stored

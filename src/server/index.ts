@@ -1,5 +1,5 @@
-// Holdfast over HTTP: a fetch-style handler, `(Request) => Promise<Response>`, to mount in any framework. It reads and
-// changes nothing; who may reach it is for whoever mounts it to decide.
+// Holdfast over HTTP: a fetch-style handler, `(Request) => Promise<Response>`, to mount in any framework. It only reads. It does
+// no authentication: the application that mounts it controls access.
 
 import type { JobsFilter } from '../client/requests.ts'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
@@ -7,9 +7,9 @@ import type { Holdfast } from '../holdfast.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
 
 export interface HandlerOptions {
-  /** Where it is mounted, such as `/holdfast`; the root unless given. */
+  /** Where the handler is mounted, such as `/holdfast`; the root unless given. */
   readonly basePath?: string
-  /** What else has to be well, such as your workers: the store is asked in any case. */
+  /** More parts to check, such as your workers. The store is always checked. */
   readonly health?: HealthParts
 }
 
@@ -22,7 +22,7 @@ export function createHandler(holdfast: Holdfast, options: HandlerOptions = {}):
   return async (request) => {
     if (request.method !== 'GET' && request.method !== 'HEAD') return answer(405, failure('Only GET is answered here.'))
     const { pathname, searchParams } = new URL(request.url)
-    if (!pathname.startsWith(`${base}/`)) return answer(404, failure(`Nothing is at ${pathname}.`))
+    if (!pathname.startsWith(`${base}/`)) return answer(404, failure(`There is nothing at ${pathname}.`))
     try {
       return await route({ holdfast, health }, pathname.slice(base.length), searchParams)
     } catch (error) {
@@ -39,10 +39,10 @@ interface Served {
 
 async function route({ holdfast, health }: Served, path: string, query: URLSearchParams): Promise<Response> {
   const [, area, name, id, ...rest] = path.split('/')
-  if (rest.length > 0) return answer(404, failure(`Nothing is at ${path}.`))
+  if (rest.length > 0) return answer(404, failure(`There is nothing at ${path}.`))
   if (area === 'health' && id === undefined) {
     if (name === 'live' || name === 'ready') return health.answer(name)
-    return answer(404, failure('There is /health/live and /health/ready.'))
+    return answer(404, failure('Use /health/live or /health/ready.'))
   }
   if (area === 'api' && name === 'queues' && id === undefined) return answer(200, await holdfast.queues())
   if (area === 'api' && name === 'jobs' && id === undefined) return answer(200, await holdfast.jobs(toFilter(query)))
@@ -50,10 +50,10 @@ async function route({ holdfast, health }: Served, path: string, query: URLSearc
     const job = await holdfast.job(decoded(id))
     return job ? answer(200, job) : answer(404, failure(`There is no job ${id}.`, 'JOB_NOT_FOUND'))
   }
-  return answer(404, failure(`Nothing is at ${path}.`))
+  return answer(404, failure(`There is nothing at ${path}.`))
 }
 
-/** As it stands where it cannot be decoded: then it is no id either. */
+/** Unchanged if it cannot be decoded, because then it is not an id either. */
 function decoded(part: string): string {
   try {
     return decodeURIComponent(part)

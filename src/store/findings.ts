@@ -1,12 +1,12 @@
-// How findings are made, and how a list of checks becomes a list of findings: a check that cannot be made is a finding
-// itself, and keeps no other from being made.
+// Makes findings, and runs a list of checks into a list of findings. A check that throws becomes a finding itself, and the
+// other checks still run.
 
 import { isHoldfastError } from '../errors.ts'
 import type { Finding } from './store.ts'
 
 export type Facts = Finding['facts']
 
-/** Looks at one thing. No finding: it does not apply here. */
+/** Examines one thing. Without a finding, the check does not apply here. */
 export type Check<Patient> = (patient: Patient) => Promise<readonly Finding[]> | readonly Finding[]
 
 export async function runChecks<Patient>(
@@ -27,8 +27,8 @@ export async function runChecks<Patient>(
 function unseen(id: string, error: unknown): Finding {
   const why = error instanceof Error ? error.message : String(error)
   const code = isHoldfastError(error) ? error.code : null
-  const fix = 'See to what it says, and look again.'
-  return warning(id, `This could not be looked at: ${why}`, fix, { code })
+  const fix = 'Fix the cause, then run the doctor again.'
+  return warning(id, `The check ${id} could not be made: ${why}`, fix, { code })
 }
 
 export function fine(id: string, sentence: string, facts: Facts = {}): Finding {

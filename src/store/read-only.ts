@@ -1,4 +1,4 @@
-// A store that is only looked at: dashboards, reports, replicas. Reads pass; whatever would change something is refused.
+// A store for reading only: dashboards, reports, replicas. Reads pass; every call that would change something is refused.
 
 import { HoldfastError } from '../errors.ts'
 import type {
@@ -31,7 +31,7 @@ export class ReadOnlyStore implements Store {
   enqueue = () => refused('enqueue')
   claim = () => refused('claim')
   renew = () => refused('renew a lease')
-  progress = () => refused('tell of progress')
+  progress = () => refused('report progress')
   settle = () => refused('settle a job')
   sweep = () => refused('sweep')
   cancel = () => refused('cancel')
@@ -40,13 +40,13 @@ export class ReadOnlyStore implements Store {
   alter = () => refused('change a job')
   purge = () => refused('purge')
   pause = () => refused('pause or resume')
-  openBatch = () => refused('make a batch')
+  openBatch = () => refused('open a batch')
   addItems = () => refused('add items to a batch')
-  steerBatch = () => refused('steer a batch')
-  accept = () => refused('accept a result')
+  steerBatch = () => refused('change a batch')
+  accept = () => refused('accept an offer')
   kvWrite = () => refused('write a key')
   advance = () => refused('enqueue')
-  watch = () => refused('watch, because who watches has to tell the writers so')
+  watch = () => refused('watch, because a watcher must register itself with the writers')
 
   job(id: string) {
     return this.#store.job(id)

@@ -1,4 +1,4 @@
-// What stores answer when they refuse a request: the same sentences, whichever store it is.
+// The refusals of the stores. Both stores use the same sentences.
 
 import { type Refused, refuse } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
@@ -6,7 +6,7 @@ import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState } from '../job/record.ts'
 import type { Steering } from './store.ts'
 
-/** Thrown to undo the request at hand and answer with this instead. */
+/** Thrown to roll back the current request and answer it with this refusal. */
 export class Refusal extends Error {
   readonly refused: Refused
 
@@ -30,18 +30,18 @@ export function idempotencyMismatch(facts: { readonly key: string; readonly id: 
   )
 }
 
-/** From the queue that was to be defined, by the queues that are told, back to it. */
+/** `cycle`: from the queue to be defined, along `onDead`, back to the same queue. */
 export function onDeadCycle(cycle: readonly string[]): Refused {
-  const [queue, told] = cycle
+  const [queue, onDead] = cycle
   return refuse(
     'INVALID_OPTION',
-    `onDead of queue ${queue} cannot be ${told}, because deaths would be told in a circle: ${cycle.join(' → ')}. Name a queue whose own deaths lead elsewhere, or define one of these with retain and without onDead first.`,
+    `onDead of queue ${queue} cannot be ${onDead}, because the onDead queues would form a cycle: ${cycle.join(' → ')}. Name a queue whose onDead leads elsewhere, or first define one of these with retain and without onDead.`,
     { option: 'onDead', queue, cycle },
   )
 }
 
 export function duplicateId(id: string): Refused {
-  return refuse('DUPLICATE_JOB_ID', `A live job has the id ${id} already. Choose another id, or leave it out.`, { id })
+  return refuse('DUPLICATE_JOB_ID', `A live job already has the id ${id}. Choose another id, or leave it out.`, { id })
 }
 
 export function noQueueToLimit(queue: string): Refused {
@@ -57,18 +57,18 @@ export function noKeyToLimit(queue: string): Refused {
 export function limitKeyRequired(queue: string, path: string | null): Refused {
   const message =
     path === null
-      ? `The limit key of queue ${queue} is a function in the code of its definition, which this enqueue did not use. Enqueue with that definition, or pass limitKey (null for a job without a key).`
-      : `The limit key of queue ${queue} is ${path} in the payload, a text of 1 to ${bounds.keyBytes} bytes or an integer, and this payload has none there. Enqueue a payload that has it, or pass limitKey (null for a job without a key).`
+      ? `The limit key of queue ${queue} is computed by a function in the code of its definition, which this enqueue did not use. Enqueue with that definition, or pass limitKey (null for a job without a key).`
+      : `The limit key of queue ${queue} is ${path} of the payload, a text of 1 to ${bounds.keyBytes} bytes or an integer, but this payload has none there. Enqueue a payload that has one, or pass limitKey (null for a job without a key).`
   return refuse('LIMIT_KEY_REQUIRED', message, { queue, path })
 }
 
-/** Why a job lies dead that the store itself enqueued. */
+/** The error of a job that the store itself enqueued and that cannot run. */
 export function undeliverable({ refused, message }: Refused): JobError {
   return { name: 'Undeliverable', code: refused, message }
 }
 
 export function notFound(id: string): Refused {
-  return refuse('JOB_NOT_FOUND', `There is no job ${id}; it never was, or its retention is over.`, { id })
+  return refuse('JOB_NOT_FOUND', `There is no job ${id}: it never existed, or its retention is over.`, { id })
 }
 
 export function cannotCancel(id: string, state: JobState): Refused {
@@ -80,12 +80,13 @@ export function cannotRequeue(id: string, state: JobState): Refused {
 }
 
 export function cannotAlter(id: string, state: JobState, verb: string): Refused {
-  const wanted = { wake: 'a job that has not ended', delete: 'a job that nobody runs' }[verb] ?? 'a job that waits'
+  const wanted = { wake: 'a job that has not ended', delete: 'a job that is not running' }[verb] ?? 'a waiting job'
   return wrongState(id, state, verb, wanted)
 }
 
 function wrongState(id: string, state: JobState, verb: string, wanted: string): Refused {
-  return refuse('INVALID_STATE', `Cannot ${verb} job ${id}: it is ${state}, and only ${wanted} can be.`, { id, state })
+  const message = `Cannot ${verb} job ${id}: it is ${state}, and ${verb} takes ${wanted}.`
+  return refuse('INVALID_STATE', message, { id, state })
 }
 
 export function requeueBlocked(id: string, heldBy: string): Refused {
@@ -99,7 +100,7 @@ export function requeueBlocked(id: string, heldBy: string): Refused {
 export function requeueCancelled(id: string, batchId: string): Refused {
   return refuse(
     'INVALID_STATE',
-    `Cannot requeue job ${id}: batch ${batchId} that it is an item of was cancelled. Enqueue its work anew.`,
+    `Cannot requeue job ${id}: its batch ${batchId} was cancelled. Enqueue the work as a new job.`,
     { id, state: 'dead', batchId },
   )
 }
@@ -107,32 +108,32 @@ export function requeueCancelled(id: string, batchId: string): Refused {
 export function batchNotFound(batchId: string): Refused {
   return refuse(
     'BATCH_NOT_FOUND',
-    `There is no batch ${batchId}; it never was, was deleted, or its retention is over.`,
+    `There is no batch ${batchId}: it never existed, was deleted, or its retention is over.`,
     { batchId },
   )
 }
 
 export function cannotSteer(batchId: string, as: Steering, state: BatchState): Refused {
-  const verb = as === 'retryFailed' ? 'retry what failed of' : as
-  const wanted = as === 'retryFailed' ? 'one that was not cancelled' : 'one that has not ended'
-  const message = `Cannot ${verb} batch ${batchId}: it is ${state}, and that takes ${wanted}.`
+  const verb = as === 'retryFailed' ? 'retry the failed items of' : as
+  const wanted = as === 'retryFailed' ? 'a batch that was not cancelled' : 'a batch that has not ended'
+  const message = `Cannot ${verb} batch ${batchId}: it is ${state}, and this takes ${wanted}.`
   return refuse('INVALID_STATE', message, { batchId, state })
 }
 
 export function cannotAddItems(batchId: string, state: BatchState): Refused {
   const what = state === 'cancelled' ? 'it was cancelled' : 'it was closed'
-  return refuse('INVALID_STATE', `Cannot add items to batch ${batchId}: ${what}. Make another batch for them.`, {
+  return refuse('INVALID_STATE', `Cannot add items to batch ${batchId}: ${what}. Open another batch for them.`, {
     batchId,
     state,
   })
 }
 
 export function itemsMissing(batchId: string, at: number, submitted: number): Refused {
-  const message = `Batch ${batchId} has ${submitted} items, and these begin at number ${at}: those in between are missing. Hand over all of them, in order.`
+  const message = `Batch ${batchId} has ${submitted} items, and these begin at number ${at}: the items in between are missing. Submit all items, in order.`
   return refuse('INVALID_STATE', message, { batchId, at, submitted })
 }
 
-/** Why a SQL effect may not be run at all. */
+/** The reason for a SQL effect that is refused before it runs. */
 export const changesTransaction = 'it would change the transaction or session it is run in'
 
 export function sqlRefused(text: string, why: string): Refused {
@@ -140,21 +141,25 @@ export function sqlRefused(text: string, why: string): Refused {
   return refuse('INVALID_OPTION', `SQL effect "${shown}": ${why}.`, { option: 'effects.sql' })
 }
 
-/** Of a watch. */
+/** The refusal of a watch whose `after` is not a cursor of this store. */
 export function unknownCursor(): Refused {
-  return refuse('INVALID_OPTION', 'after is the `cursor` of a change that was watched here; this is none.', {
-    option: 'after',
-  })
+  return refuse(
+    'INVALID_OPTION',
+    'after must be the `cursor` of a change from a watch of this store; this is not one.',
+    {
+      option: 'after',
+    },
+  )
 }
 
 export function changesGone(): Refused {
   return refuse(
     'INVALID_OPTION',
-    'The changes after this cursor are no longer kept. Start a new watch without after, and read anew how things stand.',
+    'The changes after this cursor are no longer kept. Start a new watch without after, and read the current states.',
     { option: 'after' },
   )
 }
 
 export function unknownMark(): Refused {
-  return refuse('INVALID_OPTION', 'after is the `next` of an earlier page; this is none.', { option: 'after' })
+  return refuse('INVALID_OPTION', 'after must be the `next` of an earlier page; this is not one.', { option: 'after' })
 }

@@ -1,6 +1,6 @@
-// Which addresses a webhook may be delivered to. Its URL comes from somebody else, so it must not reach what only this
-// machine can reach: itself, its network, the metadata service of its cloud. What is let through is what is public by
-// the registries of IANA; everything else is refused, also what is public but leads to an IPv4 address in disguise.
+// Which addresses a webhook may be delivered to. Its URL comes from outside of the application. So it must not reach what only
+// this machine can reach: the machine itself, its network, the metadata service of its cloud. Allowed is what is public by the
+// registries of IANA. Everything else is refused, also public IPv6 addresses that embed an IPv4 address.
 
 import { BlockList, isIP } from 'node:net'
 import { HoldfastError } from '../errors.ts'
@@ -13,7 +13,7 @@ const notPublic = networks(
   '168.63.129.16/32', // a metadata service that looks public
 )
 
-/** All of IPv6 that is routed, without what carries an IPv4 address inside (Teredo, 6to4) or is for documentation. */
+/** All routed IPv6 addresses, without those that embed an IPv4 address (Teredo, 6to4) or are for documentation. */
 const routed = networks('2000::/3')
 const notRouted = networks('2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20')
 
@@ -32,7 +32,7 @@ export function isPublicAddress(address: string): boolean {
   return family === 6 && routed.check(address, 'ipv6') && !notRouted.check(address, 'ipv6')
 }
 
-/** What is let through although it is not public: host names, addresses and networks. */
+/** Host names, addresses and networks that are allowed although they are not public. */
 export class AllowList {
   readonly #names = new Set<string>()
   readonly #addresses = new BlockList()

@@ -1,6 +1,6 @@
-// One delivery: a POST, and the redirects it is sent on by. Only 307 and 308 ask for the same call elsewhere; they are followed
-// a few times, never to another scheme, each behind the same door as the first. What the caller added to the headers stays with
-// the host it was meant for.
+// One delivery: a POST, and its redirects. Only 307 and 308 ask for the same call at another URL, so only these are followed: at
+// most 3 times, never to another scheme, and with the same address checks as the first call. Headers that the application added
+// are sent only to the origin of the original URL.
 
 import type { IncomingMessage } from 'node:http'
 import { Permanent } from '../lease/permanent.ts'
@@ -9,9 +9,9 @@ import type { SafeConnect } from './door.ts'
 export interface Outgoing {
   readonly url: URL
   readonly body: string
-  /** For whoever is called. */
+  /** Sent to every host, also after a redirect. */
   readonly headers: Readonly<Record<string, string>>
-  /** For the host of the URL alone. */
+  /** Sent only to the origin of the URL. */
   readonly ownHeaders: Readonly<Record<string, string>>
   readonly signal: AbortSignal
 }
@@ -20,12 +20,12 @@ export interface Answered {
   readonly url: URL
   readonly status: number
   readonly retryAfter: string | undefined
-  /** How the answer began. */
+  /** The beginning of the answer. */
   readonly body: string
 }
 
 const redirectsMax = 3
-/** How much of an answer is kept; what comes behind is not waited for. */
+/** How much of an answer is kept; the rest is not read. */
 const keptBytes = 1_024
 
 export async function deliver(outgoing: Outgoing, door: SafeConnect): Promise<Answered> {
@@ -47,7 +47,7 @@ async function post(
   { body, headers, ownHeaders, signal, ...first }: Outgoing,
   door: SafeConnect,
 ): Promise<IncomingMessage> {
-  // Loaded by the first delivery: both take 50 ms, and most programs deliver nothing.
+  // Loaded by the first delivery, because both take 50 ms to load and most programs deliver no webhooks.
   const { request: send } = await (url.protocol === 'https:' ? import('node:https') : import('node:http'))
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const isAtHome = url.origin === first.url.origin
@@ -55,7 +55,7 @@ async function post(
     method: 'POST',
     headers: { ...(isAtHome && ownHeaders), ...headers, 'content-length': Buffer.byteLength(body) },
     lookup: door.lookup,
-    agent: false, // a connection that is kept may have been made by others, through no door
+    agent: false, // a kept-alive connection may have been opened by other code, without the address checks
     signal,
   })
   request.on('response', resolve)
@@ -74,7 +74,7 @@ async function beginningOf(answer: IncomingMessage): Promise<string> {
       if (size >= keptBytes) break
     }
   } catch {
-    // The status says it all; a body that breaks off changes nothing.
+    // The status decides the outcome; an incomplete body does not matter.
   }
   answer.destroy()
   return Buffer.concat(chunks).subarray(0, keptBytes).toString().replaceAll('\0', ' ')
@@ -84,7 +84,7 @@ function targetOf(from: URL, status: number, location: string | undefined): URL 
   if (status !== 307 && status !== 308)
     throw new Permanent(`${from.host} answered ${status}; only 307 and 308 are followed.`)
   const target = location === undefined ? null : URL.parse(location, from.href)
-  if (!target) throw new Permanent(`${from.host} answered ${status} without saying where to.`)
+  if (!target) throw new Permanent(`${from.host} answered ${status} without a valid location.`)
   if (target.protocol !== from.protocol || target.username !== '') {
     throw new Permanent(`${from.host} redirects to ${target.protocol}//${target.host}; another scheme is not followed.`)
   }

@@ -1,6 +1,6 @@
-// The way out. A name is resolved once, what it stands for is checked, and the connection goes to the very address that was
-// checked: a name that stands for something else a moment later (DNS rebinding) finds nobody who asks. An address that is
-// written in the URL is never looked up by Node, and is checked before.
+// Outgoing connections of webhooks. A name is resolved once, its addresses are checked, and the connection is made to an address
+// that was checked. So a name that resolves to another address a moment later (DNS rebinding) has no effect. Node never looks up
+// an IP address in a URL, so that is checked before the request.
 
 import { type LookupAddress, type LookupOptions, lookup } from 'node:dns'
 import { isIP, type LookupFunction } from 'node:net'
@@ -16,7 +16,7 @@ type Resolve = (
 export interface DoorRules {
   readonly allowPrivate: boolean
   readonly allow: AllowList
-  /** As `node:dns` does unless given. */
+  /** The resolver; `lookup` of `node:dns` unless given. */
   readonly resolve?: Resolve
 }
 
@@ -27,13 +27,13 @@ export class SafeConnect {
     this.#rules = rules
   }
 
-  /** Throws a Permanent where the URL may not be called, as far as that can be told without a lookup. */
+  /** Throws a Permanent if the URL is an IP address that may not be called. Names are checked in `lookup`. */
   check(url: URL): void {
     const hostname = url.hostname.replace(/^\[|\]$/g, '')
     if (isIP(hostname) !== 0 && !this.#mayReach(hostname)) throw refused(hostname, hostname)
   }
 
-  /** What Node asks for the addresses of a name before it connects. */
+  /** Node calls this for the addresses of a name before it connects. */
   readonly lookup: LookupFunction = (hostname, options, answer) => {
     const resolve = this.#rules.resolve ?? (lookup as Resolve)
     resolve(hostname, { ...options, all: true }, (error, addresses) => {
@@ -55,6 +55,6 @@ export class SafeConnect {
 }
 
 function refused(hostname: string, address: string): Permanent {
-  const where = hostname === address ? address : `${hostname}, which is ${address}`
+  const where = hostname === address ? address : `${hostname}, which resolves to ${address}`
   return new Permanent(`Webhooks may not go to ${where}: it is not a public address. See allowPrivate and allow.`)
 }

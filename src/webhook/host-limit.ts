@@ -1,5 +1,5 @@
-// At most so many calls to one host at a time, in this process: a receiver that is slow is not made slower, and does not take
-// all the places of the worker that others wait for. Who finds no place waits for a moment, and then comes again later.
+// Bounds the calls to one host at a time, in this process. So a slow receiver is not made slower, and does not use all slots of
+// the worker. A call that gets no slot waits for a short time; after that its job is snoozed.
 
 import { pause, systemTimers } from '../runtime/clock.ts'
 
@@ -12,7 +12,7 @@ export class HostLimit {
     this.#max = max
   }
 
-  /** Answers how to leave; null where no place was free in time. */
+  /** Returns a function that frees the slot; null if no slot was free in time. */
   async enter(host: string, waitMs: number, signal: AbortSignal): Promise<(() => void) | null> {
     const deadline = performance.now() + waitMs
     while ((this.#running.get(host) ?? 0) >= this.#max) {

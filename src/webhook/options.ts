@@ -1,5 +1,5 @@
-// What webhooks are made with, and what a call may be: checked when it is enqueued, and again when it is delivered, because
-// anybody may have written to the queue.
+// The options of webhooks, and the checks of a call. A call is checked when it is enqueued, and again when it is delivered,
+// because any program may have written to the queue.
 
 import { HoldfastError } from '../errors.ts'
 import { byteLength, encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
@@ -10,36 +10,36 @@ import { AllowList } from './addresses.ts'
 import type { DoorRules } from './door.ts'
 import { checkSecrets, type Secrets } from './signature.ts'
 
-/** What is stored of a call. */
+/** A call as it is stored. */
 export interface WebhookCall {
   readonly url: string
-  /** The very text that is sent and signed. */
+  /** The exact text that is sent and signed. */
   readonly body: string
   readonly contentType: string
   readonly headers: Readonly<Record<string, string>>
 }
 
 export interface CallOptions {
-  /** `application/json` unless given, or `text/plain` where the body is a text. */
+  /** `application/json` unless given, or `text/plain` if the body is a text. */
   readonly contentType?: string
-  /** Headers of your own; they lie in the store as they are. */
+  /** Your own headers. They are stored as plain text. */
   readonly headers?: Readonly<Record<string, string>>
 }
 
 export type SecretFor = (call: WebhookCall) => Secrets | Promise<Secrets>
 
 export interface WebhooksOptions extends Pick<BehaviourOptions, 'attempts' | 'backoff' | 'retain' | 'onDead'> {
-  /** Signs every call; several while they are being changed, or a function that knows the secret of each receiver. */
+  /** Signs every call. Pass several during a change of secrets, or a function that returns the secret of each receiver. */
   readonly secret: Secrets | SecretFor
   /** `holdfast.webhooks` unless given. */
   readonly queue?: string
   /** How long one delivery may take, redirects included; 10 s unless given. */
   readonly timeout?: Duration
-  /** The most that `Retry-After` may ask for; an hour unless given. */
+  /** The longest delay that `Retry-After` may request; an hour unless given. */
   readonly retryAfterMax?: Duration
   /** The most calls to one host at a time, in each worker's process; 5 unless given. */
   readonly perHost?: number
-  /** Also to addresses that are not public. For tests, and where every URL is your own. */
+  /** Also deliver to addresses that are not public. For tests, and where every URL is your own. */
   readonly allowPrivate?: boolean
   /** Host names, addresses and networks that may be called although they are not public. */
   readonly allow?: readonly string[]
@@ -68,7 +68,7 @@ const optionNames = [
   'allow',
   ...behaviourNames,
 ]
-/** Ours, or such as would change what is sent. */
+/** Headers that Holdfast sets, or that would change how the body is sent. */
 const takenHeaders =
   /^(host|connection|content-length|content-type|transfer-encoding|expect|upgrade|te|trailer|holdfast-.*)$/i
 
@@ -78,7 +78,7 @@ export function toWebhookPlan(options: WebhooksOptions): WebhookPlan {
   const { allowPrivate = false, allow = [], ...rest } = options
   const given = behaviourNames.flatMap((name) => (rest[name] === undefined ? [] : [[name, rest[name]]]))
   if (typeof secret !== 'function') checkSecrets(secret)
-  if (!Array.isArray(allow)) throw invalid('allow', allow, 'allow is an array')
+  if (!Array.isArray(allow)) throw invalid('allow', allow, 'allow must be an array')
   return {
     queue,
     behaviour: { attempts: 10, backoff: { base: '10s', factor: 3, max: '1h' }, ...Object.fromEntries(given) },
@@ -102,20 +102,20 @@ export function checkCall(call: WebhookCall): WebhookCall {
   checkOptions(call, 'the call', ['url', 'body', 'contentType', 'headers'])
   const { url, body, contentType, headers } = call
   const target = typeof url === 'string' && url.length <= urlLength ? URL.parse(url) : null
-  if (!target || !/^https?:$/.test(target.protocol)) throw invalid('url', url, 'url is an http or https URL')
+  if (!target || !/^https?:$/.test(target.protocol)) throw invalid('url', url, 'url must be an http or https URL')
   if (target.username !== '' || target.password !== '') {
-    throw new HoldfastError('INVALID_OPTION', 'url must not hold a password; use headers.', { option: 'url' })
+    throw new HoldfastError('INVALID_OPTION', 'url must not contain a password; use headers.', { option: 'url' })
   }
   if (typeof body !== 'string' || byteLength(body) > bodyBytes) {
-    throw new HoldfastError('PAYLOAD_TOO_LARGE', `The body of a webhook has at most ${bodyBytes} bytes.`, {
+    throw new HoldfastError('PAYLOAD_TOO_LARGE', `The body of a webhook may have at most ${bodyBytes} bytes.`, {
       maxBytes: bodyBytes,
     })
   }
-  if (!isHeaderValue(contentType)) throw invalid('contentType', contentType, 'contentType is a text')
+  if (!isHeaderValue(contentType)) throw invalid('contentType', contentType, 'contentType must be a text')
   const entries = isPlainObject(headers) ? Object.entries(headers) : [['', '']]
   for (const [name = '', value] of entries) {
     const isFit = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name) && isHeaderValue(value) && !takenHeaders.test(name)
-    if (!isFit) throw invalid('headers', name, 'headers is an object of texts, without those that Holdfast sets')
+    if (!isFit) throw invalid('headers', name, 'headers must be an object of texts, without those that Holdfast sets')
   }
   return { url, body, contentType, headers }
 }

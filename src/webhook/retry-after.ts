@@ -1,4 +1,4 @@
-/** What a server said in `Retry-After`, seconds or a date, in milliseconds; null where it said nothing that can be read. */
+/** The delay in a `Retry-After` header, seconds or a date, in milliseconds; null if it is absent or cannot be parsed. */
 export function retryAfterMs(header: string | undefined, now: number): number | null {
   if (header === undefined) return null
   const text = header.trim()

@@ -1,13 +1,13 @@
-// How a receiver knows that a call is ours, and new. Each secret signs `${timestamp}.${id}.${body}` with HMAC-SHA256; all
-// signatures go along, so that a receiver that knows any one of the secrets is content while they are being changed.
+// How a receiver verifies that a call is genuine and recent. Each secret signs `${timestamp}.${id}.${body}` with HMAC-SHA256. All
+// signatures are sent. So during a change of secrets, a receiver that knows any one of them can verify the call.
 //
 //   holdfast-id: the id of the job, the same however often it is delivered; a UUID in lower case
 //   holdfast-timestamp: when this delivery was made, in seconds since 1970; digits
 //   holdfast-signature: v1=<hex>,v1=<hex>
 //
-// Neither digits nor a UUID hold a dot, so the signed text can be split in one way only. An id that holds one would take a
-// part of the body along: another id and a shorter body would have the same signature. So any other id is refused, by the
-// sender and by the receiver, and so is any other timestamp.
+// Neither digits nor a UUID contain a dot, so the signed text can be split in one way only. An id with a dot could include a part
+// of the body: another id with a shorter body would have the same signature. So sender and receiver refuse any other form of id
+// and of timestamp.
 
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { HoldfastError } from '../errors.ts'
@@ -17,18 +17,18 @@ import { show } from '../runtime/duration.ts'
 export type Secrets = string | readonly string[]
 
 export interface VerifyOptions {
-  /** The secret, or several while it is being changed. */
+  /** The secret, or several during a change of secrets. */
   readonly secret: Secrets
-  /** Of the request, as Node's or as those of fetch. */
+  /** The headers of the request, of Node or of fetch. */
   readonly headers: Headers | Readonly<Record<string, string | readonly string[] | undefined>>
-  /** The very bytes that came, before anybody parsed them. */
+  /** The body exactly as it was received, before any parsing. */
   readonly body: string | Uint8Array
-  /** How old or how far ahead a call may be; 300,000 unless given. */
+  /** How far the time of a call may be in the past or the future; 300,000 unless given. */
   readonly toleranceMs?: number
 }
 
 export interface VerifiedWebhook {
-  /** The same however often it is delivered: remember it to do its work once. */
+  /** The same in every delivery of the call: store it, to do the work only once. */
   readonly id: string
   readonly sentAt: Date
 }
@@ -45,7 +45,7 @@ export function signatureHeaders(id: string, body: string, secrets: readonly str
   return { 'holdfast-id': id, 'holdfast-timestamp': timestamp, 'holdfast-signature': signatures.join(',') }
 }
 
-/** Null: it was not signed with any of the secrets, its id or time is none of ours, it was changed on its way, or is too old. */
+/** Null: not signed with any of the secrets, an invalid id or timestamp, changed in transit, or too old. */
 export function verifyWebhook(options: VerifyOptions): VerifiedWebhook | null {
   checkOptions(options, 'verify options', ['secret', 'headers', 'body', 'toleranceMs'])
   const secrets = checkSecrets(options.secret)
@@ -63,7 +63,7 @@ export function verifyWebhook(options: VerifyOptions): VerifiedWebhook | null {
     .slice(0, secretsMax)
     .map((hex) => Buffer.from(hex, 'hex'))
   const wanted = secrets.map((secret) => hmac(secret, timestamp, id, bytes))
-  // All are compared, whichever fits: how long it takes tells nothing.
+  // All pairs are compared, also after a match, so that the duration reveals nothing.
   const fits = wanted.flatMap((each) => given.map((signature) => timingSafeEqual(each, signature)))
   return fits.includes(true) ? { id, sentAt: new Date(sentAt) } : null
 }

@@ -1,12 +1,12 @@
-// Webhooks: a queue whose jobs are HTTP calls. Enqueued as an effect of what they announce, they are sent exactly when it is
-// true, and from then on they are jobs like any other: leased, retried, dead at last and requeued by hand.
+// Webhooks: a queue whose jobs are HTTP calls. A call that is enqueued as an effect is sent only if the settlement that it
+// announces was committed. From then on it is a job like any other: leased, retried, finally dead, and requeued by hand.
 //
 //   2xx                          done; the status and the beginning of the answer are the result
-//   5xx, 408, 429, no answer     tried again: after what Retry-After says, or by the backoff
+//   5xx, 408, 429, no answer     retried: after the delay in Retry-After, or by the backoff
 //   anything else, a bad address dead at once
 //
-// A call is delivered at least once. A worker that dies between the answer and the settlement leaves a job that is delivered
-// again, under the same id: receivers remember ids.
+// A call is delivered at least once. If a worker dies between the answer and the settlement, the call is delivered again, with
+// the same id. So receivers should store ids.
 
 import { isHoldfastError } from '../errors.ts'
 import type { DeliveryFacts } from '../events.ts'
@@ -38,26 +38,26 @@ import { signatureHeaders } from './signature.ts'
 /** The result of a delivery. */
 export interface WebhookAnswer {
   readonly status: number
-  /** How the answer began: at most 1 KiB. */
+  /** The beginning of the answer: at most 1 KiB. */
   readonly body: string
 }
 
 export type WebhookQueue = QueueDefinition<WebhookCall, WebhookCall, WebhookAnswer, WebhookAnswer>
 export type WebhookOptions = CallOptions & Omit<EnqueueOptions, 'headers'>
 
-/** What webhooks need of a client. */
+/** The part of the client that webhooks need. */
 export interface WebhookClient {
   queue(definition: WebhookQueue): Queue<WebhookCall, WebhookCall, WebhookAnswer, WebhookAnswer>
   work(definition: WebhookQueue, handler: Handler<WebhookCall, WebhookAnswer>, options?: WorkOptions): Worker
 }
 
-/** How long a delivery waits for a place at its host before it is put off, and for how long then. */
+/** How long a delivery waits for a slot of its host, and for how long its job is snoozed after that. */
 const placeMs = 2_000
 const putOffMs = 5_000
-/** Room for what is not the delivery itself. */
+/** Added to the timeout, for everything but the delivery itself. */
 const aroundMs = 5_000
 
-/** Needs no connection: share it between those who announce and those who deliver. */
+/** Needs no connection: share it between the processes that enqueue calls and those that deliver them. */
 export function defineWebhooks(options: WebhooksOptions): Webhooks {
   return new Webhooks(toWebhookPlan(options))
 }
@@ -88,13 +88,13 @@ export class Webhooks {
     return { ...enqueue, queue: this.queue, payload: toCall(url, body, call) }
   }
 
-  /** Once this has resolved it will be delivered; in your own transaction (`tx`), once that has committed. */
+  /** Once this has resolved, the call will be delivered; with `tx`, once your transaction has committed. */
   async enqueue(on: WebhookClient, url: string | URL, body: unknown, options: WebhookOptions = {}): Promise<Enqueued> {
     const { call, enqueue } = parted(options)
     return on.queue(this.queue).enqueue(toCall(url, body, call), enqueue)
   }
 
-  /** Delivers them, until the worker is stopped. */
+  /** Delivers calls until the worker is stopped. */
   work(on: WebhookClient, options: WorkOptions = {}): Worker {
     return on.work(this.queue, this.handler, options)
   }
@@ -152,7 +152,7 @@ function parted({ contentType, headers, ...enqueue }: WebhookOptions) {
   }
 }
 
-/** What no later attempt can mend. */
+/** An invalid call is a permanent error, because no later attempt can succeed. */
 function required(call: WebhookCall): WebhookCall {
   try {
     return checkCall(call)

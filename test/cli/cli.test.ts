@@ -78,26 +78,26 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
   const cases: [string[], RegExp][] = [
     [['quueues'], /^holdfast: There is no command "quueues"; holdfast --help lists them\.\n$/],
     [['jobs', '--quue', 'x'], /^holdfast: Unknown option '--quue'; holdfast jobs --help says more\.\n$/],
-    [['jobs', '--limit', 'many'], /^holdfast: --limit is a number; got "many"\.\n$/],
+    [['jobs', '--limit', 'many'], /^holdfast: --limit must be a number; got "many"\.\n$/],
     [['job'], /^holdfast: Write: holdfast job <id>\n$/],
     [['cancel', 'one', 'two'], /^holdfast: Write: holdfast cancel <id>\n$/],
     [['enqueue', 'welcome', '{userId: 1}'], /^holdfast: The payload is not JSON .*quote it for your shell.*\n$/],
-    [['enqueue', 'welcome', '1', '--run-at', 'soon'], /^holdfast: --run-at is a time such as .*\n$/],
+    [['enqueue', 'welcome', '1', '--run-at', 'soon'], /^holdfast: --run-at must be a time such as .*\n$/],
     [['enqueue', 'welcome', '1', '--replace'], /^holdfast: --replace says how --dedup works.*\n$/],
     [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
-    [['requeue'], /^holdfast: Say which: a job id, or one of --queue, --error.*\n$/],
+    [['requeue'], /^holdfast: Give a job id, or one of --queue, --error.*\n$/],
     [['requeue', unknownId, '--queue', 'x'], /^holdfast: Give either a job id or a filter.*\n$/],
     [['wake', unknownId, '{x: 1}'], /^holdfast: The data is not JSON .*\n$/],
-    [['reschedule', unknownId, 'soon'], /^holdfast: A time is written like .*; got "soon"\.\n$/],
-    [['reprioritise', unknownId, '10'], /^holdfast: A priority is 0 to 9; got "10"\.\n$/],
+    [['reschedule', unknownId, 'soon'], /^holdfast: A time must be written like .*; got "soon"\.\n$/],
+    [['reprioritise', unknownId, '10'], /^holdfast: A priority must be 0 to 9; got "10"\.\n$/],
     [['schedule', 'kick', 'x'], /^holdfast: schedule takes pause, resume, run or remove; got "kick"\.\n$/],
     [['schedule', 'pause'], /^holdfast: Write: holdfast schedule pause <name>\n$/],
     [['gate', 'kick'], /^holdfast: gate takes list, open or close; got "kick"\.\n$/],
     [['gate', 'open'], /^holdfast: Write: holdfast gate open <name>\n$/],
-    [['gate', 'open', 'x', '--reason', 'y'], /^holdfast: --reason says why to close a gate\.\n$/],
+    [['gate', 'open', 'x', '--reason', 'y'], /^holdfast: --reason is only for gate close\.\n$/],
     [['batch', 'kick', 'x'], /^holdfast: batch takes list, show, submit, .*; got "kick"\.\n$/],
     [['batch', 'pause'], /^holdfast: Write: holdfast batch pause <batch>\n$/],
-    [['batch', 'submit'], /^holdfast: Say what the batch is called: --name articles\.\n$/],
+    [['batch', 'submit'], /^holdfast: Name the batch, as in --name articles\.\n$/],
     [['inbox', 'accept', 'x'], /^holdfast: Write: holdfast inbox accept <inbox> <id> .*\n$/],
     [['explain'], /^holdfast: Write: holdfast explain <id>\n$/],
     [['kv', 'steal', 'x'], /^holdfast: kv takes get, put, delete or scan; got "steal"\.\n$/],
@@ -157,12 +157,15 @@ test('a batch is handed over as JSON lines, shown, steered and read as JSON line
 test('explain says in one sentence why a job is where it is', async () => {
   await using world = await setup()
   const { id } = await world.json('enqueue', 'mail', '1')
-  assert.match((await world.holdfast('explain', id)).stdout, /^No worker for queue mail has been heard of/)
+  assert.match(
+    (await world.holdfast('explain', id)).stdout,
+    /^No worker of queue mail has reported within the last minute\./,
+  )
   await world.holdfast('pause', 'mail', '--by', 'ada')
-  assert.match((await world.holdfast('explain', id)).stdout, /^Queue mail is paused by ada/)
+  assert.match((await world.holdfast('explain', id)).stdout, /^Queue mail has been paused for .* \(paused by ada\)\./)
   assert.equal((await world.json('explain', id)).why, 'queue-paused')
-  assert.match((await world.holdfast('workers')).stdout, /^No worker has been heard of/)
-  assert.match((await world.holdfast('inbox', 'list', 'extracted')).stdout, /^Nothing waits in inbox extracted/)
+  assert.match((await world.holdfast('workers')).stdout, /^No worker has reported within the last minute/)
+  assert.match((await world.holdfast('inbox', 'list', 'extracted')).stdout, /^Inbox extracted is empty/)
 })
 
 test('without a store it says how to name one', async () => {
@@ -170,7 +173,7 @@ test('without a store it says how to name one', async () => {
   const { code, stderr } = await world.holdfast('queues')
   assert.equal(
     stderr,
-    'holdfast: Say which store: --store sqlite:jobs.db, --store postgres://…, or set HOLDFAST_STORE.\n',
+    'holdfast: Name the store: --store sqlite:jobs.db, --store postgres://…, or set HOLDFAST_STORE.\n',
   )
   assert.equal(code, 2)
 })
@@ -202,7 +205,7 @@ test('no command but enqueue and kv put makes a database that is not there', asy
   assert.deepEqual(await world.files(), [])
 
   const made = await world.holdfast('kv', 'put', 'k', '1')
-  assert.match(made.stderr, /^holdfast: making a new database at .*jobs\.db\n$/)
+  assert.match(made.stderr, /^holdfast: creating a new database at .*jobs\.db\n$/)
   assert.equal(made.code, 0)
 })
 
@@ -413,12 +416,12 @@ test('sweep says what it swept', async () => {
 test('gate closes, opens and lists, and to open one that nobody ever closed is exit code 1', async () => {
   await using world = await setup()
   await world.holdfast('kv', 'put', 'k', '1')
-  assert.equal((await world.holdfast('gate', 'list')).stdout, 'Nobody ever closed a gate.\n')
+  assert.equal((await world.holdfast('gate', 'list')).stdout, 'No gate was ever closed.\n')
   const missing = await world.holdfast('gate', 'open', 'logn')
-  assert.deepEqual([missing.code, missing.stderr], [1, 'holdfast: Nobody ever closed a gate logn.\n'])
+  assert.deepEqual([missing.code, missing.stderr], [1, 'holdfast: Gate logn was never closed.\n'])
   const closed = await world.holdfast('gate', 'close', 'login', '--reason', 'new\npassword')
-  assert.equal(closed.stdout, 'Closed gate login. It never was before.\n')
-  assert.equal((await world.holdfast('gate', 'close', 'login')).stdout, 'Gate login is closed already: new password\n')
+  assert.equal(closed.stdout, 'Closed gate login for the first time.\n')
+  assert.equal((await world.holdfast('gate', 'close', 'login')).stdout, 'Gate login is already closed: new password\n')
   const { stdout } = await world.holdfast('gate', 'list')
   assert.match(stdout, /^GATE +STATE +CLOSED +BY +REASON\nlogin +closed +.* ago +holdfast gate +new password\n$/)
   assert.equal((await world.holdfast('gate', 'open', 'login')).stdout, 'Opened gate login.\n')
@@ -441,7 +444,7 @@ test('schedules are listed, paused, resumed, run and removed', async () => {
     /^SCHEDULE +CRON +QUEUE +NEXT +LAST +DECLARED\nnightly +30 2 .* Europe\/Berlin +reports +in /,
   )
   assert.equal((await world.holdfast('schedule', 'pause', 'nightly')).stdout, 'Paused schedule nightly.\n')
-  assert.equal((await world.holdfast('schedule', 'pause', 'nightly')).stdout, 'Schedule nightly is paused already.\n')
+  assert.equal((await world.holdfast('schedule', 'pause', 'nightly')).stdout, 'Schedule nightly is already paused.\n')
   assert.match((await world.holdfast('schedules')).stdout, / reports +paused /)
   assert.equal((await world.holdfast('schedule', 'resume', 'nightly')).stdout, 'Resumed schedule nightly.\n')
   const { id } = await world.json('schedule', 'run', 'nightly')

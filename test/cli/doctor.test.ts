@@ -19,7 +19,7 @@ describe('on a file', () => {
     await using file = await setup()
     const { code, stdout } = await doctor(file.url)
     assert.equal(code, 0)
-    assert.match(stdout, /^✓ The journal mode is wal\.\n(✓ .*\n)+\nAll is well: \d+ things looked at\.\n$/)
+    assert.match(stdout, /^✓ The journal mode is wal\.\n(✓ .*\n)+\nAll is well: \d+ findings, all fine\.\n$/)
   })
 
   test('what is wrong comes first, with its fix, and exit code 1; --fix mends it', async () => {

@@ -15,7 +15,7 @@ const nobody = 'postgres://someone:s3cr3t@127.0.0.1:1/app'
 test('migrate makes the schema and says so, and then says that there is nothing to do', async () => {
   await using world = await setup()
   const made = await world.holdfast('migrate')
-  assert.match(made.stdout, /^Made schema holdfast at version \d+\.\n$/)
+  assert.match(made.stdout, /^Created schema holdfast at version \d+\.\n$/)
   const again = await world.holdfast('migrate')
   assert.match(again.stdout, /^Schema holdfast is already at version \d+\.\n$/)
   const { schema, from, to } = await world.json('migrate')
@@ -68,7 +68,7 @@ test('--grant lets roles do what they are for, says so, and is printed too', asy
     const made = await world.holdfast('migrate', '--grant', `producer=${web},reader=${bi}`)
     assert.match(
       made.stdout,
-      new RegExp(`^Made schema holdfast .*\\nRole ${web}: producer\\.\\nRole ${bi}: reader\\.\\n$`),
+      new RegExp(`^Created schema holdfast .*\\nRole ${web}: producer\\.\\nRole ${bi}: reader\\.\\n$`),
     )
     assert.equal((await world.holdfast('enqueue', 'mail', '1', '--store', as(web))).code, 0)
     const refused = await world.holdfast('queues', '--store', as(web))
@@ -79,7 +79,7 @@ test('--grant lets roles do what they are for, says so, and is printed too', asy
     const printed = await world.holdfast('migrate', '--print', '--schema', 'other', '--grant', `none=${bi}`)
     assert.match(printed.stdout, new RegExp(`revoke usage on schema "other" from "${bi}";`))
     const wrong = await world.holdfast('migrate', '--grant', web)
-    assert.match(wrong.stderr, /^holdfast: --grant is as in producer=app_web/)
+    assert.match(wrong.stderr, /^holdfast: --grant must be as in producer=app_web/)
     assert.deepEqual([refused.code, wrong.code], [1, 2])
   } finally {
     await world.query(`drop owned by ${web}, ${bi}; drop role ${web}, ${bi}`)
@@ -120,7 +120,7 @@ test('--print --from prints the steps from an installed version on, and nothing 
   assert.equal((await holdfastAt('', 'migrate', '--print', '--from', String(to))).stdout.trim(), '')
   for (const wrong of ['-1', '1.5', String(to + 1), 'x']) {
     const { code, stderr } = await holdfastAt('', 'migrate', '--print', `--from=${wrong}`)
-    assert.match(stderr, /^holdfast: --from is a /)
+    assert.match(stderr, /^holdfast: --from must be a /)
     assert.equal(code, 2)
   }
   assert.match((await holdfastAt(nobody, 'migrate', '--from', '1')).stderr, /^holdfast: --from goes with --print/)
@@ -185,12 +185,15 @@ test('a schema that is not there is made by migrate, enqueue and kv put only', a
   ]
   const check = async (args: string[]) => {
     const { code, stderr } = await world.holdfast(...args)
-    assert.match(stderr, /^holdfast: There is no schema holdfast at postgres:.*or make it with holdfast migrate\./)
+    assert.match(
+      stderr,
+      /^holdfast: There is no schema holdfast at postgres:.*or create the schema with holdfast migrate\./,
+    )
     assert.equal(code, 1)
   }
   await Promise.all(looking.map(check))
   assert.deepEqual(await world.schemas(), [])
-  assert.match((await world.holdfast('kv', 'put', 'k', '1')).stderr, /^holdfast: making a new schema holdfast at /)
+  assert.match((await world.holdfast('kv', 'put', 'k', '1')).stderr, /^holdfast: creating a new schema holdfast at /)
   assert.equal((await world.holdfast('kv', 'put', 'k', '2')).stderr, '')
 })
 

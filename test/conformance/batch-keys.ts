@@ -314,7 +314,7 @@ export function batchKeyTests(inWorld: InWorld): void {
         const [held] = jobs
         const { why, sentence, facts } = await holdfast.explain(held?.id as string)
         assert.equal(why, 'batch-concurrency')
-        assert.equal(sentence, `Its batch b (${batch.id}) may run 1 item at once, and 1 has it.`)
+        assert.equal(sentence, `Its batch b (${batch.id}) may run 1 item at once, and 1 is running.`)
         assert.equal(facts.batch, batch.id)
         await running.done()
         await batch.pause()

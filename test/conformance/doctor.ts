@@ -143,7 +143,7 @@ export function doctorTests(inWorld: InWorld): void {
         await reaper.stop()
         await clock.advance(2 * hour)
         const silent = await finding(holdfast, 'reaper-silent')
-        assert.match(silent?.sentence ?? '', /^Reaper orders is to look every 1 h, and nobody has for 2\.2 h\.$/)
+        assert.match(silent?.sentence ?? '', /^Reaper orders should run every 1 h, but has not run for 2\.2 h\.$/)
         await holdfast.kv.delete('holdfast.reaper.orders')
         assert.equal(await finding(holdfast, 'reaper-silent'), undefined)
       }),

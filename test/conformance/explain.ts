@@ -16,13 +16,13 @@ export function explainTests(inWorld: InWorld): void {
         const { why, sentence, facts, state, queue } = await holdfast.explain(id)
         assert.deepEqual({ why, state, queue }, { why: 'scheduled', state: 'scheduled', queue: 'mail' })
         assert.equal(Number(facts.until), clock.now() + minute)
-        assert.match(sentence, /^It waits until \d{4}-.*Z, 1 min from now\.$/)
+        assert.match(sentence, /^The job is scheduled for \d{4}-.*Z, 1 min from now\.$/)
         await clock.advance(minute)
-        assert.match((await holdfast.explain(id)).sentence, /it is due, and the next sweep makes it ready/)
+        assert.match((await holdfast.explain(id)).sentence, /It is due, and the next sweep promotes it/)
         await holdfast.sweep()
         await (await claimOne(holdfast, 'mail')).retry(new Error('no luck'), { delay: '5s' })
         const failed = await holdfast.explain(id)
-        assert.match(failed.sentence, /after attempt 1 failed, 5 s from now/)
+        assert.match(failed.sentence, /, 5 s from now, after attempt 1 failed/)
         assert.equal(failed.facts.error?.message, 'no luck')
       }),
     )
@@ -36,7 +36,7 @@ export function explainTests(inWorld: InWorld): void {
         await clock.advance(5_000)
         const { why, sentence, facts } = await holdfast.explain(id)
         assert.equal(why, 'queue-paused')
-        assert.equal(sentence, 'Queue mail is paused by ada, for 5 s.')
+        assert.equal(sentence, 'Queue mail has been paused for 5 s (paused by ada).')
         assert.deepEqual([facts.by, Number(facts.since)], ['ada', since])
         const [info] = await holdfast.queues()
         assert.deepEqual([info?.pausedBy, Number(info?.pausedAt)], ['ada', since])
@@ -55,11 +55,11 @@ export function explainTests(inWorld: InWorld): void {
         const id = waiting?.id as string
         const full = await holdfast.explain(id)
         assert.deepEqual([full.why, full.facts.admitted, full.facts.batch], ['batch-concurrency', 1, batch.id])
-        assert.match(full.sentence, /may run 1 item at once, and 1 has it/)
+        assert.match(full.sentence, /may run 1 item at once, and 1 is running/)
         await batch.pause({ by: 'ada' })
         const paused = await holdfast.explain(id)
         assert.deepEqual([paused.why, paused.facts.by], ['batch-paused', 'ada'])
-        assert.match(paused.sentence, /^Its batch b \(.*\) is paused by ada, for /)
+        assert.match(paused.sentence, /^Its batch b \(.*\) has been paused for .* \(paused by ada\)\.$/)
         await lease.done()
       }),
     )
@@ -77,7 +77,7 @@ export function explainTests(inWorld: InWorld): void {
         assert.deepEqual([facts.limitKey, facts.admitted, facts.holders, facts.ahead], ['a', 1, [holder.id], 1])
         assert.equal(
           sentence,
-          `Its key a may have 1 job at once; 1 has it (${holder.id}), and 1 job of that key comes before it.`,
+          `Its limit key a has 1 slot; 1 is in use (${holder.id}), and 1 job of this key is ahead of it.`,
         )
       }),
     )
@@ -92,7 +92,7 @@ export function explainTests(inWorld: InWorld): void {
         await (await claimOne(holdfast, mail)).done()
         const { why, sentence, facts } = await holdfast.explain(id)
         assert.equal(why, 'key-rate')
-        assert.equal(sentence, 'Its key a may start 1 job in 1 min; the next in 1 min.')
+        assert.equal(sentence, 'Its limit key a allows 1 start in 1 min; the next is possible in 1 min.')
         assert.equal(Number(facts.until), clock.now() + minute)
       }),
     )
@@ -137,7 +137,7 @@ export function explainTests(inWorld: InWorld): void {
         const { id } = await holdfast.queue('mail').enqueue(1, { priority: 9 })
         const alone = await holdfast.explain(id)
         assert.deepEqual([alone.why, alone.facts.workers], ['no-worker', 0])
-        assert.equal(alone.sentence, 'No worker for queue mail has been heard of within the last minute.')
+        assert.equal(alone.sentence, 'No worker of queue mail has reported within the last minute.')
         await holdfast.pause('mail')
         const other = await another()
         const worker = other.work('mail', async () => undefined, { concurrency: 4 })
@@ -165,7 +165,7 @@ export function explainTests(inWorld: InWorld): void {
         for (const n of [1, 2, 3]) ids.push((await holdfast.queue('mail').enqueue(n)).id)
         const last = await holdfast.explain(ids[2] as string)
         assert.deepEqual([last.why, last.facts.ahead, last.facts.workers], ['behind', 2, 1])
-        assert.equal(last.sentence, 'It is ready; 2 jobs come before it, for 1 worker.')
+        assert.equal(last.sentence, 'The job is ready; 2 jobs are ahead of it, for 1 worker.')
         assert.equal((await holdfast.explain(ids[0] as string)).why, 'next')
         await worker.stop({ grace: 0 })
       }),
@@ -194,7 +194,7 @@ export function explainTests(inWorld: InWorld): void {
         await holdfast.queue(raised).enqueue({ to: 'b' })
         const more = await holdfast.explain(id)
         assert.equal(more.why, 'admission')
-        assert.equal(more.sentence, 'Its key a has room, and the next sweep lets it in.')
+        assert.equal(more.sentence, 'Its limit key a has a free slot, and the next sweep admits the job.')
         const without = defineQueue<{ to: string }>('mail', { limit: null })
         await holdfast.queue(without).enqueue({ to: 'b' })
         assert.equal((await holdfast.explain(id)).why, 'admission')
@@ -212,11 +212,11 @@ export function explainTests(inWorld: InWorld): void {
         await clock.advance(3_000)
         const runs = await holdfast.explain(id)
         assert.deepEqual([runs.why, runs.facts.by, Number(runs.facts.since)], ['running', 'w1', since])
-        assert.equal(runs.sentence, 'It runs on w1 for 3 s, attempt 1.')
+        assert.equal(runs.sentence, 'The job has been running on worker w1 for 3 s, in attempt 1.')
         await holdfast.cancel(id)
-        assert.match((await holdfast.explain(id)).sentence, /It was asked to give up\.$/)
+        assert.match((await holdfast.explain(id)).sentence, /A cancel was requested\.$/)
         await clock.advance(2 * minute)
-        assert.match((await holdfast.explain(id)).sentence, /lease has run out/)
+        assert.match((await holdfast.explain(id)).sentence, /lease has expired/)
       }),
     )
 
@@ -234,9 +234,9 @@ export function explainTests(inWorld: InWorld): void {
           const { why, sentence } = await holdfast.explain(id as string)
           return [why, sentence]
         }
-        assert.deepEqual(await told(done?.id), ['done', 'It is done, 2 s ago, in attempt 1.'])
-        assert.deepEqual(await told(dead?.id), ['dead', 'It is dead after 1 attempt, 2 s ago: no such user.'])
-        assert.deepEqual(await told(cancelled?.id), ['cancelled', 'It was cancelled, 2 s ago.'])
+        assert.deepEqual(await told(done?.id), ['done', 'The job is done: it ended 2 s ago in attempt 1.'])
+        assert.deepEqual(await told(dead?.id), ['dead', 'The job died 2 s ago after 1 attempt: no such user.'])
+        assert.deepEqual(await told(cancelled?.id), ['cancelled', 'The job was cancelled 2 s ago.'])
         await rejects(holdfast.explain('01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f81'), 'JOB_NOT_FOUND')
         await rejects(holdfast.explain('nonsense'), 'INVALID_ID')
       }),

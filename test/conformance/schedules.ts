@@ -345,13 +345,13 @@ export function scheduleTests(inWorld: InWorld): void {
       inWorld(async ({ holdfast }) => {
         const good = { cron: '0 * * * *', queue: 'reports' }
         const cases: [object, RegExp][] = [
-          [{ ...good, cron: '61 * * * *' }, /cron "61 \* \* \* \*" cannot be read: Invalid value for minute: 61\./],
-          [{ ...good, cron: 'every day' }, /cron "every day" cannot be read: /],
-          [{ ...good, cron: '' }, /cron is five or six fields/],
-          [{ ...good, cron: '2030-01-01T00:00:00' }, /cron is five or six fields/],
-          [{ ...good, cron: '0 0 31 2 *' }, /names a time that never comes/],
-          [{ ...good, timeZone: 'Mars/Olympus' }, /timeZone is an IANA name .* got "Mars\/Olympus"/],
-          [{ ...good, missed: 'some' }, /missed is 'skip', 'once', 'all'; got "some"/],
+          [{ ...good, cron: '61 * * * *' }, /cron "61 \* \* \* \*" cannot be parsed: Invalid value for minute: 61\./],
+          [{ ...good, cron: 'every day' }, /cron "every day" cannot be parsed: /],
+          [{ ...good, cron: '' }, /cron must be five or six fields/],
+          [{ ...good, cron: '2030-01-01T00:00:00' }, /cron must be five or six fields/],
+          [{ ...good, cron: '0 0 31 2 *' }, /names a time that never occurs/],
+          [{ ...good, timeZone: 'Mars/Olympus' }, /timeZone must be an IANA name .* got "Mars\/Olympus"/],
+          [{ ...good, missed: 'some' }, /missed must be one of 'skip', 'once', 'all'; got "some"/],
           [{ ...good, priority: 10 }, /priority must be/],
           [{ ...good, runAt: 7 }, /There is no option "runAt" in schedule options/],
           [{ ...good, every: '1m' }, /There is no option "every" in schedule options/],

@@ -18,5 +18,5 @@ test('an item of a batch that was cancelled a moment ago, and was not reached ye
     { id, state, why, facts },
     { id: 'j1', state: 'ready', why: 'batch-cancelled', facts: { batch: 'b1' } },
   )
-  assert.match(sentence, /^Its batch weekly \(.*\) was cancelled, and it will be cancelled soon\.$/)
+  assert.match(sentence, /^Its batch weekly \(.*\) was cancelled, and the job will be cancelled soon\.$/)
 })

@@ -45,7 +45,7 @@ test('a logger gets a sentence and its facts, at the level of the event', () => 
   events.emit('job.done', { ...run, outcome: 'saved', warning: null })
   assert.deepEqual(written[0], [
     'error',
-    'Job 018f0000-0000-7000-8000-000000000001 of queue mail is dead: it failed in attempt 5 of 5: refused.',
+    'Job 018f0000-0000-7000-8000-000000000001 of queue mail is dead: attempt 5 of 5 failed: refused.',
     { ...run, ending: 'failed', error: { message: 'refused', name: 'Error', stack: undefined } },
   ])
   assert.equal(written[1]?.[0], 'debug')
@@ -75,7 +75,7 @@ test('pino gets the facts first and is asked what it takes', () => {
     [
       ['info', 'Worker w1 has stopped.'],
       ['info', `Job ${run.id} of queue mail was cancelled while it ran.`],
-      ['debug', `Job ${run.id} of queue mail was put off.`],
+      ['debug', `Job ${run.id} of queue mail was snoozed.`],
     ],
   )
   assert.deepEqual(written[0]?.[2], { worker: 'w1' })
@@ -102,15 +102,15 @@ test('without a logger stderr shows what somebody should act upon, one line each
   })
   const wanted = [
     /error: Job .* of queue mail is dead/,
-    /error: The store does not answer \(worker w1\): connection refused\. It is asked again until it does\./,
+    /error: The store does not answer \(worker w1\): connection refused\. The call is repeated until it succeeds\./,
     /warn: The store answers again after 12 s/,
-    /error: Worker w1 failed and works no more: connection refused\./,
-    /error: Job .* ran, and its settlement failed: connection refused\. It is scheduled now\./,
-    /warn: The handler of job .* ignored its signal \(timeout\) and was left behind\. 2 such handlers run on in worker w1\./,
-    /warn: Thread 7, which ran job .*, was told to end \(timeout\) and does not: .* 2 threads of worker w1 are stuck\./,
-    /warn: In thread 7 of queue mail job j1, which had ended, threw .*: late\. Job j2 goes on\. The thread is not used again\./,
-    /warn: In thread 7 of queue mail job j1, which had ended, ended it: late\. Job j2 is released\./,
-    /warn: In thread 7 of queue mail code that belongs to no job threw .*: late\. The thread is not used again\./,
+    /error: Worker w1 failed and has stopped: connection refused\./,
+    /error: Job .* ran, but its settlement failed: connection refused\. The job is scheduled now\./,
+    /warn: The handler of job .* ignored its signal \(timeout\) and was abandoned\. 2 such handlers still run in worker w1\./,
+    /warn: Thread 7, which ran job .*, was terminated \(timeout\) but does not end: .* 2 threads of worker w1 are stuck\./,
+    /warn: In thread 7 of queue mail, job j1, which had ended, threw .*: late\. Job j2 continues\. The thread is not used again\./,
+    /warn: In thread 7 of queue mail, job j1, which had ended, ended the thread: late\. Job j2 is released\./,
+    /warn: In thread 7 of queue mail, code that belongs to no job threw .*: late\. The thread is not used again\./,
   ]
   assert.equal(lines.length, wanted.length, lines.join(''))
   for (const [index, pattern] of wanted.entries()) {
@@ -141,7 +141,7 @@ test('a heartbeat that fails once is not worth a line, one that goes on failing 
     events.emit('heartbeat.failed', { ...failure, worker: 'w1' })
   })
   assert.equal(lines.length, 1)
-  assert.match(lines[0] ?? '', /Worker w1 cannot renew its leases \(3 jobs\): timed out\./)
+  assert.match(lines[0] ?? '', /Worker w1 could not renew its leases \(3 jobs\): timed out\./)
 })
 
 test('a flood of one kind is told of as one, and hides no other kind', (t) => {

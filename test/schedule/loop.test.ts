@@ -122,7 +122,7 @@ test('a table that is gone is told by a worker that fires schedules, and its log
   const failed = new Promise((resolve) => holdfast.on('firing.failed', resolve))
   holdfast.work('ticks', async () => null)
   await failed
-  assert.match(lines.join(), /Schedules cannot be looked at/)
+  assert.match(lines.join(), /Schedules cannot be read/)
 })
 
 async function setup() {

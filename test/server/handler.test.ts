@@ -52,7 +52,7 @@ test('it is live while the process answers, and ready while the store does', asy
   await world.holdfast.close()
   assert.deepEqual(await world.get('/ops/health/live'), { status: 200, body: { live: true, parts: {} } })
   const ready = await world.get('/ops/health/ready')
-  const why = 'CLOSED: This Holdfast was closed; open it again to go on.'
+  const why = 'CLOSED: This Holdfast was closed. Open it again to continue.'
   assert.deepEqual(ready, { status: 503, body: { ready: false, parts: { store: { ok: false, why } } } })
   assert.equal((await world.get('/ops/health/else')).status, 404)
 })

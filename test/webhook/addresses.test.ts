@@ -61,7 +61,7 @@ test('a name that stands for what is not public is refused, and nothing is sent'
   const door = new SafeConnect(rules({ resolve }))
   await assert.rejects(deliver(callTo(`http://receiver.example:${server.port}/`), door), {
     name: 'Permanent',
-    message: /receiver\.example, which is 127\.0\.0\.1/,
+    message: /receiver\.example, which resolves to 127\.0\.0\.1/,
   })
   assert.equal(server.calls.length, 0)
 })

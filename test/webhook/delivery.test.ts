@@ -220,10 +220,10 @@ test('a worker that is killed after the call was delivered leaves it to be deliv
 test('bad options and calls are refused', async () => {
   const hooks = defineWebhooks({ secret: 's1' })
   const bad: [unknown, RegExp][] = [
-    ['ftp://example.org/', /url is an http or https URL/],
-    ['file:///etc/passwd', /url is an http or https URL/],
-    ['nonsense', /url is an http or https URL/],
-    ['https://user:pass@example.org/', /must not hold a password/],
+    ['ftp://example.org/', /url must be an http or https URL/],
+    ['file:///etc/passwd', /url must be an http or https URL/],
+    ['nonsense', /url must be an http or https URL/],
+    ['https://user:pass@example.org/', /must not contain a password/],
   ]
   for (const [url, message] of bad)
     assert.throws(() => hooks.call(url as string, {}), { code: 'INVALID_OPTION', message })

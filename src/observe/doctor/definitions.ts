@@ -1,5 +1,5 @@
-// Workers whose code says something else of a queue than what is stored. The last process to define a queue decides; the others go on
-// by their own code until they are deployed anew.
+// Workers whose code defines a queue differently from the stored definition. The last process to define a queue wins. The others
+// use the definition in their own code until they are deployed again.
 
 import { entriesIn } from '../../kv/entries.ts'
 import { isDigestOf } from '../../queue/stored-definitions.ts'
@@ -15,7 +15,7 @@ export async function differingDefinitions({ store }: Patient): Promise<Finding[
   const stored = new Map((await store.definitions(null)).map((record) => [record.queue, record]))
   const found = defining.flatMap((worker) => findingsOf(worker, stored))
   if (found.length > 0) return found
-  return [fine('definitions-differ', `${counted(defining.length, 'worker')} with the definitions that are stored.`)]
+  return [fine('definitions-differ', `${counted(defining.length, 'worker')} with the stored definitions.`)]
 }
 
 function findingsOf(worker: WorkerInfo, stored: ReadonlyMap<string, DefinitionRecord>): Finding[] {
@@ -25,7 +25,7 @@ function findingsOf(worker: WorkerInfo, stored: ReadonlyMap<string, DefinitionRe
     const { name, host, pid } = worker
     return warning(
       'definitions-differ',
-      `Worker ${name} (process ${pid} on ${host}) has another definition of queue ${queue} than version ${record.version}, which is stored.`,
+      `Worker ${name} (process ${pid} on ${host}) defines queue ${queue} differently from the stored version ${record.version}.`,
       'Deploy the same code everywhere; the process that starts last defines the queue.',
       { worker: name, host, pid, queue, version: record.version },
     )

@@ -1,5 +1,5 @@
-// What threatens the queue, in sentences that say what to do. A list of small checks; the store's own is one of them, and
-// whatever keeps things in the store may add one here. A check only looks, unless it was asked to fix.
+// What threatens the store, in sentences that say what to do. The doctor is a list of small checks, and the store's own checks
+// are one of them. Every part that keeps data in the store may add a check here. A check only reads, unless `fix` is set.
 
 import { checkBoolean, checkOptions } from '../../job/names.ts'
 import { type Duration, toMs } from '../../runtime/duration.ts'
@@ -11,11 +11,11 @@ import { neglectedReapers } from './reapers.ts'
 import { neglectedSchedules } from './schedules.ts'
 
 export interface DoctorOptions {
-  /** Repair what can be repaired: counts, jobs that no claim would find, what nobody swept, the schema's own functions. */
+  /** Repair what can be repaired: counts, jobs that no claim would find, overdue sweeps, the schema's own functions. */
   readonly fix?: boolean
-  /** Look at every row, however many there are. */
+  /** Examine every row, however many there are. */
   readonly full?: boolean
-  /** How long something may wait, run or stay open before it is told of; 5 minutes unless given. */
+  /** How long something may wait, run or stay open before it is reported; 5 minutes unless given. */
   readonly patience?: Duration
 }
 
@@ -34,7 +34,7 @@ const checks: Readonly<Record<string, Check<Patient>>> = {
 
 const order: readonly Severity[] = ['wrong', 'warning', 'fine']
 
-/** The worst first. */
+/** Findings, the worst first. */
 export async function diagnose(store: Store, request: ExamineRequest): Promise<Finding[]> {
   const findings = await runChecks(checks, { store, request })
   return findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity))

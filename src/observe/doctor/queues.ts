@@ -1,4 +1,4 @@
-// Queues that nobody works on. Nobody tells when a worker goes: that jobs wait for long while none runs is what it looks like.
+// Queues without a worker. A worker that dies does not report it. The sign is that jobs wait for long while none runs.
 
 import { span } from '../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../store/findings.ts'
@@ -9,7 +9,7 @@ export async function unattendedQueues({ store, request }: Patient): Promise<Fin
   const queues = await store.stats()
   const late = queues.filter(({ oldestWaitingMs }) => (oldestWaitingMs ?? 0) > request.patienceMs)
   if (late.length === 0)
-    return [fine('queues', `${counted(queues.length, 'queue')}, and none has kept a job waiting for long.`)]
+    return [fine('queues', `${counted(queues.length, 'queue')}, and no ready job has waited for long.`)]
   return late.map(findingOf)
 }
 
@@ -21,14 +21,14 @@ function findingOf({ queue, paused, counts, oldestWaitingMs }: QueueStats): Find
     return warning(
       'queue-paused',
       `${waits}, and the queue is paused.`,
-      `holdfast resume ${queue}, if that is over.`,
+      `If it should run again: holdfast resume ${queue}.`,
       facts,
     )
   if (running === 0)
     return wrong(
       'queue-unattended',
-      `${waits}, and nobody runs any: there is no worker for this queue, or it is stuck.`,
-      `Start a worker for ${queue}, and look at the log of those that should be running.`,
+      `${waits}, and none is running: there is no worker for this queue, or it is stuck.`,
+      `Start a worker for ${queue}, and read the logs of the workers that should be running.`,
       facts,
     )
   return warning(

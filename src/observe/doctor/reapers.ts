@@ -1,4 +1,4 @@
-// Reapers that fail, and those that nobody runs any more: what is left behind stays there meanwhile.
+// Reapers that fail, and reapers that no process runs any more. Until they run, rows that were left behind get no job.
 
 import { entriesIn } from '../../kv/entries.ts'
 import { span } from '../../runtime/duration.ts'
@@ -16,11 +16,11 @@ export async function neglectedReapers({ store, request }: Patient): Promise<Fin
     return findingOf(name, readTurn(value), now, request.patienceMs) ?? []
   })
   if (found.length > 0) return found
-  return [fine('reapers', `${counted(entries.length, 'reaper')} looked when it was time, and none failed.`)]
+  return [fine('reapers', `${counted(entries.length, 'reaper')} ran on time, and none failed.`)]
 }
 
 function findingOf(name: string, turn: ReaperTurn | null, now: number, patienceMs: number): Finding | null {
-  if (turn === null) return null // whoever looks next writes it anew
+  if (turn === null) return null // the next turn of the reaper replaces an unreadable entry
   const { turnAt, everyMs, failure } = turn
   if (failure !== null) {
     const failingMs = now - failure.since
@@ -28,7 +28,7 @@ function findingOf(name: string, turn: ReaperTurn | null, now: number, patienceM
     return find(
       'reaper-failing',
       `Reaper ${name} has failed for ${span(failingMs)}: ${failure.error}`,
-      'See to what it says: rows that were left behind are not revived meanwhile.',
+      'Fix the cause: until then, rows that were left behind are not revived.',
       { reaper: name, failingMs, error: failure.error },
     )
   }
@@ -36,8 +36,8 @@ function findingOf(name: string, turn: ReaperTurn | null, now: number, patienceM
   if (silentMs <= everyMs + patienceMs) return null
   return warning(
     'reaper-silent',
-    `Reaper ${name} is to look every ${span(everyMs)}, and nobody has for ${span(silentMs)}.`,
-    `Start a process that runs it, without HOLDFAST_DISABLE=reap; if it is gone for good, holdfast kv delete ${reaperKeyPrefix}${name}.`,
+    `Reaper ${name} should run every ${span(everyMs)}, but has not run for ${span(silentMs)}.`,
+    `Start a process that runs it, without HOLDFAST_DISABLE=reap. If the reaper was removed: holdfast kv delete ${reaperKeyPrefix}${name}.`,
     { reaper: name, everyMs, silentMs },
   )
 }

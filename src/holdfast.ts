@@ -437,7 +437,7 @@ export class Holdfast {
     return this.#run(() => this.#store.requeueAll(request))
   }
 
-  /** ManualClaims pass over a paused queue; its jobs stay as they are. */
+  /** Claims pass over a paused queue; its jobs stay as they are. */
   pause(queue: string, options: { readonly by?: string } = {}): Promise<void> {
     return this.#run(async () => {
       checkOptions(options, 'pause options', ['by'])

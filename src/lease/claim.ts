@@ -1,4 +1,4 @@
-// ManualClaims by hand: sweep if it is time to, look, wait to be woken, look again.
+// Claims by hand: sweep if it is time to, look, wait to be woken, look again.
 
 import type { Waiters } from '../client/waiters.ts'
 import { jobError } from '../job/error.ts'

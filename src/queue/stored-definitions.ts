@@ -12,7 +12,7 @@ import type { AnyDefinition } from './definition.ts'
 /** How long after a change in another process workers by name may go on by what was stored before. */
 const rememberedMs = 5_000
 
-/** A definition as those who serve the queue applyVerdict it. */
+/** What workers and claims by name need of a definition. */
 type Behaviour = Pick<AnyDefinition, 'attempts' | 'backoff' | 'leaseMs' | 'timeoutMs' | 'priority'>
 
 export class Definitions {

@@ -84,7 +84,7 @@
 //    Between plain jobs and batches of one queue and priority nobody comes first for ever.
 //
 // 14. `define` stores a queue's whole definition under a version that counts up with every change, because producers, workers
-//    and sweeps that never saw the code must applyVerdict it. A job states what its enqueue stated; everything else is filled in from the
+//    and sweeps that never saw the code must obey it. A job states what its enqueue stated; everything else is filled in from the
 //    stored definition in the transaction that enqueues, so no client's memory of a definition ever decides. Limits that an
 //    operator sets (`overrideLimit`) are kept apart from the definition and win until they are cleared.
 //

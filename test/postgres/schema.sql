@@ -312,6 +312,7 @@ queue (
   on_dead text,
   definition jsonb,
   version integer not null default 0,
+  definition_epoch uuid not null default gen_random_uuid(),
   attempts smallint not null default 5,
   priority smallint not null default 5,
   key_path text,
@@ -324,7 +325,8 @@ queue (
   window_ms bigint,
   key_max_running integer,
   key_max_starts integer,
-  key_window_ms bigint
+  key_window_ms bigint,
+  lowering bigint
 );
 tally (
   xid xid8 not null,
@@ -426,6 +428,7 @@ CREATE INDEX limit_event_xid ON holdfast.limit_event USING btree (xid);
 CREATE INDEX limit_start_key ON holdfast.limit_start USING btree (limit_key, until);
 CREATE INDEX limit_start_until ON holdfast.limit_start USING btree (until);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
+CREATE INDEX queue_lowering ON holdfast.queue USING btree (no) WHERE (lowering IS NOT NULL);
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
 CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
@@ -452,7 +455,7 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_versions integer[]) returns text plpgsql volatile
+function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[]) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function admission_room(p_no integer) returns bigint plpgsql stable
@@ -472,6 +475,8 @@ function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp;
+function await_admissions(p_queue text, OUT no integer, OUT lowering bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function await_batch_claims(p_no integer, p_after integer) returns integer plpgsql volatile
   set enable_seqscan=off
@@ -555,7 +560,7 @@ function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
-function define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean, p_fail_fast boolean) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
+function define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean, p_fail_fast boolean, p_lost integer) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -585,12 +590,12 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_version integer) returns void plpgsql volatile security definer
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_definition_epoch uuid) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text, p_versions integer[]) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text, p_definition_epochs uuid[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
@@ -633,7 +638,7 @@ function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_i
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function hand_over(p_limit_keys text[], p_queues integer[], p_most integer[], p_now bigint) returns jsonb plpgsql volatile
+function hand_over(p_limit_keys text[], p_queues integer[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_nestloop=on
@@ -679,6 +684,7 @@ function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids x
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
+function limit_key_option(p_options jsonb) returns text plpgsql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
 function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text) plpgsql volatile
@@ -714,19 +720,20 @@ function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function now_ms(p_now bigint) returns bigint sql volatile;
+function number_key(p_number numeric) returns text sql immutable;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_fail_fast boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_fail_fast boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, definition_epoch uuid, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function override_limit(p_name text, p_override jsonb, p_retain_done_ms bigint, p_retain_dead_ms bigint, p_fail_fast boolean) returns void plpgsql volatile;
-function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean) plpgsql stable
+function override_limit(p_name text, p_override jsonb, p_fail_fast boolean) returns void plpgsql volatile;
+function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean, lowered jsonb) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
@@ -737,6 +744,7 @@ function pick(p_limit_keys text[], p_places bigint[], p_froms bigint[], p_batche
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function place_of(p_name text, p_priority smallint, p_opened jsonb, OUT queue integer, OUT lane integer, OUT priority smallint) returns record plpgsql volatile;
+function plain_number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
 function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_values double precision[], p_messages text[], p_now bigint) returns SETOF integer plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -787,6 +795,13 @@ function ready_by_limit_key(p_queue integer) returns TABLE(limit_key text, jobs 
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function ready_page(p_lane integer, p_xid xid8, p_ord bigint, p_max integer, OUT jobs jsonb, OUT xid xid8, OUT ord bigint) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
@@ -811,6 +826,12 @@ function return_slots(p_no integer, p_after integer, p_max integer, p_now bigint
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function return_surplus(p_lane integer, p_ids uuid[], p_now bigint, OUT limit_keys jsonb, OUT batch integer, OUT busy jsonb) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -823,6 +844,10 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set enable_bitmapscan=off
   set enable_nestloop=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function surplus(p_queue integer, p_now bigint) returns TABLE(limit_key text, jobs bigint) plpgsql volatile
+  set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function take_waits(p_no integer, p_max integer) returns text[] plpgsql volatile
@@ -854,3 +879,5 @@ function walk_waiting(p_lanes integer[], p_states text[], p_from jsonb, p_max in
 function watch(p_watch_ms bigint, p_now bigint) returns void plpgsql volatile;
 function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boolean) sql stable;
 function watch_number() returns bigint plpgsql volatile;
+function withdraw(p_flush uuid, p_now bigint) returns boolean plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;

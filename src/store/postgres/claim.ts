@@ -34,7 +34,7 @@ export class Claimer {
   /** Until when a queue is not thought of so again, where it did not fit. */
   readonly #misfits = new Map<string, number>()
   readonly #inFlight = new Map<string, Promise<unknown>>()
-  /** Claimer made here that are not settled yet. */
+  /** Claims of this process that are not settled yet. */
   readonly #open = new Map<string, OpenClaim>()
   #finished: string[] = []
 
@@ -151,7 +151,7 @@ export class Claimer {
     }
   }
 
-  /** Whether some who were claimed with this one, here, have to pass a keyRef: the same until it is forgotten. */
+  /** Whether some jobs of the same claim have limit keys; the same answer until the claim is forgotten. */
   haveLimitKeys(fence: string): boolean {
     return this.#open.get(tokenOf(fence))?.haveLimitKeys === true
   }

@@ -114,7 +114,7 @@ export interface LockedJob {
   readonly keyRef: string | null
 }
 
-/** The batch and the keyRef that have room when it goes: at a keyRef only where it had some. */
+/** The batch and the limit key that get a slot back when it goes: the limit key only where the job had one. */
 export function leaving({ state, batch, keyRef }: LockedJob): Pick<LockedJob, 'batch' | 'keyRef'> {
   return { batch, keyRef: state === 'ready' ? keyRef : null }
 }
@@ -228,7 +228,7 @@ async function keyRequired(tx: PgTransaction, queue: string): Promise<Refused> {
   return limitKeyRequired(queue, row?.[0] ?? null)
 }
 
-/** The keyRefs of dead jobs that wait again; one that was buried has found its own just now. */
+/** The limit keys of dead jobs that wait again; for a job that was stored dead, the one found just now. */
 async function limitKeyRefsOf(tx: PgTransaction, revived: readonly Row[]): Promise<string[]> {
   const keyRefs = revived.flatMap((row) => row[12] ?? [])
   const buried = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)

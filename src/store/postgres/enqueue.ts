@@ -29,7 +29,7 @@ import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
 import type { OwnDefinitions } from './own-definitions.ts'
 
-/** What is to be attended to once a transaction has committed: keyRefs by name, lists of followUps and batches by number. */
+/** What follows once a transaction has committed: limit keys to admit at, lists of limit events, and batches that may be finished. */
 export interface FollowUps extends LimitKeyRefs {
   readonly batches?: readonly number[]
   /** Deaths that no `onDead` queue was told of, to be reported. */
@@ -48,7 +48,7 @@ export interface StoreContext {
   announce(ready: ReadonlyMap<string, number>, areOthersTold?: boolean): void
   /** What tells others that they have, to be sent with the commit that makes it so; null: \`announce\` does it soon enough. */
   newsOf(ready: ReadonlyMap<string, number>): string | null
-  /** Lets in who stands at these keyRefs, and looks whether these batches are finished. */
+  /** Admits held jobs of these limit keys, and looks whether these batches are finished. */
   followUp(followUps: FollowUps): Promise<void>
   /** Tells that a batch was found to be finished here. */
   finished(batch: FinishedBatch): void
@@ -411,7 +411,7 @@ export function created({ id }: NewJob): Enqueued {
   return { id, status: 'created' }
 }
 
-/** Of those who come to a keyRef, it is told when they are let in. */
+/** A job with a limit key is announced when it is admitted. */
 export function comesReady(lanes: Lanes, job: NewJob): boolean {
   return lanes.keyOf(job) == null && mayBeReady(job)
 }

@@ -92,7 +92,7 @@ const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
  */
 const halvesFrom = 500
 
-/** Where all are lost, they may have landed the other way: whoever asks again does so when it is forgotten that they had keyRefs. */
+/** Where all are lost, they may have landed the other way: a call that is repeated no longer knows that the jobs had limit keys. */
 async function settleDone(
   context: StoreContext,
   requests: readonly SettleRequest[],

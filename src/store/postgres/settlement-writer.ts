@@ -57,7 +57,7 @@ export class SettlementWriter {
     return { keyRefs: [...this.#keyRefs], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
   }
 
-  /** A job of this keyRef and batch has come, gone or moved. */
+  /** A job of this limit key and batch was added, removed or moved. */
   touch({ keyRef, batch }: Pick<LeasedJob, 'keyRef' | 'batch'>): void {
     if (keyRef !== null) this.#keyRefs.add(keyRef)
     if (batch > 0) this.#batches.add(batch)

@@ -324,7 +324,7 @@ async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, 
   return promoted
 }
 
-/** Starts that count no more leave room for others: of a key, who followUps for them is heard below; of a queue, at once. */
+/** Starts that count no more free slots: those of a limit key by a limit event, which is admitted below; those of a queue at once. */
 async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)

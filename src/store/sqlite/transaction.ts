@@ -62,7 +62,7 @@ export class SqliteTransaction {
   readonly ahead = new Map<number, HeldTuple>()
   readonly keys: Keys
   readonly batches: BatchLedger
-  /** BatchLedger that this transaction has found to be finished. */
+  /** Batches that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
   /** Deaths that this transaction tells no `onDead` queue of. */
   readonly untold: UntoldDeath[] = []

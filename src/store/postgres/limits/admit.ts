@@ -9,7 +9,7 @@ const limitKeysMax = 200
 /** At a time, for one call: jobs of 1,000 keys were drained at 12k a second by one, at 14k by two. */
 const admittersMax = 2
 
-/** LimitKeyRefs by name, and lists of followUps by number. */
+/** Limit keys by name (the number of the queue, a colon, the key), and lists of limit events by number. */
 export interface LimitKeyRefs {
   readonly keyRefs?: readonly string[] | undefined
   readonly lists?: readonly number[] | undefined
@@ -29,7 +29,7 @@ export async function admitLimitKeys(
   )
 }
 
-/** The same for what was left: many lists may be about the same keyRefs. */
+/** The same for what was left: many lists may be about the same limit keys. */
 export async function admitPending(
   db: Database,
   keyRefs: readonly string[],
@@ -39,8 +39,8 @@ export async function admitPending(
 }
 
 /**
- * Lists first: whoever attends one hears everybody at its keyRefs; who attends a keyRef does not know who is on a list, and would
- * let in first who came to the same keyRef after them.
+ * Lists first. The admission of a list takes all events of its limit keys. The admission of one limit key does not know the jobs on a list,
+ * and would admit jobs first that came to the same key after them.
  */
 async function admitInTurn(
   db: Database,

@@ -1,4 +1,4 @@
-// BatchLedger: what their items count, and which of their lanes are open. Items that are ready lie in ranges of their own; for
+// Batches: what their items count, and which of their lanes are open. Items that are ready lie in ranges of their own; for
 // each range there is a lane, which tells claims that there may be something in it. A lane is closed while its batch is
 // paused, cancelled or has no room: so a claim never looks at items that it may not take, and pausing touches no item.
 //
@@ -220,7 +220,7 @@ export class BatchLedger {
     this.touch(row)
   }
 
-  /** BatchLedger that have room let in items that wait for them alone. Answers whether there may be more. */
+  /** Batches with room admit items that wait only for them. Answers whether there may be more. */
   admitWaiting(): boolean {
     if (this.#gaining.size === 0) return false
     const rows = [...this.#gaining]

@@ -119,7 +119,7 @@ export class RawSqlite implements Disposable {
       this.#db.exec(
         `with recursive n (seq) as (select ${this.#next} union all select seq + 1 from n where seq < ${this.#next + jobs - 1})
          insert into holdfast_job
-           (seq, id, queue, priority, ord, run_at, attempts, max_attempts, freeReleases, created_at, payload)
+           (seq, id, queue, priority, ord, run_at, attempts, max_attempts, free_releases, created_at, payload)
          select seq, printf('00000000-0000-7000-8000-%012x', seq), ${queueNo}, 5, seq, ${now}, 0, 5, 0, ${now}, '${payloadText}'
            from n`,
       )
@@ -184,7 +184,7 @@ const statementTexts = {
   off: 'pragma synchronous = off',
   checkpoint: 'pragma wal_checkpoint(passive)',
   insertJob: `insert into holdfast_job
-       (seq, id, queue, priority, ord, run_at, attempts, max_attempts, freeReleases, created_at, start_before, timeout_ms,
+       (seq, id, queue, priority, ord, run_at, attempts, max_attempts, free_releases, created_at, start_before, timeout_ms,
         dedup_key, dedup_scope, idempotency_key, headers, payload)
      values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)`,
   insertReady: 'insert into holdfast_ready (queue, priority, ord, seq) values (?, ?, ?, ?)',

@@ -97,7 +97,7 @@ test('numbers that cannot be are shown as they stand, and the job goes its way',
   await using hand = await setup()
   const { holdfast } = hand
   const ids = [await hand.enqueue('mail', 1), await hand.enqueue('mail', 2), await hand.enqueue('mail', 3)]
-  await hand.rows('update holdfast.job set attempts = -5, freeReleases = -1, timeout_ms = -1 where id = $1', [ids[0]])
+  await hand.rows('update holdfast.job set attempts = -5, free_releases = -1, timeout_ms = -1 where id = $1', [ids[0]])
   await hand.rows('update holdfast.job set max_attempts = -1 where id = $1', [ids[1]])
   assert.equal((await readJob(holdfast, ids[0] as string)).attempts, -5)
   const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })

@@ -181,10 +181,12 @@ test('a definition, an override and a pause that wait leave a pool of two to oth
   const small = await open(postgres({ pool }), { logger: false })
   try {
     await small.queue('old').enqueue(0)
+    await small.queue('held').enqueue(0)
     await world.use('new')
+    await stranger.query(`select from holdfast.queue where name = 'held' for update`)
     const behind = [
       small.queue(defineQueue('new', { attempts: 3 })).enqueue(1),
-      small.overrideLimit('new', { limit: { concurrency: 1 } }),
+      small.overrideLimit('held', { limit: { concurrency: 1 } }),
       small.pause('new'),
     ]
     await stillWaits(Promise.race(behind))
@@ -192,8 +194,9 @@ test('a definition, an override and a pause that wait leave a pool of two to oth
     await soon('claim', claimOne(small, 'old'))
     await stranger.query('commit')
     await Promise.all(behind)
-    const stats = (await small.queues()).find(({ name }) => name === 'new')
-    assert.deepEqual([stats?.paused, stats?.limit?.concurrency], [true, 1])
+    const infoOf = async (queue: string) => (await small.queues()).find(({ name }) => name === queue)
+    assert.equal((await infoOf('new'))?.paused, true)
+    assert.equal((await infoOf('held'))?.limit?.concurrency, 1)
   } finally {
     await stranger.query('rollback')
     await small.close()

@@ -16,13 +16,11 @@ const perTenant = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ ten
 
 /** Whoever would let in, or would look whether a batch is finished, finds nothing to do: as if he had died before. */
 const letsNobodyIn: Rule = {
-  from: `begin
-  perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock_shared(LOWER_LOCKS`,
-  to: `begin
-  return;
-  perform set_config('synchronous_commit', 'off', true);
-  perform pg_advisory_xact_lock_shared(LOWER_LOCKS`,
+  from: `if not holdfast.is_trusted() then
+    perform holdfast.check_limit_keys(`,
+  to: `return;
+  if not holdfast.is_trusted() then
+    perform holdfast.check_limit_keys(`,
 }
 const looksAtNone: Rule = {
   from: 'join holdfast.batch b on b.no = u.no and not b.is_deleted',

@@ -9,7 +9,10 @@ import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand
 useDatabase()
 
 /** A claim looks once more, when it has its lanes. */
-const secondLook: Rule = { from: 'no = v_queues[u.turn] and not paused and (v_choice.are_limited', to: 'true or (true' }
+const secondLook: Rule = {
+  from: 'no = v_queues[u.turn] and not paused and lowering is null and (v_choice.are_limited',
+  to: 'true or (true',
+}
 
 /** The lanes of a queue are locked, as by a claim of another process. */
 async function lockLanes(hand: Hand): Promise<CallerTx> {

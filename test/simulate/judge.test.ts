@@ -6,7 +6,7 @@ import { planOf } from './plan.ts'
 import { search } from './search.ts'
 import { simulate } from './simulate.ts'
 
-const runsMax = 100
+const runsMax = 200
 
 for (const [name, [promise, flaw]] of Object.entries(flaws)) {
   test(`the judge catches ${name}`, async () => {

@@ -170,7 +170,7 @@ test('numbers that cannot be are shown as they stand, and the job goes its way',
   const db = file.raw()
   const damage = (columns: string, n: number) =>
     db.prepare(`update holdfast_job set ${columns} where id = ?`).run(jobs[n]?.id ?? '')
-  damage('attempts = -5, freeReleases = -1, timeout_ms = -1', 0)
+  damage('attempts = -5, free_releases = -1, timeout_ms = -1', 0)
   damage('max_attempts = -1', 1)
   assert.equal((await readJob(holdfast, jobs[0]?.id ?? '')).attempts, -5)
   const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })

@@ -193,7 +193,7 @@ begin
           v_text := coalesce(v_detail::jsonb ->> 'path', '');
         end if;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
-          'queue', v_job ->> 'name', 'index', jsonb_array_length(v_answer)); -- as many as went before it
+          'queue', v_job ->> 'name', 'index', cardinality(v_added)); -- as many as went before it
       end;
     end if;
     v_answers := array_append(v_answers, v_answer);

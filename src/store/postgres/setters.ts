@@ -15,7 +15,9 @@
 // there are few texts. Functions of the server and those written in C do not count. What a trigger's function calls in turn is not
 // followed; nor is code behind views, policies, defaults, operators and casts.
 //
-// A flush of 100 jobs with one plain insert each takes as long as without this: each look is in a map. (Lost: to read `pg_settings` before and after each job. It takes 1 ms, and lists no custom setting.)
+// COST. Most looks are in a map. A flush of 100 jobs with one plain insert each was not measurably slower: the medians of 40 flushes were 154, 166, 367
+// and 378 ms with this, and 330 and 364 ms without, on a machine whose speed varied as much. Lost: reading `pg_settings` before and after each
+// job. It takes 1 ms, and lists no custom setting.
 
 import { firstWord } from './statement.ts'
 

@@ -398,13 +398,21 @@ test(
     }
     const planned = async () => [await cost(), await cost()].at(-1) as number // the first may plan it anew
     const few = await planned()
-    for (let round = 0; round < 60; round++) {
-      const leases = await holdfast.claim([ofMany], { max: 50 })
-      assert.equal(leases.length, 50)
-      await Promise.all(leases.map((lease) => lease.done()))
-      if (round % 10 === 9) await holdfast.sweep()
+    const work = async (rounds: number) => {
+      for (let round = 0; round < rounds; round++) {
+        const leases = await holdfast.claim([ofMany], { max: 50 })
+        assert.equal(leases.length, 50)
+        await Promise.all(leases.map((lease) => lease.done()))
+        if (round % 10 === 9 || rounds === 1) await holdfast.sweep()
+      }
     }
-    const many = await planned()
+    await work(60)
+    let many = await planned()
+    // Where the list begins is recorded for one job in 50, drawn at random: it may take some more.
+    for (let more = 0; more < 10 && many >= few + 50; more++) {
+      await work(1)
+      many = await planned()
+    }
     assert.ok(many < few + 50, `${few} blocks, then ${many}`)
     await old.commit()
   }),

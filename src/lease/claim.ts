@@ -52,7 +52,7 @@ export class ManualClaims {
         const claimed = await leaseContext.run(() => this.#claim(wanted))
         if (claimed.length > 0) {
           waiter.leave()
-          // Woken for one queue but served by another: the wake-up is for whoever waits for that one.
+          // Woken for one queue but served by another: the wake-up goes to the next claim that waits for that queue.
           if (!claimed.some((job) => job.queue === wokenFor)) waiters.passOn(wokenFor)
           wokenFor = null
           // Woken while it was being served: that wake-up was not for what it got.

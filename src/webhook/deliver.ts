@@ -4,7 +4,7 @@
 
 import type { IncomingMessage } from 'node:http'
 import { Permanent } from '../lease/permanent.ts'
-import type { SafeConnect } from './door.ts'
+import type { SafeConnect } from './safe-connect.ts'
 
 export interface Outgoing {
   readonly url: URL
@@ -28,11 +28,11 @@ const redirectsMax = 3
 /** How much of an answer is kept; the rest is not read. */
 const keptBytes = 1_024
 
-export async function deliver(outgoing: Outgoing, door: SafeConnect): Promise<Answered> {
+export async function deliver(outgoing: Outgoing, safeConnect: SafeConnect): Promise<Answered> {
   let url = outgoing.url
   for (let redirects = 0; ; redirects++) {
-    door.check(url)
-    const answer = await post(url, outgoing, door)
+    safeConnect.check(url)
+    const answer = await post(url, outgoing, safeConnect)
     const { statusCode: status = 0, headers } = answer
     const body = await beginningOf(answer)
     if (status < 300 || status > 399) return { url, status, retryAfter: headers['retry-after'], body }
@@ -45,7 +45,7 @@ export async function deliver(outgoing: Outgoing, door: SafeConnect): Promise<An
 async function post(
   url: URL,
   { body, headers, ownHeaders, signal, ...first }: Outgoing,
-  door: SafeConnect,
+  safeConnect: SafeConnect,
 ): Promise<IncomingMessage> {
   // Loaded by the first delivery, because both take 50 ms to load and most programs deliver no webhooks.
   const { request: send } = await (url.protocol === 'https:' ? import('node:https') : import('node:http'))
@@ -54,7 +54,7 @@ async function post(
   const request = send(url, {
     method: 'POST',
     headers: { ...(isAtHome && ownHeaders), ...headers, 'content-length': Buffer.byteLength(body) },
-    lookup: door.lookup,
+    lookup: safeConnect.lookup,
     agent: false, // a kept-alive connection may have been opened by other code, without the address checks
     signal,
   })

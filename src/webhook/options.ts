@@ -7,7 +7,7 @@ import { checkBoolean, checkInteger, checkOptions } from '../job/names.ts'
 import type { BehaviourOptions } from '../queue/definition.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { AllowList } from './addresses.ts'
-import type { DoorRules } from './door.ts'
+import type { ConnectRules } from './safe-connect.ts'
 import { checkSecrets, type Secrets } from './signature.ts'
 
 /** A call as it is stored. */
@@ -51,7 +51,7 @@ export interface WebhookPlan {
   readonly timeoutMs: number
   readonly retryAfterMaxMs: number
   readonly perHost: number
-  readonly rules: DoorRules
+  readonly rules: ConnectRules
   secretsFor(call: WebhookCall): Promise<readonly string[]>
 }
 

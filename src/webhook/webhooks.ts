@@ -21,7 +21,6 @@ import { Job } from '../worker/job.ts'
 import type { Handler, WorkOptions } from '../worker/options.ts'
 import type { Worker } from '../worker/worker.ts'
 import { type Answered, deliver } from './deliver.ts'
-import { SafeConnect } from './door.ts'
 import { HostLimit } from './host-limit.ts'
 import {
   type CallOptions,
@@ -33,6 +32,7 @@ import {
   type WebhooksOptions,
 } from './options.ts'
 import { retryAfterMs } from './retry-after.ts'
+import { SafeConnect } from './safe-connect.ts'
 import { signatureHeaders } from './signature.ts'
 
 /** The result of a delivery. */
@@ -65,12 +65,12 @@ export function defineWebhooks(options: WebhooksOptions): Webhooks {
 export class Webhooks {
   readonly queue: WebhookQueue
   readonly #plan: WebhookPlan
-  readonly #door: SafeConnect
+  readonly #safeConnect: SafeConnect
   readonly #hosts: HostLimit
 
   constructor(plan: WebhookPlan) {
     this.#plan = plan
-    this.#door = new SafeConnect(plan.rules)
+    this.#safeConnect = new SafeConnect(plan.rules)
     this.#hosts = new HostLimit(plan.perHost)
     const timeout = plan.timeoutMs + placeMs + aroundMs
     const definition = defineQueue<WebhookCall, WebhookAnswer>(plan.queue, { ...plan.behaviour, timeout })
@@ -127,7 +127,10 @@ export class Webhooks {
     const headers = { 'user-agent': 'holdfast', 'content-type': contentType, ...signed }
     const inTime = AbortSignal.timeout(timeoutMs)
     try {
-      return await deliver({ url, body, headers, ownHeaders, signal: AbortSignal.any([signal, inTime]) }, this.#door)
+      return await deliver(
+        { url, body, headers, ownHeaders, signal: AbortSignal.any([signal, inTime]) },
+        this.#safeConnect,
+      )
     } catch (error) {
       signal.throwIfAborted()
       if (inTime.aborted) throw new Error(`${url.host} did not answer within ${timeoutMs} ms.`, { cause: error })

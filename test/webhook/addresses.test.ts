@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net'
 import test from 'node:test'
 import { AllowList, isPublicAddress } from '../../src/webhook/addresses.ts'
 import { deliver } from '../../src/webhook/deliver.ts'
-import { type DoorRules, SafeConnect } from '../../src/webhook/door.ts'
+import { type ConnectRules, SafeConnect } from '../../src/webhook/safe-connect.ts'
 
 test('public addresses may be called', () => {
   for (const address of ['1.1.1.1', '8.8.8.8', '93.184.216.34', '172.32.0.1', '2606:4700:4700::1111', '2a00:1450::1']) {
@@ -27,39 +27,39 @@ test('private, loopback, link-local, multicast, unspecified, mapped, tunnelled a
 })
 
 test('an address in the URL is refused however it is written', () => {
-  const door = new SafeConnect(rules({}))
+  const safeConnect = new SafeConnect(rules({}))
   for (const host of ['127.1', '0x7f.0.0.1', '2130706433', '[::1]', '[::ffff:127.0.0.1]', '0', '169.254.169.254']) {
     assert.throws(
-      () => door.check(new URL(`http://${host}/`)),
+      () => safeConnect.check(new URL(`http://${host}/`)),
       { name: 'Permanent', message: /not a public address/ },
       host,
     )
   }
-  door.check(new URL('http://1.1.1.1/'))
+  safeConnect.check(new URL('http://1.1.1.1/'))
 })
 
 test('a name is resolved once, and the connection goes to the address that was checked', async () => {
   await using server = await listening()
   let asked = 0
   // The first answer is let through; who asks again is told something else, as in DNS rebinding.
-  const resolve: DoorRules['resolve'] = (_name, _options, answer) => {
+  const resolve: ConnectRules['resolve'] = (_name, _options, answer) => {
     asked += 1
     answer(null, [{ address: asked === 1 ? '127.0.0.1' : '169.254.169.254', family: 4 }])
   }
-  const door = new SafeConnect(rules({ allow: ['127.0.0.1'], resolve }))
-  const answered = await deliver(callTo(`http://receiver.example:${server.port}/`), door)
+  const safeConnect = new SafeConnect(rules({ allow: ['127.0.0.1'], resolve }))
+  const answered = await deliver(callTo(`http://receiver.example:${server.port}/`), safeConnect)
   assert.deepEqual([answered.status, asked], [200, 1])
 })
 
 test('a name that stands for what is not public is refused, and nothing is sent', async () => {
   await using server = await listening()
-  const resolve: DoorRules['resolve'] = (_name, _options, answer) =>
+  const resolve: ConnectRules['resolve'] = (_name, _options, answer) =>
     answer(null, [
       { address: '127.0.0.1', family: 4 },
       { address: '::1', family: 6 },
     ])
-  const door = new SafeConnect(rules({ resolve }))
-  await assert.rejects(deliver(callTo(`http://receiver.example:${server.port}/`), door), {
+  const safeConnect = new SafeConnect(rules({ resolve }))
+  await assert.rejects(deliver(callTo(`http://receiver.example:${server.port}/`), safeConnect), {
     name: 'Permanent',
     message: /receiver\.example, which resolves to 127\.0\.0\.1/,
   })
@@ -71,8 +71,8 @@ test('of several addresses only the public ones are called', () => {
     { address: '10.0.0.1', family: 4 },
     { address: '1.1.1.1', family: 4 },
   ]
-  const door = new SafeConnect(rules({ resolve: (_name, _options, answer) => answer(null, addresses) }))
-  door.lookup('receiver.example', { all: true }, (error, open) => {
+  const safeConnect = new SafeConnect(rules({ resolve: (_name, _options, answer) => answer(null, addresses) }))
+  safeConnect.lookup('receiver.example', { all: true }, (error, open) => {
     assert.deepEqual([error, open], [null, [addresses[1]]])
   })
 })
@@ -87,7 +87,13 @@ test('an allow list takes names, addresses and networks, and refuses what is non
   }
 })
 
-function rules({ allow = [], ...rest }: { allow?: string[]; resolve?: NonNullable<DoorRules['resolve']> }): DoorRules {
+function rules({
+  allow = [],
+  ...rest
+}: {
+  allow?: string[]
+  resolve?: NonNullable<ConnectRules['resolve']>
+}): ConnectRules {
   return { allowPrivate: false, allow: new AllowList(allow), ...rest }
 }
 

@@ -253,7 +253,7 @@ function removeStep({ db }: StoreContext, no: number, after: string): Promise<Re
 const waitsMax = 200
 
 /**
- * A batch that has room lets in items that wait for nothing else, until it has none or no keyRef is left. A keyRef that comes
+ * A batch that has room admits items that wait for nothing else, until it has no room or no limit key is left. A limit key that comes
  * again is left to the sweep.
  */
 async function admitItems(context: StoreContext, no: number): Promise<void> {
@@ -350,7 +350,7 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
       await new BatchControl(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
-        // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+        // A completion that is refused for another reason than its limit key is not enqueued, and the batch is finished all the same.
         const added = await tx.attempt(() => addAnyway(tx, context.lanes, [job], 'onComplete'))
         if (!isRefused(added)) followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
       }
@@ -383,7 +383,7 @@ interface BatchSweep {
   readonly from: number | null
 }
 
-/** What others have left half done, and what nobody needs any more. */
+/** What other calls have left half done, and what is not needed any more. */
 export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
   const each = new Each()
   const chores = await context.db.query(

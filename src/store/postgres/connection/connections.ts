@@ -17,7 +17,7 @@ import { Semaphore } from './semaphore.ts'
 
 export interface ConnectionsOptions {
   readonly pool: Pool
-  /** Nobody else uses the pool. */
+  /** Only the store uses the pool. */
   readonly isOwn: boolean
   /** How many may be in use at once. */
   readonly most: number
@@ -44,7 +44,7 @@ export class Connections {
   readonly #pool: Pool
   readonly #isOwn: boolean
   readonly #places: Semaphore
-  /** Whoever was used last is at the end. */
+  /** The connection that was used last is at the end. */
   readonly #kept: { readonly client: PoolClient; readonly since: number }[] = []
   readonly #alarm = new Alarm(systemTimers, () => this.#giveBackOld(), { keepsProcess: false })
   /** Null in a pool of the store's own, and in one whose connections the store cannot make. */
@@ -195,7 +195,7 @@ function isEnding(ends: Use['ends']): boolean {
   return typeof ends === 'function' ? ends() : ends
 }
 
-/** Whether it keeps the process alive: only while somebody waits for an answer. */
+/** Whether it keeps the process alive: only while a call waits for an answer. */
 function letKeep(client: PoolClient, keeps: boolean): void {
   const socket = client as unknown as { ref?(): void; unref?(): void }
   if (keeps) socket.ref?.()

@@ -74,7 +74,7 @@ export const beginOurs = `begin isolation level read committed; set local idle_i
 export interface DatabaseOptions {
   readonly schema: Schema
   readonly clock: Clock
-  /** The pool is the store's, and nobody else's. */
+  /** The pool is the store's alone. */
   readonly isOwn?: boolean
   /** How many connections of the pool may be in use at once. */
   readonly connections: number

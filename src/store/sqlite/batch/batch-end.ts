@@ -47,7 +47,7 @@ function finish(tx: SqliteTransaction, row: BatchRow): void {
   tx.finished.push({ ...completion, name: row.name })
   const target = targetOf(row)
   if (target === null) return
-  // One that is refused for another reason than its limit key tells nobody, and the batch is finished all the same.
+  // A completion that is refused for another reason than its limit key is not enqueued, and the batch is finished all the same.
   tx.attempt(() => enqueueAnyway(tx, completionJob(target, completion, newId()), 'onComplete'))
 }
 

@@ -13,7 +13,7 @@ type Resolve = (
   answer: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
 ) => void
 
-export interface DoorRules {
+export interface ConnectRules {
   readonly allowPrivate: boolean
   readonly allow: AllowList
   /** The resolver; `lookup` of `node:dns` unless given. */
@@ -21,9 +21,9 @@ export interface DoorRules {
 }
 
 export class SafeConnect {
-  readonly #rules: DoorRules
+  readonly #rules: ConnectRules
 
-  constructor(rules: DoorRules) {
+  constructor(rules: ConnectRules) {
     this.#rules = rules
   }
 

@@ -1,15 +1,22 @@
-// Silent while green. Says each failure with what its file printed, each skip with its reason (a skip without one fails
-// the run), what a test chose to tell (`t.diagnostic`, such as a seed), and the test runner's own summary at the end.
+// Silent while green. Prints, as they happen:
+// - each failure with what its file printed,
+// - each skip with its reason (a skip without one fails the run),
+// - what a test reports with `t.diagnostic`, such as a seed, and the test runner's own summary.
+// The end repeats each failure, because a log is often read from its tail alone, and lists the rooms that exceeded their budget.
 import { relative } from 'node:path'
 import type { EventData } from 'node:test'
 import type { TestEvent } from 'node:test/reporters'
 import { inspect } from 'node:util'
+import { exceededBudgets } from './budgets.ts'
 
 const printedMaxChars = 20_000
+const repeatedMaxChars = 2_000
 
 export default async function* quietReporter(events: AsyncIterable<TestEvent>): AsyncGenerator<string> {
   const printed = new Map<string, string>()
   const titles = new Map<string, string[]>()
+  const secondsOfFile = new Map<string, number>()
+  const failures: string[] = []
 
   for await (const { type, data } of events) {
     switch (type) {
@@ -28,7 +35,9 @@ export default async function* quietReporter(events: AsyncIterable<TestEvent>): 
         if (isSet(data.todo)) yield `☐ ${where(data)} ${data.name}: to do, ${data.todo}\n`
         else if (!failedThroughSubtests(data)) {
           const title = (titles.get(fileOf(data)) ?? []).slice(0, data.nesting).concat(data.name).join(' › ')
-          yield `\n✖ ${title}\n  ${where(data)}\n${indent(errorText(data.details.error))}\n`
+          const failure = `\n✖ ${title}\n  ${where(data)}\n${indent(errorText(data.details.error))}\n`
+          failures.push(failure.slice(0, repeatedMaxChars))
+          yield failure
           yield printedText(printed.get(fileOf(data)))
           printed.delete(fileOf(data))
         }
@@ -36,8 +45,13 @@ export default async function* quietReporter(events: AsyncIterable<TestEvent>): 
       case 'test:diagnostic':
         yield data.file === undefined ? `ℹ ${data.message}\n` : `ℹ ${where(data)} ${data.message}\n`
         break
+      case 'test:summary':
+        if (data.file !== undefined) secondsOfFile.set(relative(process.cwd(), data.file), data.duration_ms / 1_000)
+        break
     }
   }
+  yield* exceededBudgets(secondsOfFile)
+  if (failures.length > 0) yield `\n${failures.length} failed:\n${failures.join('')}`
 }
 
 function skipLine(test: EventData.TestPass): string {

@@ -1,6 +1,6 @@
 // Events of this process, for its listeners. Every transition has its own event name. If a listener throws, the error is
 // reported, and neither other listeners nor the emitter are affected. An event without listeners costs nothing: where an event
-// is expensive to make, call `hears` first.
+// is expensive to make, call `hasListener` first.
 
 import type { BatchState } from './job/batch.ts'
 import type { JobError, JobState } from './job/record.ts'
@@ -221,7 +221,7 @@ export class Events {
     return () => this.#all.delete(own)
   }
 
-  hears(name: EventName): boolean {
+  hasListener(name: EventName): boolean {
     return this.#all.size > 0 || this.#listeners.has(name)
   }
 

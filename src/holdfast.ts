@@ -193,7 +193,7 @@ export class Holdfast {
       onCancel: (ids) => {
         for (const listener of this.#cancelListeners) listener(ids)
       },
-      onUntold: (death) => events.emit('notice.dropped', death),
+      onNoticeDropped: (death) => events.emit('notice.dropped', death),
       onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
       onUndeliverable: (job) => events.emit('job.undeliverable', job),
     })
@@ -326,9 +326,9 @@ export class Holdfast {
    */
   explain(id: string): Promise<Explanation> {
     return this.#calls.look(async () => {
-      const [standing, workers] = await Promise.all([this.#store.standing(checkJobId(id)), this.workers()])
-      if (standing === null) throw toError(notFound(checkJobId(id)))
-      return explain(standing, workers)
+      const [blockers, workers] = await Promise.all([this.#store.blockers(checkJobId(id)), this.workers()])
+      if (blockers === null) throw toError(notFound(checkJobId(id)))
+      return explain(blockers, workers)
     })
   }
 

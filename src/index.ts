@@ -2,11 +2,11 @@ import './runtime/node-version.ts'
 
 export type {
   Batch,
+  BatchActionOptions,
   CancelBatchOptions,
   FinishedOptions,
   ItemsFilter,
   ItemsPageFilter,
-  SteerOptions,
 } from './batch/batch.ts'
 export type { BatchesFilter } from './batch/batches.ts'
 export type { AcceptOptions, Inbox, InboxPageFilter, Pickup } from './batch/inbox.ts'

@@ -10,7 +10,7 @@ import type { JobState } from '../job/record.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import { pause, systemTimers } from '../runtime/clock.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
-import type { ItemsAnswer, ItemsQuery, ItemsRequest, Steering, Store } from '../store/store.ts'
+import type { BatchAction, ItemsAnswer, ItemsQuery, ItemsRequest, Store } from '../store/store.ts'
 import { type BatchProgress, toProgress } from './progress.ts'
 import { type ItemResult, toResult } from './result.ts'
 import { type Items, type Submitted, submit } from './submission.ts'
@@ -27,11 +27,11 @@ export interface BatchContext {
 }
 
 /** Recorded for operators; nothing depends on it. */
-export interface SteerOptions {
+export interface BatchActionOptions {
   readonly by?: string
 }
 
-export interface CancelBatchOptions extends SteerOptions {
+export interface CancelBatchOptions extends BatchActionOptions {
   readonly reason?: string
 }
 
@@ -68,7 +68,7 @@ const eventOf = {
   cancel: 'batch.cancelled',
   retryFailed: 'batch.retried',
   delete: 'batch.deleted',
-} as const satisfies Record<Steering, EventName>
+} as const satisfies Record<BatchAction, EventName>
 
 export class Batch {
   readonly id: string
@@ -90,11 +90,11 @@ export class Batch {
   }
 
   /** Running items may finish; no more items start. */
-  pause(options: SteerOptions = {}): Promise<BatchProgress> {
+  pause(options: BatchActionOptions = {}): Promise<BatchProgress> {
     return this.#steer('pause', options)
   }
 
-  resume(options: SteerOptions = {}): Promise<BatchProgress> {
+  resume(options: BatchActionOptions = {}): Promise<BatchProgress> {
     return this.#steer('resume', options)
   }
 
@@ -104,7 +104,7 @@ export class Batch {
   }
 
   /** Requeues dead items with all their attempts. A finished batch begins another round. */
-  retryFailed(options: SteerOptions = {}): Promise<BatchProgress> {
+  retryFailed(options: BatchActionOptions = {}): Promise<BatchProgress> {
     return this.#steer('retryFailed', options)
   }
 
@@ -114,7 +114,7 @@ export class Batch {
   }
 
   /** Deletes the batch with its items; items that still run are cancelled first. What its jobs have written elsewhere stays. */
-  async delete(options: SteerOptions = {}): Promise<void> {
+  async delete(options: BatchActionOptions = {}): Promise<void> {
     await this.#steer('delete', options)
   }
 
@@ -173,12 +173,12 @@ export class Batch {
     }
   }
 
-  #steer(as: Steering, options: CancelBatchOptions): Promise<BatchProgress> {
+  #steer(as: BatchAction, options: CancelBatchOptions): Promise<BatchProgress> {
     return this.#context.run(async () => {
       checkOptions(options, `${as} options`, as === 'cancel' ? ['by', 'reason'] : ['by'])
       const request = { batch: this.id, as, by: text(options.by, 'by'), reason: text(options.reason, 'reason') }
       const { store, events } = this.#context
-      const answer = await store.steerBatch(request)
+      const answer = await store.controlBatch(request)
       if (isRefused(answer)) throw toError(answer)
       const { name, state } = answer
       const { by, reason } = request

@@ -11,12 +11,12 @@ export const pause: Command = {
   async run({ open, operands: [queue = ''], options }) {
     const holdfast = await open()
     await holdfast.pause(queue, given({ by: options.text('by') }))
-    return standing(holdfast, queue, 'Paused')
+    return shownState(holdfast, queue, 'Paused')
   },
 }
 
 /** Shows the counts of the queue, so that a mistyped name is noticed. */
-export async function standing(holdfast: Holdfast, queue: string, verb: string): Promise<Answer> {
+export async function shownState(holdfast: Holdfast, queue: string, verb: string): Promise<Answer> {
   const info = (await holdfast.queues()).find(({ name }) => name === queue)
   const waiting = (info?.ready ?? 0) + (info?.scheduled ?? 0) + (info?.held ?? 0)
   const counts = `${waiting} waiting, ${info?.running ?? 0} running`

@@ -1,5 +1,5 @@
 import type { Command } from './command.ts'
-import { standing } from './pause.ts'
+import { shownState } from './pause.ts'
 
 export const resume: Command = {
   name: 'resume',
@@ -11,6 +11,6 @@ export const resume: Command = {
   async run({ open, operands: [queue = ''] }) {
     const holdfast = await open()
     await holdfast.resume(queue)
-    return standing(holdfast, queue, 'Resumed')
+    return shownState(holdfast, queue, 'Resumed')
   },
 }

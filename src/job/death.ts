@@ -18,13 +18,13 @@ import type { DeathNotice } from './transition.ts'
 
 export interface Death extends Omit<DeathNotice, 'payload' | 'payloadBytes' | 'depth'> {
   /** The `onDead` queue, which gets the notice. */
-  readonly told: string
+  readonly onDead: string
   /** The dead job's payload, as it was stored. */
   readonly payload: string
 }
 
 /** A death for which no notice is made. */
-export interface UntoldDeath {
+export interface DroppedNotice {
   readonly id: string
   readonly queue: string
   readonly onDead: string
@@ -32,17 +32,17 @@ export interface UntoldDeath {
 }
 
 /** The death notice as a job for the `onDead` queue, with the defaults of that queue; or why there is none. */
-export function deathNotice({ told, payload, ...death }: Death, id: string): NewJob | UntoldDeath {
+export function deathNotice({ onDead, payload, ...death }: Death, id: string): NewJob | DroppedNotice {
   const value = parsed(payload)
   const depth = depthOf(value) + 1
   if (depth > bounds.noticeDepth) {
     const reason = `The dead job is a death notice of depth ${bounds.noticeDepth}, which is the greatest allowed.`
-    return { id: death.id, queue: death.queue, onDead: told, reason }
+    return { id: death.id, queue: death.queue, onDead, reason }
   }
   return {
     id,
     idGiven: false,
-    queue: told,
+    queue: onDead,
     payload: noticeText({ ...death, depth }, value === undefined ? JSON.stringify(payload) : payload),
     headers: null,
     priority: null,
@@ -56,13 +56,13 @@ export function deathNotice({ told, payload, ...death }: Death, id: string): New
   }
 }
 
-export function isUntold(answer: NewJob | UntoldDeath): answer is UntoldDeath {
+export function isNoticeDropped(answer: NewJob | DroppedNotice): answer is DroppedNotice {
   return 'reason' in answer
 }
 
 /** The error of a death for which no notice is made. */
-export function untoldError(error: JobError | null, { reason }: UntoldDeath): JobError {
-  return { ...(error ?? { message: 'The job died.' }), untold: reason }
+export function droppedNoticeError(error: JobError | null, { reason }: DroppedNotice): JobError {
+  return { ...(error ?? { message: 'The job died.' }), noticeDropped: reason }
 }
 
 function noticeText(notice: Omit<DeathNotice, 'payload' | 'payloadBytes'>, payload: string): string {

@@ -13,7 +13,7 @@ export interface LimitUse {
 }
 
 /** How many more jobs may be admitted; Infinity without a limit. */
-export function roomIn(limit: Limit | null, { admitted, reserved, started }: LimitUse): number {
+export function freeSlots(limit: Limit | null, { admitted, reserved, started }: LimitUse): number {
   const slots = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
   const starts = (limit?.rate?.count ?? Number.POSITIVE_INFINITY) - reserved - started
   return Math.max(0, Math.min(slots, starts))

@@ -15,7 +15,7 @@ export interface JobError {
   readonly code?: string
   readonly stack?: string
   /** Why no death notice was made although the queue has an `onDead` queue. */
-  readonly untold?: string
+  readonly noticeDropped?: string
 }
 
 export interface Attempt {

@@ -12,7 +12,7 @@ import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
-import type { KeyBlockers, Standing } from '../store/store.ts'
+import type { JobBlockers, KeyBlockers } from '../store/store.ts'
 import type { WorkerInfo } from '../worker/presence.ts'
 
 export type Why =
@@ -69,15 +69,15 @@ export interface Explanation {
 
 type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
 
-export function explain(standing: Standing, workers: readonly WorkerInfo[]): Explanation {
-  const { id, queue, state } = standing.job
+export function explain(blockers: JobBlockers, workers: readonly WorkerInfo[]): Explanation {
+  const { id, queue, state } = blockers.job
   const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
   const reasons = [ended, running, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
-  const reason = reasons.reduce<Reason | null>((found, look) => found ?? look(standing), null)
-  return { id, queue, state, ...(reason ?? waiting(standing, serving)) }
+  const reason = reasons.reduce<Reason | null>((found, look) => found ?? look(blockers), null)
+  return { id, queue, state, ...(reason ?? waiting(blockers, serving)) }
 }
 
-function ended({ job, now }: Standing): Reason | null {
+function ended({ job, now }: JobBlockers): Reason | null {
   const { state, finishedAt, attempts, error } = job
   if (state !== 'done' && state !== 'dead' && state !== 'cancelled') return null
   const facts = { ...(finishedAt !== null && { since: new Date(finishedAt) }), attempts, error }
@@ -89,7 +89,7 @@ function ended({ job, now }: Standing): Reason | null {
   return { why: state, sentence: `The job died${ago} after ${times(attempts, 'attempt')}${why}.`, facts }
 }
 
-function running({ job, now }: Standing): Reason | null {
+function running({ job, now }: JobBlockers): Reason | null {
   const { hold, cancelRequested, attempts } = job
   if (job.state !== 'running' || hold === null) return null
   const late = now > hold.expiresAt ? ' Its lease has expired, and the next sweep rescues it.' : ''
@@ -100,7 +100,7 @@ function running({ job, now }: Standing): Reason | null {
   return { why: 'running', sentence, facts: { by: hold.worker, since, attempts, cancelRequested } }
 }
 
-function scheduled({ job, now }: Standing): Reason | null {
+function scheduled({ job, now }: JobBlockers): Reason | null {
   if (job.state !== 'scheduled') return null
   const until = new Date(job.runAt)
   const last = job.history.at(-1)
@@ -113,14 +113,14 @@ function scheduled({ job, now }: Standing): Reason | null {
   return { why: 'scheduled', sentence, facts: { until, attempts: job.attempts, ...error } }
 }
 
-function pausedQueue({ job, queue, now }: Standing): Reason | null {
+function pausedQueue({ job, queue, now }: JobBlockers): Reason | null {
   const { pausedAt, pausedBy: by } = queue
   if (pausedAt === null) return null
   const sentence = `Queue ${job.queue} has been paused for ${span(now - pausedAt)}${pausedBy(by)}.`
   return { why: 'queue-paused', sentence, facts: { since: new Date(pausedAt), by } }
 }
 
-function stoppedBatch({ batch, now }: Standing): Reason | null {
+function stoppedBatch({ batch, now }: JobBlockers): Reason | null {
   if (batch?.state === 'cancelled') {
     const sentence = `Its batch ${nameOf(batch)} was cancelled, and the job will be cancelled soon.`
     return { why: 'batch-cancelled', sentence, facts: { batch: batch.id } }
@@ -131,7 +131,7 @@ function stoppedBatch({ batch, now }: Standing): Reason | null {
   return { why: 'batch-paused', sentence, facts: { batch: id, since: new Date(pausedAt), by } }
 }
 
-function keyLimit({ job, key, queue, batch, now }: Standing): Reason | null {
+function keyLimit({ job, key, queue, batch, now }: JobBlockers): Reason | null {
   if (job.state !== 'held') return null
   const limitKey = job.limitKey as string
   if (key === null || hasFreeSlot(key)) {
@@ -154,7 +154,7 @@ function keyLimit({ job, key, queue, batch, now }: Standing): Reason | null {
   return { why: 'key-rate', sentence, facts: { ...facts, ...until } }
 }
 
-function queueLimit({ job, queue, now }: Standing): Reason | null {
+function queueLimit({ job, queue, now }: JobBlockers): Reason | null {
   const { limit, running: admitted, nextStartAt, override } = queue
   if (job.state !== 'ready' || limit === null) return null
   if (limit.concurrency !== null && admitted >= limit.concurrency) {
@@ -166,7 +166,7 @@ function queueLimit({ job, queue, now }: Standing): Reason | null {
   return { why: 'queue-rate', sentence, facts: { limit, until: new Date(nextStartAt) } }
 }
 
-function batchLimit({ job, batch }: Standing): Reason | null {
+function batchLimit({ job, batch }: JobBlockers): Reason | null {
   return job.state === 'ready' ? fullBatch(batch) : null
 }
 
@@ -187,7 +187,7 @@ function takenBatch(batch: BatchRecord | null): Reason | null {
   return { why: 'batch-concurrency', sentence, facts: { batch: id, limit: { concurrency, rate: null }, admitted } }
 }
 
-function waiting({ job, ahead: before }: Standing, serving: readonly WorkerInfo[]): Reason {
+function waiting({ job, ahead: before }: JobBlockers, serving: readonly WorkerInfo[]): Reason {
   const ahead = before ?? 0
   const workers = serving.length
   const facts = { ahead, workers }

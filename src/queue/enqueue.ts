@@ -1,7 +1,7 @@
 // Jobs on their way to the store: grouped with what meets them, or as part of a caller's own transaction. The store knows a
 // queue's settings before it knows its first job.
 
-import { adapterHint } from '../adapters/recognise.ts'
+import { adapterHint } from '../adapters/hint.ts'
 import { Group } from '../client/group.ts'
 import type { Waiters } from '../client/waiters.ts'
 import { weightMax, weightOf } from '../client/weight.ts'
@@ -62,7 +62,7 @@ export class Enqueues {
     const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#context.sweeper.expect(delayMs)
-    if (tx === undefined && this.#context.events.hears('job.enqueued')) this.#tell(definition.name, answer)
+    if (tx === undefined && this.#context.events.hasListener('job.enqueued')) this.#tell(definition.name, answer)
     return answer
   }
 
@@ -80,7 +80,7 @@ export class Enqueues {
     const { enqueued } = answer
     const taken = request.jobs.slice(request.jobs.length - enqueued.length)
     for (const { delayMs } of taken) if (delayMs > 0) sweeper.expect(delayMs)
-    if (events.hears('job.enqueued')) {
+    if (events.hasListener('job.enqueued')) {
       for (const [i, { queue }] of taken.entries()) this.#tell(queue, enqueued.slice(i, i + 1))
     }
     return answer

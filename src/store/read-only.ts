@@ -42,7 +42,7 @@ export class ReadOnlyStore implements Store {
   pause = () => refused('pause or resume')
   openBatch = () => refused('open a batch')
   addItems = () => refused('add items to a batch')
-  steerBatch = () => refused('change a batch')
+  controlBatch = () => refused('change a batch')
   accept = () => refused('accept an offer')
   kvWrite = () => refused('write a key')
   advance = () => refused('enqueue')
@@ -52,8 +52,8 @@ export class ReadOnlyStore implements Store {
     return this.#store.job(id)
   }
 
-  standing(id: string) {
-    return this.#store.standing(id)
+  blockers(id: string) {
+    return this.#store.blockers(id)
   }
 
   batch(name: BatchName) {

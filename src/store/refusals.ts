@@ -4,7 +4,7 @@ import { type Refused, refuse } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState } from '../job/record.ts'
-import type { Steering } from './store.ts'
+import type { BatchAction } from './store.ts'
 
 /** Thrown to roll back the current request and answer it with this refusal. */
 export class Refusal extends Error {
@@ -113,7 +113,7 @@ export function batchNotFound(batchId: string): Refused {
   )
 }
 
-export function cannotSteer(batchId: string, as: Steering, state: BatchState): Refused {
+export function cannotControlBatch(batchId: string, as: BatchAction, state: BatchState): Refused {
   const verb = as === 'retryFailed' ? 'retry the failed items of' : as
   const wanted = as === 'retryFailed' ? 'a batch that was not cancelled' : 'a batch that has not ended'
   const message = `Cannot ${verb} batch ${batchId}: it is ${state}, and this takes ${wanted}.`

@@ -76,7 +76,7 @@
 //    A queue that is paused or full keeps jobs admitted: all jobs of a key are of one queue, so none could pass them.
 //
 // 13. A batch is a set of jobs, its items. Its counts change in the transactions that change its items. Items of a batch that is
-//    paused or cancelled are not claimed: once `steerBatch` has answered, no more of them start, and items that have not
+//    paused or cancelled are not claimed: once `controlBatch` has answered, no more of them start, and items that have not
 //    started have no room in their limit keys any more. What a cancel or a retry
 //    of what failed must do to many items is done in chunks, by whoever asked or by a sweep, and the batch is not finished
 //    before. Whether it is finished is decided after the transaction that ended an item, alone: by the settlement before it
@@ -95,7 +95,7 @@
 
 import type { Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
-import type { UntoldDeath } from '../job/death.ts'
+import type { DroppedNotice } from '../job/death.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
 import type {
   Annotations,
@@ -173,7 +173,7 @@ export interface Store {
   openBatch(settings: BatchSettings): Promise<OpenedBatch | Refused>
   /** Together or not at all. */
   addItems(request: ItemsRequest): Promise<ItemsAnswer>
-  steerBatch(request: SteerRequest): Promise<BatchRecord | Refused>
+  controlBatch(request: ControlBatchRequest): Promise<BatchRecord | Refused>
   batch(name: BatchName): Promise<BatchRecord | null>
   /** Newest first. */
   batches(query: BatchesQuery): Promise<BatchesPage>
@@ -184,7 +184,7 @@ export interface Store {
 
   job(id: string): Promise<JobRecord | null>
   /** A job, and what stands between it and its run. */
-  standing(id: string): Promise<Standing | null>
+  blockers(id: string): Promise<JobBlockers | null>
   /** How the newest jobs of these ids have ended; null: there is none. */
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
   jobs(query: JobsQuery): Promise<JobsPage>
@@ -223,7 +223,7 @@ export interface Subscriber {
   /** This store, in this process, has found a batch to be finished, and its completion has been told. */
   onFinished?(finished: FinishedBatch): void
   /** This store, in this process, has ended a job as dead, and made no notice for its `onDead` queue. */
-  onUntold?(death: UntoldDeath): void
+  onNoticeDropped?(death: DroppedNotice): void
   /** This store, in this process, has enqueued a job that cannot run: it lies dead in its queue. */
   onUndeliverable?(job: UndeliverableJob): void
 }
@@ -467,11 +467,11 @@ export interface ItemsRequest {
 export type ItemsAnswer = { readonly submitted: number; readonly enqueued: readonly Enqueued[] } | Refused
 
 /** Each is answered, and changes nothing, where it was done before. */
-export type Steering = 'close' | 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'
+export type BatchAction = 'close' | 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'
 
-export interface SteerRequest {
+export interface ControlBatchRequest {
   readonly batch: string
-  readonly as: Steering
+  readonly as: BatchAction
   /** Who asks, and why, for people to read. */
   readonly by: string | null
   readonly reason: string | null
@@ -513,7 +513,7 @@ export interface AcceptRequest {
 export type AcceptAnswer = { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
 
 /** A job and what stands between it and its run. */
-export interface Standing {
+export interface JobBlockers {
   readonly job: JobRecord
   readonly now: number
   readonly queue: {

@@ -101,7 +101,7 @@ export class Sweeper {
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
     for (const hold of report.lapsed) this.#tellLapsed(hold, report.now)
-    if (this.#events.hears('sweep.ended')) {
+    if (this.#events.hasListener('sweep.ended')) {
       const { rescued, promoted, overdue, admitted, pruned } = report
       const durationMs = this.#timers.now() - startedAt
       this.#events.emit('sweep.ended', { rescued, promoted, overdue, admitted, pruned, durationMs })

@@ -69,8 +69,8 @@ async function dueIn(holdfast: Holdfast, queue: string): Promise<Date | null> {
 /** When the rate of the queue allows its next start; null where no rate is used up. */
 async function nextStartOfQueue(holdfast: Holdfast, queue: string): Promise<Date | null> {
   const { jobs } = await holdfast.jobs({ queue, state: 'ready', limit: 1 })
-  const standing = jobs[0] && (await backstageOf(holdfast).store.standing(jobs[0].id))
-  return toDate(standing?.queue.nextStartAt)
+  const blockers = jobs[0] && (await backstageOf(holdfast).store.blockers(jobs[0].id))
+  return toDate(blockers?.queue.nextStartAt)
 }
 
 /** The same for the limit keys of held jobs, page by page until there is one that waits for its rate. */
@@ -84,7 +84,7 @@ async function nextStartOfKeys(holdfast: Holdfast, queue: string): Promise<Date 
     for (const { id, limitKey } of jobs) {
       if (asked.has(limitKey)) continue
       asked.add(limitKey)
-      const startAt = (await store.standing(id))?.key?.nextStartAt ?? null
+      const startAt = (await store.blockers(id))?.key?.nextStartAt ?? null
       if (startAt !== null && (first === null || startAt < first)) first = startAt
     }
     if (first !== null) return new Date(first)

@@ -165,7 +165,7 @@ export class ClaimLoop implements WorkerLoop {
     const jobs = await outage.survive(() => this.#context.claim(request), this.#halt)
     this.lastClaimAt = new Date()
     this.#turns.taken(turn, jobs)
-    if (events.hears('claim.ended'))
+    if (events.hasListener('claim.ended'))
       events.emit('claim.ended', { worker, claimed: jobs.length, durationMs: timers.now() - startedAt })
     if (jobs.some(isLastChance)) await this.#startApart(jobs)
     else this.#context.start(jobs)

@@ -189,19 +189,20 @@ export class Run implements JobContext, SettlementFacts {
     if (this.state !== 'running') return
     const { events, worker } = this.#context
     this.#context.progress(this, value, message)
-    if (events.hears('job.progress'))
+    if (events.hasListener('job.progress'))
       events.emit('job.progress', { ...factsOf(this.claimed, worker), progress: value, message })
   }
 
   log(message: string, facts: Readonly<Record<string, unknown>>): void {
     const { events, worker } = this.#context
-    if (events.hears('job.log'))
+    if (events.hasListener('job.log'))
       events.emit('job.log', { ...factsOf(this.claimed, worker), message: String(message), facts })
   }
 
   delivered(facts: DeliveryFacts): void {
     const { events, worker } = this.#context
-    if (events.hears('delivery.ended')) events.emit('delivery.ended', { ...factsOf(this.claimed, worker), ...facts })
+    if (events.hasListener('delivery.ended'))
+      events.emit('delivery.ended', { ...factsOf(this.claimed, worker), ...facts })
   }
 
   async extend(duration: Duration): Promise<void> {
@@ -284,7 +285,7 @@ export class Run implements JobContext, SettlementFacts {
       return
     }
     this.#job = new Job(this, payload)
-    if (this.#context.events.hears('job.started')) this.#tellStarted()
+    if (this.#context.events.hasListener('job.started')) this.#tellStarted()
     let returned: unknown
     try {
       returned = this.#service.call(this.#job)

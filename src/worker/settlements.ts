@@ -111,7 +111,7 @@ export class Settlements {
     const isAnswered = (kept: PendingSettlement) => !late.has(kept)
     this.#count -= late.size === 0 ? group.length : group.filter(isAnswered).length
     const durationMs = this.#context.timers.now() - startedAt
-    if (this.#context.events.hears('settle.ended'))
+    if (this.#context.events.hasListener('settle.ended'))
       this.#context.events.emit('settle.ended', { worker: this.#context.worker, settled: answers.size, durationMs })
     for (const [{ run }, answer] of answers) run.answered(answer)
   }

@@ -23,7 +23,7 @@ export interface SettledEvent {
 export function tellSettled(events: Events, { facts, settlement, returned, state, runAt }: SettledEvent): void {
   switch (state) {
     case 'done':
-      if (events.hears('job.done')) events.emit('job.done', { ...facts(), ...labelsOf(returned) })
+      if (events.hasListener('job.done')) events.emit('job.done', { ...facts(), ...labelsOf(returned) })
       break
     case 'dead':
       events.emit('job.dead', { ...facts(), error: errorOf(settlement), ending: endingOf(settlement) })

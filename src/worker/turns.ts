@@ -29,7 +29,7 @@ export interface Turn {
 /** Ask where there is work. */
 export type Ask = 'ask'
 
-interface Standing extends Omit<QueueShare, 'limit'> {
+interface QueueTurns extends Omit<QueueShare, 'limit'> {
   limit: number
   pass: number
   running: number
@@ -43,7 +43,7 @@ const surveyEveryMs = 1_000
 const knownMax = 1_000
 
 export class Turns {
-  readonly #standings = new Map<string, Standing>()
+  readonly #queues = new Map<string, QueueTurns>()
   readonly #servesAll: boolean
   readonly #held = new Set<string>()
   #surveyAt = Number.NEGATIVE_INFINITY
@@ -59,9 +59,9 @@ export class Turns {
   /** Null: nothing is known to wait, or there is no place for it. */
   next(free: number, now: number): Turn | Ask | null {
     if (free <= 0) return null
-    const open = [...this.#standings.values()].filter((each) => each.running < each.limit && !this.#held.has(each.name))
+    const open = [...this.#queues.values()].filter((each) => each.running < each.limit && !this.#held.has(each.name))
     const busy = open.filter(({ hasWork }) => hasWork)
-    for (const standing of open) standing.woken = false
+    for (const turns of open) turns.woken = false
     const leader = this.#leaderOf(busy)
     if (now >= this.#surveyAt) {
       this.#surveyAt = now + surveyEveryMs
@@ -76,50 +76,50 @@ export class Turns {
 
   /** What a claim for this turn brought. */
   taken({ queues, max, isSurvey }: Turn, jobs: readonly { readonly queue: string }[]): void {
-    const brought = new Set<Standing>()
+    const brought = new Set<QueueTurns>()
     for (const { queue } of jobs) {
-      const standing = this.#known(queue)
-      standing.pass += 1 / standing.weight
-      standing.running += 1
-      brought.add(standing)
+      const turns = this.#known(queue)
+      turns.pass += 1 / turns.weight
+      turns.running += 1
+      brought.add(turns)
     }
     const isFull = jobs.length >= max
     for (const name of queues) {
-      const standing = this.#standings.get(name)
-      if (standing) standing.hasWork = standing.woken || (isFull && (standing.hasWork || brought.has(standing)))
+      const turns = this.#queues.get(name)
+      if (turns) turns.hasWork = turns.woken || (isFull && (turns.hasWork || brought.has(turns)))
     }
     if (isSurvey && isFull) this.doubt()
-    if (this.#standings.size > knownMax) this.#forgetIdle()
+    if (this.#queues.size > knownMax) this.#forgetIdle()
   }
 
   ended(queue: string): void {
-    const standing = this.#standings.get(queue)
-    if (standing) standing.running -= 1
+    const turns = this.#queues.get(queue)
+    if (turns) turns.running -= 1
   }
 
   /** Jobs became ready, as a wake-up says: a hint, which may be forged. One too many is left to the next survey. */
   woken(queue: string): void {
-    if (this.#servesAll && !this.#standings.has(queue)) {
-      if (this.#standings.size >= knownMax) this.#forgetIdle()
-      if (this.#standings.size >= knownMax) return
+    if (this.#servesAll && !this.#queues.has(queue)) {
+      if (this.#queues.size >= knownMax) this.#forgetIdle()
+      if (this.#queues.size >= knownMax) return
     }
     this.found(queue)
   }
 
   /** There is work in this queue, as the store says. */
   found(queue: string): void {
-    const standing = this.#servesAll ? this.#known(queue) : this.#standings.get(queue)
-    if (!standing) return
-    standing.woken = true
-    standing.hasWork = true
+    const turns = this.#servesAll ? this.#known(queue) : this.#queues.get(queue)
+    if (!turns) return
+    turns.woken = true
+    turns.hasWork = true
   }
 
   /** The most of its jobs at a time, from now on. */
   limit(queue: string, limit: number): void {
-    const standing = this.#standings.get(queue)
-    if (!standing) return
-    const wasShut = standing.limit === 0
-    standing.limit = limit
+    const turns = this.#queues.get(queue)
+    if (!turns) return
+    const wasShut = turns.limit === 0
+    turns.limit = limit
     if (wasShut && limit > 0) this.found(queue) // no survey has named it meanwhile
   }
 
@@ -135,12 +135,12 @@ export class Turns {
   }
 
   hasWork(queue: string): boolean {
-    return this.#standings.get(queue)?.hasWork ?? false
+    return this.#queues.get(queue)?.hasWork ?? false
   }
 
   /** How many queues it remembers. */
   get size(): number {
-    return this.#standings.size
+    return this.#queues.size
   }
 
   /** There was nothing to do for a while: look everywhere. */
@@ -148,37 +148,37 @@ export class Turns {
     this.#surveyAt = Number.NEGATIVE_INFINITY
   }
 
-  #survey(open: readonly Standing[], max: number): Turn | null {
+  #survey(open: readonly QueueTurns[], max: number): Turn | null {
     const named = open.filter(({ hasWork }) => !hasWork).sort(byPass)
     if (named.length === 0) return null
     const room = Math.min(max, ...named.map(({ limit, running }) => limit - running))
     return { queues: named.map(({ name }) => name), max: room, isSurvey: true }
   }
 
-  #known(queue: string): Standing {
-    return this.#standings.get(queue) ?? this.#add({ name: queue, weight: 1, limit: Number.POSITIVE_INFINITY })
+  #known(queue: string): QueueTurns {
+    return this.#queues.get(queue) ?? this.#add({ name: queue, weight: 1, limit: Number.POSITIVE_INFINITY })
   }
 
-  #add(queue: QueueShare): Standing {
-    const standing = { ...queue, pass: this.#line, running: 0, hasWork: false, woken: false }
-    this.#standings.set(queue.name, standing)
-    return standing
+  #add(queue: QueueShare): QueueTurns {
+    const turns = { ...queue, pass: this.#line, running: 0, hasWork: false, woken: false }
+    this.#queues.set(queue.name, turns)
+    return turns
   }
 
   /** The one that is furthest behind its share; the first of several. */
-  #leaderOf(busy: readonly Standing[]): Standing | null {
-    let leader: Standing | null = null
-    for (const standing of busy) {
-      standing.pass = Math.max(standing.pass, this.#line)
-      if (leader === null || standing.pass < leader.pass) leader = standing
+  #leaderOf(busy: readonly QueueTurns[]): QueueTurns | null {
+    let leader: QueueTurns | null = null
+    for (const turns of busy) {
+      turns.pass = Math.max(turns.pass, this.#line)
+      if (leader === null || turns.pass < leader.pass) leader = turns
     }
     if (leader) this.#line = leader.pass
     return leader
   }
 
   #forgetIdle(): void {
-    for (const { name, running, hasWork } of this.#standings.values())
-      if (running === 0 && !hasWork) this.#standings.delete(name)
+    for (const { name, running, hasWork } of this.#queues.values())
+      if (running === 0 && !hasWork) this.#queues.delete(name)
   }
 }
 
@@ -186,8 +186,8 @@ function byPass(a: { readonly pass: number }, b: { readonly pass: number }): num
   return a.pass - b.pass
 }
 
-function weightOf(standings: readonly Standing[]): number {
-  return standings.reduce((sum, { weight }) => sum + weight, 0)
+function weightOf(queues: readonly QueueTurns[]): number {
+  return queues.reduce((sum, { weight }) => sum + weight, 0)
 }
 
 /** At least one and, whatever a division of fractions makes of it, no more than are free. */

@@ -86,13 +86,13 @@ class Load {
 
   async #step(client: Holdfast): Promise<void> {
     const random = this.#random
-    const step = random.weighted({ enqueue: 4, batch: 0.3, claim: 6, settle: 6, pass: 3, meddle: 1.5, steer: 0.5 })
+    const step = random.weighted({ enqueue: 4, batch: 0.3, claim: 6, settle: 6, pass: 3, interfere: 1.5, steer: 0.5 })
     if (step === 'enqueue') await this.#enqueue(client)
     else if (step === 'batch') await this.#submit(client)
     else if (step === 'claim') await this.#claim(client)
     else if (step === 'settle') await this.#settle()
     else if (step === 'pass') await this.#pass(client, random.below(15_000))
-    else if (step === 'meddle') await this.#meddle(client)
+    else if (step === 'interfere') await this.#interfere(client)
     else await this.#steer()
   }
 
@@ -158,7 +158,7 @@ class Load {
     await client.sweep()
   }
 
-  async #meddle(client: Holdfast): Promise<void> {
+  async #interfere(client: Holdfast): Promise<void> {
     const random = this.#random
     const page = await client.jobs({ state: random.pick(['held', 'ready', 'scheduled', 'running', 'dead']), limit: 20 })
     if (page.jobs.length === 0) return

@@ -200,7 +200,7 @@ export function onDeadTests(inWorld: InWorld): void {
           const { reason, ...facts } = dropped[0] as HoldfastEvents['notice.dropped']
           assert.deepEqual(facts, { id: lease.job.id, queue: last, onDead: behind })
           assert.match(reason, /8/)
-          assert.equal((await readJob(holdfast, lease.job.id)).error?.untold, reason)
+          assert.equal((await readJob(holdfast, lease.job.id)).error?.noticeDropped, reason)
         }),
       )
     }

@@ -77,7 +77,7 @@ test('the judge of imports knows a bad import when it sees one', () => {
     { from: 'store/sqlite/claim.ts', to: 'node:sqlite' },
     { from: 'worker/run.ts', to: 'queue/queue.ts' },
     { from: 'adapters/knex.ts', to: 'errors.ts' },
-    { from: 'queue/enqueue.ts', to: 'adapters/recognise.ts' },
+    { from: 'queue/enqueue.ts', to: 'adapters/hint.ts' },
     { from: 'apps/crawler/main.ts', to: 'index.ts' },
   ]
   const bad: Import[] = [

@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { BatchRecord, BatchSettings, Completion, ItemCounts } from '../../src/job/batch.ts'
 import { batchState, failsTooOften, totalOf } from '../../src/job/batch.ts'
 import type { Annotations, Costs, JobRecord } from '../../src/job/record.ts'
-import type { FinishedBatch, Steering } from '../../src/store/store.ts'
+import type { BatchAction, FinishedBatch } from '../../src/store/store.ts'
 
 /** What an item counts for: where it is, and what was annotationed of it. */
 type Item = Pick<JobRecord, 'state' | 'annotations'>
@@ -91,7 +91,7 @@ export class BatchModel {
   }
 
   /** One that has ended stays as it is. */
-  isTooLate({ isCancelled, finishedAt }: ModelBatch, as: Steering): boolean {
+  isTooLate({ isCancelled, finishedAt }: ModelBatch, as: BatchAction): boolean {
     if (as === 'pause' || as === 'resume') return isCancelled || finishedAt !== null
     if (as === 'cancel') return !isCancelled && finishedAt !== null
     return as === 'retryFailed' && isCancelled

@@ -286,8 +286,8 @@ function batchCall(move: BatchMove, scene: Scene): Call {
       const as = move.as === 'delete' && runs && !scene.deletesAtOnce ? 'cancel' : move.as
       const request = { batch, as, by, reason: as === 'cancel' ? 'enough' : null }
       return call({
-        ...{ name: as, request, ask: (store) => store.steerBatch(request) },
-        expect: (model, oracle) => model.steerBatch(request, oracle),
+        ...{ name: as, request, ask: (store) => store.controlBatch(request) },
+        expect: (model, oracle) => model.controlBatch(request, oracle),
         // Of one that is deleted it is not promised how it is shown.
         agrees: (expected, answer) =>
           as === 'delete' && !isRefused(expected)
@@ -655,8 +655,8 @@ function isNotice(value: unknown): value is DeathNotice {
 
 const worded = ['Overdue', 'EffectFailed']
 
-function plainError({ untold, ...known }: JobError): unknown {
-  const error = { ...known, ...(untold !== undefined && { untold: true }) }
+function plainError({ noticeDropped, ...known }: JobError): unknown {
+  const error = { ...known, ...(noticeDropped !== undefined && { noticeDropped: true }) }
   return worded.includes(error.name ?? '') ? { name: error.name } : error
 }
 

@@ -5,7 +5,7 @@
 
 import fc from 'fast-check'
 import type { Annotations, Costs } from '../../src/job/record.ts'
-import type { Steering } from '../../src/store/store.ts'
+import type { BatchAction } from '../../src/store/store.ts'
 import {
   type AlterSpec,
   type BatchPick,
@@ -374,7 +374,7 @@ function movesOf(swarm: Swarm) {
     jobs: few(item, 2, 0),
   })
 
-  const steerAs = (as: Steering, batch: fc.Arbitrary<BatchPick>): fc.Arbitrary<Move> =>
+  const steerAs = (as: BatchAction, batch: fc.Arbitrary<BatchPick>): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('steer' as const), batch, as: fc.constant(as), by: fc.constantFrom(null, 'ada') })
   const anyBatch = batchOf('any', 'closed', 'finished', 'unknown')
   const steer: fc.Arbitrary<Move> = fc.oneof(

@@ -267,7 +267,9 @@ export const faults: Readonly<Record<string, Break>> = {
     claim: async (request) => {
       const { batches } = await store.batches({ state: 'paused', limit: 100, after: null })
       const steer = (as: 'pause' | 'resume') =>
-        Promise.all(batches.map(({ id, pausedBy }) => store.steerBatch({ batch: id, as, by: pausedBy, reason: null })))
+        Promise.all(
+          batches.map(({ id, pausedBy }) => store.controlBatch({ batch: id, as, by: pausedBy, reason: null })),
+        )
       await steer('resume')
       const claimed = await store.claim(request)
       await steer('pause')
@@ -308,21 +310,21 @@ export const faults: Readonly<Record<string, Break>> = {
   }),
 
   'a retry of what failed that forgets the last': (store) => ({
-    steerBatch: async (request) => {
-      if (request.as !== 'retryFailed') return store.steerBatch(request)
+    controlBatch: async (request) => {
+      if (request.as !== 'retryFailed') return store.controlBatch(request)
       const dead = { state: 'dead', outcome: null, warning: null, limit: 1_000, after: null } as const
       const [, ...rest] = (await store.items({ batch: request.batch, ...dead })).jobs
       if (rest.length > 0) await store.requeue(rest.map(({ id }) => id))
       const batch = await store.batch({ id: request.batch })
       return batch?.state === 'open' || rest.length > 0
         ? (batch as BatchRecord)
-        : store.steerBatch({ ...request, as: 'retryFailed' })
+        : store.controlBatch({ ...request, as: 'retryFailed' })
     },
   }),
 
   'a retry of what failed that revives the cancelled': (store) => ({
-    steerBatch: async (request) => {
-      const answer = await store.steerBatch(request)
+    controlBatch: async (request) => {
+      const answer = await store.controlBatch(request)
       if (request.as !== 'retryFailed' || 'refused' in answer) return answer
       const cancelled = { state: 'cancelled', outcome: null, warning: null, limit: 1_000, after: null } as const
       const { jobs } = await store.items({ batch: request.batch, ...cancelled })
@@ -349,11 +351,11 @@ export const faults: Readonly<Record<string, Break>> = {
   },
 
   'a deletion that leaves the items': (store) => ({
-    steerBatch: async (request) => {
-      if (request.as !== 'delete') return store.steerBatch(request)
+    controlBatch: async (request) => {
+      if (request.as !== 'delete') return store.controlBatch(request)
       const ended = { state: 'done', outcome: null, warning: null, limit: 1_000, after: null } as const
       const { jobs } = await store.items({ batch: request.batch, ...ended })
-      const answer = await store.steerBatch(request)
+      const answer = await store.controlBatch(request)
       for (const { queue, payload } of jobs) await store.enqueue([{ jobs: [plainJob(queue, payload)] }])
       return answer
     },
@@ -398,8 +400,8 @@ function seenThrough(store: Store, show: (batch: BatchRecord) => BatchRecord): P
       const page = await store.batches(query)
       return { ...page, batches: page.batches.map(show) }
     },
-    steerBatch: async (request) => {
-      const answer = await store.steerBatch(request)
+    controlBatch: async (request) => {
+      const answer = await store.controlBatch(request)
       return 'refused' in answer ? answer : show(answer)
     },
   }

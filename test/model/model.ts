@@ -59,6 +59,7 @@ import type {
   CancelRequest,
   ClaimedJob,
   ClaimRequest,
+  ControlBatchRequest,
   DefinedQueue,
   EnqueueAnswer,
   Enqueued,
@@ -80,7 +81,6 @@ import type {
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
-  SteerRequest,
   SweepReport,
 } from '../../src/store/store.ts'
 import { type BatchesState, BatchModel, type ModelBatch } from './batch-model.ts'
@@ -433,7 +433,7 @@ export class Model {
     const of = (state: JobState) =>
       this.state.live.filter((job) => job.queue === queue && job.limitKey === limitKey && job.state === state).length
     const started = this.#startsOf(queue, limitKey).length
-    return roomIn(limit, { admitted: of('ready') + of('running'), used: of('ready') + started })
+    return freeSlots(limit, { admitted: of('ready') + of('running'), used: of('ready') + started })
   }
 
   /** Those that count now, the first to be over first. */
@@ -598,7 +598,7 @@ export class Model {
     return this.#settleUp({ ...after, enqueued }, oracle)
   }
 
-  steerBatch(request: SteerRequest, oracle: Oracle): BatchRecord | Refused {
+  controlBatch(request: ControlBatchRequest, oracle: Oracle): BatchRecord | Refused {
     const batch = this.batches.find(request.batch)
     if (!batch) return no('BATCH_NOT_FOUND')
     if (this.batches.isTooLate(batch, request.as)) return no('INVALID_STATE')
@@ -610,7 +610,7 @@ export class Model {
     return after ? this.batches.record(after) : before
   }
 
-  #steer(batch: ModelBatch, { as, by, reason }: SteerRequest): void {
+  #steer(batch: ModelBatch, { as, by, reason }: ControlBatchRequest): void {
     if (as === 'close') this.batches.change(batch.id, { isClosed: true })
     else if (as === 'pause') this.#pauseBatch(batch, by)
     else if (as === 'resume') this.batches.resume(batch)
@@ -774,7 +774,7 @@ export class Model {
   #roomInQueue(queue: string): number {
     const admitted = this.state.live.filter((job) => job.queue === queue && job.state === 'running').length
     const used = this.#startsOf(queue, null).length
-    return roomIn(this.#settingsOf(queue)?.limit ?? null, { admitted, used })
+    return freeSlots(this.#settingsOf(queue)?.limit ?? null, { admitted, used })
   }
 
   #lend(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
@@ -959,7 +959,7 @@ export class Model {
     const dead: unknown = JSON.parse(payload)
     const depth = 1 + (typeof dead === 'object' && dead !== null && 'depth' in dead ? Number(dead.depth) : 0)
     if (depth > bounds.noticeDepth) {
-      job.error = { ...(error as JobError), untold: 'too deep' }
+      job.error = { ...(error as JobError), noticeDropped: 'too deep' }
       return
     }
     const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: dead, diedAt, depth }
@@ -1385,7 +1385,10 @@ function isSameLine(a: Keyed, b: Keyed): boolean {
 }
 
 /** `used`: starts that count for a rate, and those that are reserved. */
-function roomIn(limit: Limit | null, { admitted, used }: { readonly admitted: number; readonly used: number }): number {
+function freeSlots(
+  limit: Limit | null,
+  { admitted, used }: { readonly admitted: number; readonly used: number },
+): number {
   const places = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
   const starts = (limit?.rate?.count ?? Number.POSITIVE_INFINITY) - used
   return Math.min(places, starts)

@@ -3,7 +3,7 @@
 // also after shrinking took away half of what came before. The universe is small on purpose: two dozen names meet often.
 
 import type { Annotations, Costs, JobState } from '../../src/job/record.ts'
-import type { PurgeState, Steering } from '../../src/store/store.ts'
+import type { BatchAction, PurgeState } from '../../src/store/store.ts'
 
 export const queueNames = ['a', 'b', 'c'] as const
 export const dedupKeys = ['k1', 'k2'] as const
@@ -182,7 +182,7 @@ export type Move =
       readonly at: 'next' | 'again' | 'hole' | null
       readonly jobs: readonly JobSpec[]
     }
-  | { readonly do: 'steer'; readonly batch: BatchPick; readonly as: Steering; readonly by: string | null }
+  | { readonly do: 'steer'; readonly batch: BatchPick; readonly as: BatchAction; readonly by: string | null }
   | {
       readonly do: 'items'
       readonly batch: BatchPick

@@ -2,7 +2,7 @@
 // come by. They are told to store and model like any other run.
 
 import { bounds } from '../../src/job/bounds.ts'
-import type { Steering } from '../../src/store/store.ts'
+import type { BatchAction } from '../../src/store/store.ts'
 import { givenIds, type JobSpec, type Move, type SettleSpec, type Step } from './steps.ts'
 
 const givenId = givenIds[0] ?? ''
@@ -161,7 +161,7 @@ function settle(spec: SettleSpec): Move {
   return { do: 'settle', settles: [spec] }
 }
 
-function steer(as: Steering): Move {
+function steer(as: BatchAction): Move {
   return { do: 'steer', batch: { among: 'any', nth: 0 }, as, by: 'ada' }
 }
 

@@ -2,18 +2,18 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { explain } from '../../src/observe/explain.ts'
-import type { Standing } from '../../src/store/store.ts'
+import type { JobBlockers } from '../../src/store/store.ts'
 
 test('an item of a batch that was cancelled a moment ago, and was not reached yet, will be cancelled', () => {
-  const standing = {
+  const blockers = {
     job: { id: 'j1', queue: 'mail', state: 'ready' },
     now: 1_000,
     queue: { pausedAt: null, pausedBy: null, running: 0, limit: null, nextStartAt: null },
     ahead: 0,
     key: null,
     batch: { id: 'b1', name: 'weekly', state: 'cancelled', pausedAt: null },
-  } as unknown as Standing
-  const { id, state, why, sentence, facts } = explain(standing, [])
+  } as unknown as JobBlockers
+  const { id, state, why, sentence, facts } = explain(blockers, [])
   assert.deepEqual(
     { id, state, why, facts },
     { id: 'j1', state: 'ready', why: 'batch-cancelled', facts: { batch: 'b1' } },

@@ -122,15 +122,15 @@ test('without a logger stderr shows what somebody should act upon, one line each
 test('nothing is made for an event that no line is written about', () => {
   const silent = new Events()
   logTo(silent, false)
-  assert.equal(silent.hears('job.dead'), false)
+  assert.equal(silent.hasListener('job.dead'), false)
   const quiet = new Events()
   const stop = logTo(quiet, undefined)
   assert.deepEqual(
-    (['job.dead', 'job.done', 'job.enqueued', 'claim.ended'] as const).map((name) => quiet.hears(name)),
+    (['job.dead', 'job.done', 'job.enqueued', 'claim.ended'] as const).map((name) => quiet.hasListener(name)),
     [true, false, false, false],
   )
   stop()
-  assert.equal(quiet.hears('job.dead'), false)
+  assert.equal(quiet.hasListener('job.dead'), false)
 })
 
 test('a heartbeat that fails once is not worth a line, one that goes on failing is', (t) => {

@@ -275,7 +275,7 @@ test('a registry of yours takes them beside your own, and gets them back out', a
   await assert.rejects(setup({ registry, prefix: 'jobs_' }), (error) => isHoldfastError(error, 'INVALID_OPTION'))
   await assert.rejects(setup({ prefix: 'no good' }), (error) => isHoldfastError(error, 'INVALID_OPTION'))
   world.observed.stop()
-  assert.equal(world.events.hears('job.done'), false)
+  assert.equal(world.events.hasListener('job.done'), false)
   const text = await second.observed.text()
   assert.ok(text.includes('holdfast_store_up 1') && !text.includes('jobs_store_up'))
 })

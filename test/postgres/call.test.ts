@@ -5,30 +5,30 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { open, postgres } from '../../src/index.ts'
-import { setup } from './exactness-ground.ts'
+import { setup } from './exactness-database.ts'
 import { until } from './hand.ts'
 
 test('a driver that keeps the protocol to itself is asked in its own way', async () => {
-  await using ground = await setup()
+  await using database = await setup()
   const kinds = new Set<string>()
   const Closed = closedClient((statement) =>
     kinds.add(typeof statement === 'object' && 'submit' in statement ? 'ours' : 'its own'),
   )
-  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, Client: Closed } as pg.PoolConfig))
+  await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3, Client: Closed } as pg.PoolConfig))
   assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
   assert.deepEqual([...kinds], ['its own'])
 })
 
 test('a pool of any sort gives the same', async () => {
-  await using ground = await setup()
-  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, binary: true } as pg.PoolConfig))
+  await using database = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3, binary: true } as pg.PoolConfig))
   assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
 })
 
 test("the driver's own timeout of a query is over with its answer", async () => {
-  await using ground = await setup()
+  await using database = await setup()
   await using pool = ending(
-    new pg.Pool({ connectionString: ground.url, max: 3, query_timeout: 60_000, idleTimeoutMillis: 0 }),
+    new pg.Pool({ connectionString: database.url, max: 3, query_timeout: 60_000, idleTimeoutMillis: 0 }),
   )
   const timers = () => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length
   const before = timers()
@@ -37,11 +37,11 @@ test("the driver's own timeout of a query is over with its answer", async () => 
 })
 
 test("a statement that the driver's own timeout ends is sent again, and lands once", async () => {
-  await using ground = await setup()
-  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3, query_timeout: 300 }))
+  await using database = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3, query_timeout: 300 }))
   await using holdfast = await open(postgres({ pool }))
   await holdfast.queue('mail').enqueue(1)
-  await using other = ending(new pg.Pool({ connectionString: ground.url, max: 1 }))
+  await using other = ending(new pg.Pool({ connectionString: database.url, max: 1 }))
   const client = await other.connect()
   await client.query('begin; lock table holdfast.job in access exclusive mode')
   const enqueued = holdfast.queue('mail').enqueue(2)
@@ -56,8 +56,8 @@ test("a statement that the driver's own timeout ends is sent again, and lands on
 })
 
 test('who wraps the query of a connection hears of the end of each, and may refuse to send it', async () => {
-  await using ground = await setup()
-  await using pool = ending(new pg.Pool({ connectionString: ground.url, max: 3 }))
+  await using database = await setup()
+  await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3 }))
   const heard: (string | null)[] = []
   let refuses = 1
   pool.on('connect', (client) => {

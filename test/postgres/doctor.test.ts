@@ -8,17 +8,17 @@ import { wantedObjects } from '../../src/store/postgres/doctor/drift.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne } from '../conformance/expect.ts'
 import { startServer } from '../support/postgres.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 import { until } from './hand.ts'
-import { setup as setupRoles } from './role-ground.ts'
+import { setup as setupRoles } from './role-database.ts'
 
 const soon: DoctorOptions = { patience: 1 }
 
 test('a store that nothing happened to is well', async () => {
   await using server = await startServer({ inMemory: true })
-  await using ground = await setup(server)
-  await using holdfast = await open(ground.url)
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
   await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
   await (await claimOne(holdfast, 'mail')).done()
   await holdfast.sweep()
@@ -27,9 +27,9 @@ test('a store that nothing happened to is well', async () => {
 
 describe('who keeps the past alive', () => {
   test('a transaction left open, with the gaps that claims keep for it', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    const client = await ground.pool.connect()
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    const client = await database.pool.connect()
     await client.query('begin')
     await holdfast.queue('mail').enqueue(1, { tx: client })
     const { pid } = (await client.query('select pg_backend_pid() as pid')).rows[0]
@@ -42,16 +42,16 @@ describe('who keeps the past alive', () => {
     assert.match(found?.fix ?? '', new RegExp(`pg_terminate_backend\\(${pid}\\)`))
     assert.equal((await all(holdfast, 'old-transaction', { patience: '1h' })).length, 0)
     client.on('error', () => {})
-    await ground.rows(`select pg_terminate_backend(${pid})`)
+    await database.rows(`select pg_terminate_backend(${pid})`)
     await until(async () => (await mine()) === undefined, 'it is gone')
     client.release(true)
   })
 
   test('a transaction that was prepared and forgotten', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
-    const gid = `forgotten ${ground.name}`
-    const client = await ground.pool.connect()
+    await using database = await setup()
+    await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
+    const gid = `forgotten ${database.name}`
+    const client = await database.pool.connect()
     await client.query('begin')
     await holdfast.queue('mail').enqueue(1, { tx: client })
     await client.query(`prepare transaction '${gid}'`)
@@ -60,61 +60,63 @@ describe('who keeps the past alive', () => {
     const mine = async () =>
       (await all(holdfast, 'prepared-transaction', soon)).find(({ facts }) => facts['gid'] === gid)
     assert.equal((await mine())?.severity, 'wrong')
-    await ground.rows(`rollback prepared '${gid}'`)
+    await database.rows(`rollback prepared '${gid}'`)
     assert.equal(await mine(), undefined)
   })
 
   test('a replication slot that nobody reads', async () => {
     await using server = await startServer({ inMemory: true })
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
-    await ground.rows(`select pg_create_physical_replication_slot('left_behind', true)`)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
+    await database.rows(`select pg_create_physical_replication_slot('left_behind', true)`)
     assert.match((await one(holdfast, 'replication-slot')).sentence, /left_behind is used by nobody/)
-    await ground.rows(`select pg_drop_replication_slot('left_behind')`)
+    await database.rows(`select pg_drop_replication_slot('left_behind')`)
     assert.deepEqual(await all(holdfast, 'replication-slot'), [])
   })
 
   test('sessions that this role may not look into', async () => {
-    await using ground = await setupRoles()
-    const worker = await ground.role('worker')
-    await (await open(ground.url)).close()
-    await ground.pool.query(grants({ roles: { worker } }))
-    await using holdfast = await open(ground.urlOf(worker))
+    await using database = await setupRoles()
+    const worker = await database.role('worker')
+    await (await open(database.url)).close()
+    await database.pool.query(grants({ roles: { worker } }))
+    await using holdfast = await open(database.urlOf(worker))
     assert.match(
       (await one(holdfast, 'sessions-hidden')).fix ?? '',
       new RegExp(`grant pg_read_all_stats to "${worker}"`),
     )
-    await ground.rows(`grant pg_read_all_stats to "${worker}"`)
+    await database.rows(`grant pg_read_all_stats to "${worker}"`)
     assert.deepEqual(await all(holdfast, 'sessions-hidden'), [])
   })
 })
 
 describe('our tables', () => {
   test('dead rows that nobody removes, and autovacuum that was switched off', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    await ground.rows('alter table holdfast.flush set (autovacuum_enabled = false)')
-    await ground.rows('insert into holdfast.flush (id, at) select gen_random_uuid(), 0 from generate_series(1, 60000)')
-    await ground.rows('delete from holdfast.flush')
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await database.rows('alter table holdfast.flush set (autovacuum_enabled = false)')
+    await database.rows(
+      'insert into holdfast.flush (id, at) select gen_random_uuid(), 0 from generate_series(1, 60000)',
+    )
+    await database.rows('delete from holdfast.flush')
     await until(async () => (await all(holdfast, 'dead-rows')).length > 0, 'the server has counted the dead rows')
     assert.match((await one(holdfast, 'dead-rows')).sentence, /"holdfast"\.flush has [56]\d,\d{3} dead rows/)
     const off = await one(holdfast, 'autovacuum-off')
     assert.deepEqual([off.severity, off.facts['table']], ['wrong', 'flush'])
-    await ground.rows(off.fix ?? '')
-    await ground.rows('vacuum holdfast.flush')
+    await database.rows(off.fix ?? '')
+    await database.rows('vacuum holdfast.flush')
     assert.deepEqual(await all(holdfast, 'autovacuum-off'), [])
     await until(async () => (await all(holdfast, 'dead-rows')).length === 0, 'the server has seen the vacuum')
   })
 
   test('partitions that are missing, overdue ones, and finished jobs that lie in none', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    await ground.rows(
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await database.rows(
       `create or replace function holdfast.make_partitions(p_now bigint) returns int language sql as 'select 0'`,
     )
     await holdfast.queue('mail', { retain: { done: '1h' } }).enqueue(1)
     await (await claimOne(holdfast, 'mail')).done()
-    await ground.rows(
+    await database.rows(
       'create table holdfast.ended_1_1 partition of holdfast.ended for values from (1, 60000) to (1, 120000)',
     )
     await delay(5)
@@ -128,7 +130,7 @@ describe('our tables', () => {
       ['partitions-none'],
       'what has no partition stays until its time is over',
     )
-    await ground.rows('update holdfast.ended_rest set keep_until = 0')
+    await database.rows('update holdfast.ended_rest set keep_until = 0')
     await holdfast.sweep()
     assert.deepEqual(await all(holdfast, 'partitions-none', soon), [])
   })
@@ -136,13 +138,13 @@ describe('our tables', () => {
 
 describe('jobs', () => {
   test('whose lease is missing are made ready again, first, and counted right', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
     await holdfast.queue('mail').enqueue(5, { startBefore: new Date(Date.now() + 3_600_000) })
     const lost = await holdfast.claim(['mail'], { max: 2 })
     const kept = await claimOne(holdfast, 'mail')
-    await ground.rows(`delete from holdfast.lease where token = $1`, [lost[0]?.fence.slice(0, 32)])
+    await database.rows(`delete from holdfast.lease where token = $1`, [lost[0]?.fence.slice(0, 32)])
     const found = await one(holdfast, 'jobs-astray')
     assert.deepEqual(
       (found.facts['ids'] as string[]).toSorted(),
@@ -150,7 +152,7 @@ describe('jobs', () => {
     )
     assert.deepEqual(await repairs(holdfast), ['jobs-astray'])
     assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
     const next = await holdfast.claim(['mail'], { max: 9 })
     assert.deepEqual(
       next.map(({ job }) => job.payload),
@@ -162,45 +164,45 @@ describe('jobs', () => {
   })
 
   test('whose lane does not exist go back into their queue, and the counts keep their trace until then', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+    await using database = await setup()
+    await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
     await holdfast.queue('mail').enqueue('plain')
     await holdfast.batch({ name: 'lost' }, [
       { queue: 'mail', payload: 'a', dedup: { key: 'k' } },
       { queue: 'mail', payload: 'b' },
       { queue: 'mail', payload: 'later', delay: '1h' },
     ])
-    await ground.rows('delete from holdfast.lane where batch > 0')
-    await ground.rows('delete from holdfast.batch')
-    await ground.rows('delete from holdfast.batch_tally')
+    await database.rows('delete from holdfast.lane where batch > 0')
+    await database.rows('delete from holdfast.batch')
+    await database.rows('delete from holdfast.batch_tally')
     const found = await one(holdfast, 'jobs-without-lane')
     assert.match(found.sentence, /^3 jobs are in a lane that does not exist/)
     assert.equal((found.facts['ids'] as string[]).length, 3)
     assert.match((await one(holdfast, 'counts')).sentence, /which misses 3 jobs whose lane does not exist/)
     assert.deepEqual(await repairs(holdfast), ['jobs-without-lane'])
     assert.deepEqual(await bad(holdfast), [])
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
     const claimed = await holdfast.claim(['mail'], { max: 9 })
     assert.deepEqual(claimed.map(({ job }) => job.payload).toSorted(), ['a', 'b', 'plain'])
     assert.equal((await holdfast.stats('mail')).scheduled, 1)
   })
 
   test('whose lane does not exist and whose queue is not known stay, are named, and are put back by hand', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+    await using database = await setup()
+    await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
     const { id } = await holdfast.queue('post').enqueue('p', { priority: 3 })
     await holdfast.queue('mail').enqueue('m', { priority: 3 })
     await holdfast.queue('keyed').enqueue('k', { priority: 3, idempotencyKey: 'once' })
-    await ground.rows('delete from holdfast.lane where priority = 3')
+    await database.rows('delete from holdfast.lane where priority = 3')
     assert.deepEqual(await repairs(holdfast), ['jobs-without-lane'], 'the one whose key tells')
     const left = await one(holdfast, 'jobs-without-lane')
     assert.deepEqual([left.facts['jobs'], left.facts['known']], [2, 0])
     assert.match(left.fix ?? '', /adopt_jobs/)
     await one(holdfast, 'counts')
-    await ground.rows(`select holdfast.adopt_jobs('post', $1::uuid[])`, [[id]])
+    await database.rows(`select holdfast.adopt_jobs('post', $1::uuid[])`, [[id]])
     await holdfast.doctor({ fix: true }) // of the last one the counts tell now
     assert.deepEqual(await bad(holdfast), [])
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
     const claimed = await holdfast.claim('*', { max: 9 })
     assert.deepEqual(claimed.map(({ job }) => [job.queue, job.payload]).toSorted(), [
       ['keyed', 'k'],
@@ -210,9 +212,9 @@ describe('jobs', () => {
   })
 
   test('that wait in gaps, were released, or are late are not astray', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    const client = await ground.pool.connect()
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    const client = await database.pool.connect()
     await client.query('begin')
     await holdfast.queue('mail').enqueue('late commit', { tx: client })
     await holdfast.queue('mail').enqueue('late start', { startBefore: new Date(Date.now() + 20) })
@@ -225,11 +227,11 @@ describe('jobs', () => {
   })
 
   test('that were miscounted are counted again, while others work', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
     await holdfast.queue('post').enqueue(1)
-    await ground.rows('update holdfast.tally set ready = ready + 5, dead = -2 where queue = 1')
+    await database.rows('update holdfast.tally set ready = ready + 5, dead = -2 where queue = 1')
     const found = await one(holdfast, 'counts')
     assert.deepEqual(found.facts['off'], [{ queue: 'mail', ready: -5, dead: 2 }])
     const busy = holdfast.queue('mail').enqueueMany([4, 5].map((payload) => ({ payload })))
@@ -242,14 +244,14 @@ describe('jobs', () => {
 
 describe('the schema', () => {
   test('with an index dropped and functions replaced is made as it was', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    await ground.rows('drop index holdfast.job_due')
-    await ground.rows(
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await database.rows('drop index holdfast.job_due')
+    await database.rows(
       `create or replace function holdfast.low_tally() returns xid8 language sql stable as 'select ''7''::xid8'`,
     )
-    await ground.rows('alter function holdfast.claim set enable_seqscan = on')
-    await ground.rows('alter function holdfast.enqueue(text, jsonb, jsonb) security invoker')
+    await database.rows('alter function holdfast.claim set enable_seqscan = on')
+    await database.rows('alter function holdfast.enqueue(text, jsonb, jsonb) security invoker')
     const found = await one(holdfast, 'schema-drift')
     assert.deepEqual((found.facts['drifted'] as string[]).toSorted(), [
       'function claim is different',
@@ -262,8 +264,8 @@ describe('the schema', () => {
   })
 
   test('is what the migrations say, whatever it is called', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(postgres({ pool: ground.pool, schema: 'my "jobs"' }))
+    await using database = await setup()
+    await using holdfast = await open(postgres({ pool: database.pool, schema: 'my "jobs"' }))
     assert.deepEqual(await all(holdfast, 'schema-drift'), [])
     const wanted = wantedObjects(new Schema('holdfast'), [
       'create function holdfast.a() returns int as $holdfast$one$holdfast$; create index b on holdfast.c (d);',
@@ -276,24 +278,24 @@ describe('the schema', () => {
 
 describe('rights', () => {
   test('that were taken from a role, and those that were granted by hand', async () => {
-    await using ground = await setupRoles()
-    const [producer, byHand] = [await ground.role('producer'), await ground.role('hand')]
-    await using owner = await open(ground.url)
-    await ground.pool.query(grants({ roles: { producer } }))
+    await using database = await setupRoles()
+    const [producer, byHand] = [await database.role('producer'), await database.role('hand')]
+    await using owner = await open(database.url)
+    await database.pool.query(grants({ roles: { producer } }))
     assert.equal((await one(owner, 'owner-superuser')).severity, 'warning')
-    await ground.rows(`revoke execute on function holdfast.enqueue(text, jsonb, jsonb) from "${producer}"`)
-    await ground.rows(`revoke select on holdfast.meta from "${producer}"`)
+    await database.rows(`revoke execute on function holdfast.enqueue(text, jsonb, jsonb) from "${producer}"`)
+    await database.rows(`revoke select on holdfast.meta from "${producer}"`)
     const found = await one(owner, 'grants')
     assert.deepEqual(found.facts['missing'], ['execute enqueue', 'select on meta'])
     assert.match(found.fix ?? '', new RegExp(`holdfast migrate --grant producer=${producer}`))
-    await ground.pool.query(grants({ roles: { producer } }))
+    await database.pool.query(grants({ roles: { producer } }))
     assert.deepEqual(await all(owner, 'grants'), [])
 
-    await ground.rows(`grant usage on schema holdfast to "${byHand}"`)
-    await ground.rows(`grant select on all tables in schema holdfast to "${byHand}"`)
-    await using reader = await open(ground.urlOf(byHand), { readOnly: true })
+    await database.rows(`grant usage on schema holdfast to "${byHand}"`)
+    await database.rows(`grant select on all tables in schema holdfast to "${byHand}"`)
+    await using reader = await open(database.urlOf(byHand), { readOnly: true })
     assert.equal((await one(reader, 'grants-by-hand')).severity, 'warning')
-    await ground.pool.query(grants({ roles: { reader: byHand } }))
+    await database.pool.query(grants({ roles: { reader: byHand } }))
     assert.deepEqual(await all(reader, 'grants-by-hand'), [])
   })
 })
@@ -308,10 +310,10 @@ describe('the server', () => {
       max_connections: '12',
     }
     await using server = await startServer({ inMemory: true, settings })
-    await using ground = await setup(server)
-    await ground.rows(`alter database ${ground.name} set synchronous_commit = off`)
-    await using holdfast = await open(ground.url)
-    const others = Array.from({ length: 7 }, () => new pg.Client({ connectionString: ground.url }))
+    await using database = await setup(server)
+    await database.rows(`alter database ${database.name} set synchronous_commit = off`)
+    await using holdfast = await open(database.url)
+    const others = Array.from({ length: 7 }, () => new pg.Client({ connectionString: database.url }))
     for (const client of others) await client.connect()
     const found = await bad(holdfast)
     const told = found.map(({ id, facts }) => `${id} ${facts['setting'] ?? ''}`.trim())
@@ -329,8 +331,8 @@ describe('the server', () => {
   })
 
   test('whose clock differs from this machine’s', async (t) => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
     assert.deepEqual(await all(holdfast, 'clock-skew'), [])
     const { now } = Date
     t.mock.method(Date, 'now', () => now() - 60_000)
@@ -341,21 +343,21 @@ describe('the server', () => {
   })
 
   test('whose notifications somebody in between swallows', async () => {
-    await using ground = await setup()
-    await using pool = swallowing(ground)
+    await using database = await setup()
+    await using pool = swallowing(database)
     await using holdfast = await open(postgres({ pool }))
     assert.match((await one(holdfast, 'notifications')).sentence, /not heard.*pooler/)
-    await using past = await open(postgres({ pool, listen: ground.url }))
+    await using past = await open(postgres({ pool, listen: database.url }))
     assert.deepEqual(await all(past, 'notifications'), [], 'a connection past the pooler hears')
-    await using direct = await open(ground.url)
+    await using direct = await open(database.url)
     assert.deepEqual(await all(direct, 'notifications'), [])
-    await using polling = await open(postgres({ pool: ground.pool, listen: false }))
+    await using polling = await open(postgres({ pool: database.pool, listen: false }))
     assert.deepEqual(await all(polling, 'notifications'), [])
   })
 })
 
 /** As a pooler in transaction mode does: whatever a session was told to listen to is forgotten at the end. */
-function swallowing({ url }: Ground): pg.Pool & AsyncDisposable {
+function swallowing({ url }: TestDatabase): pg.Pool & AsyncDisposable {
   class Forgetful extends pg.Client {
     // biome-ignore lint/suspicious/noExplicitAny: as many ways to call it as the driver has
     override query(...args: any[]): any {

@@ -9,7 +9,7 @@ import { newId } from '../../src/runtime/id.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { stateOf } from '../conformance/expect.ts'
 import { whoListens } from '../support/listeners.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 
 const channel = 'holdfast holdfast'
 const backstopMs = 1_000
@@ -29,10 +29,10 @@ const garbage = [
 ]
 
 test('garbage neither ends a process nor keeps real wake-ups from arriving', async (t) => {
-  await using ground = await setup()
-  await using hostile = await strangerOn(ground)
-  await using works = await open(ground.url, { logger: false })
-  await using enqueues = await open(ground.url, { logger: false })
+  await using database = await setup()
+  await using hostile = await strangerOn(database)
+  await using works = await open(database.url, { logger: false })
+  await using enqueues = await open(database.url, { logger: false })
   const ran = new Map<number, PromiseWithResolvers<void>>()
   const handler = async ({ payload }: { payload: unknown }) => void ran.get(payload as number)?.resolve()
   const named = works.work('mail', handler)
@@ -57,9 +57,9 @@ test('garbage neither ends a process nor keeps real wake-ups from arriving', asy
 })
 
 test('a forged request to cancel cancels nothing', async () => {
-  await using ground = await setup()
-  await using hostile = await strangerOn(ground)
-  await using holdfast = await open(ground.url, { logger: false })
+  await using database = await setup()
+  await using hostile = await strangerOn(database)
+  await using holdfast = await open(database.url, { logger: false })
   const started = Promise.withResolvers<string>()
   const may = Promise.withResolvers<void>()
   const worker = holdfast.work('mail', async (job) => {
@@ -83,9 +83,9 @@ test('a forged request to cancel cancels nothing', async () => {
 })
 
 test('a storm of hints makes a process ask no faster than one after the other', async (t) => {
-  await using ground = await setup()
-  await using hostile = await strangerOn(ground)
-  await using counted = countingPool(ground.url)
+  await using database = await setup()
+  await using hostile = await strangerOn(database)
+  await using counted = countingPool(database.url)
   await using holdfast = await open(postgres({ pool: counted.pool }), { logger: false })
   const started = Promise.withResolvers<string>()
   const may = Promise.withResolvers<void>()
@@ -109,10 +109,10 @@ test('a storm of hints makes a process ask no faster than one after the other', 
   await holdfast.close()
 })
 
-async function strangerOn(ground: Ground) {
-  const name = `stranger_${ground.name}`
-  await ground.rows(`create role ${name} login nosuperuser`)
-  const url = new URL(ground.url)
+async function strangerOn(database: TestDatabase) {
+  const name = `stranger_${database.name}`
+  await database.rows(`create role ${name} login nosuperuser`)
+  const url = new URL(database.url)
   url.username = name
   const client = new pg.Client({ connectionString: url.href, application_name: 'stranger' })
   await client.connect()
@@ -120,7 +120,7 @@ async function strangerOn(ground: Ground) {
     client.query('select pg_notify($1, u.text) from unnest($2::text[]) u(text)', [channel, texts])
   return {
     async untilHeard(): Promise<void> {
-      while ((await ground.rows(`select 1 ${whoListens()}`)).length === 0) await sleep(10)
+      while ((await database.rows(`select 1 ${whoListens()}`)).length === 0) await sleep(10)
       await sleep(150) // and has heard its own voice
     },
     /** Says the same thing so many times; what is said twice in a transaction is heard once. */
@@ -149,7 +149,7 @@ async function strangerOn(ground: Ground) {
     },
     async [Symbol.asyncDispose]() {
       await client.end()
-      await ground.rows(`drop role ${name}`)
+      await database.rows(`drop role ${name}`)
     },
   }
 }

@@ -392,7 +392,7 @@ test(
     const session = await hand.connect()
     const cost = async () => {
       await session.query('begin')
-      const blocks = await touched(session, hand.schema.sql(`select holdfast.hand_over(array['1:a'], '{1}', 0)`))
+      const blocks = await touched(session, hand.schema.sql(`select holdfast.admit_next(array['1:a'], '{1}', 0)`))
       await session.query('rollback')
       return blocks
     }

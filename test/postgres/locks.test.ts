@@ -5,27 +5,27 @@ import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { open, postgres } from '../../src/index.ts'
 import { type Server, startServer } from '../support/postgres.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 
 let server: Server
-let ground: Ground
+let database: TestDatabase
 
 /** With two lanes each. The lock table of this server has room for about 1,000 locks. */
 const batches = 1_200
 
 before(async () => {
   server = await startServer({ inMemory: true, settings: { max_locks_per_transaction: '10', max_connections: '30' } })
-  ground = await setup(server)
-  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  database = await setup(server)
+  await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   await holdfast.queue('mail').enqueue('plain')
-  await ground.rows(`
+  await database.rows(`
     insert into holdfast.batch (id, name, created_at, submitted, started_at)
     select gen_random_uuid(), 'many', 0, 1, 0 from generate_series(1, ${batches})`)
-  await ground.rows(
+  await database.rows(
     `select count(*) from holdfast.batch b cross join lateral holdfast.open_lanes('{mail}', '{5}', 0, 0, b.id)`,
   )
-  await ground.rows(`
+  await database.rows(`
     with made as (
       insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload, start_before)
       select s.n, s.n, pg_current_xact_id(), 0, 0, gen_random_uuid(), s.lane, 1, '1', s.late
@@ -42,12 +42,12 @@ before(async () => {
 })
 
 after(async () => {
-  await ground[Symbol.asyncDispose]()
+  await database[Symbol.asyncDispose]()
   await server[Symbol.asyncDispose]()
 })
 
 test('a sweep cancels what missed its start, a claim takes from many batches, a store that was restored opens', async () => {
-  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   for (let tries = 0; tries < 100 && (await holdfast.stats('mail')).cancelled < batches / 3; tries++) {
     await holdfast.sweep()
     await sleep(1)
@@ -55,14 +55,14 @@ test('a sweep cancels what missed its start, a claim takes from many batches, a 
   assert.equal((await holdfast.stats('mail')).cancelled, batches / 3)
   const leases = await holdfast.claim(['mail'], { max: 200 })
   assert.ok(leases.length > 20)
-  await ground.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
-  await using restored = await open(postgres({ pool: ground.pool, listen: false }))
+  await database.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
+  await using restored = await open(postgres({ pool: database.pool, listen: false }))
   assert.equal((await restored.stats('mail')).running, 0, 'what was running is ready again')
-  await assertRecount(ground.pool)
+  await assertRecount(database.pool)
 })
 
 test('the dead items of many batches are requeued, and a purge takes what waits in many lanes', async () => {
-  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   for (let dead = 0; dead < 150; ) {
     const leases = await holdfast.claim(['mail'], { max: 300 })
     await Promise.all(leases.map((lease) => lease.dead(new Error('x'))))
@@ -72,14 +72,14 @@ test('the dead items of many batches are requeued, and a purge takes what waits 
   assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, dead)
   assert.deepEqual(await holdfast.purge('mail', { states: ['ready'] }), { deleted: ready + dead })
   assert.equal((await holdfast.stats('mail')).ready, 0)
-  await assertRecount(ground.pool)
+  await assertRecount(database.pool)
 })
 
 /** More lanes, with two locks each, than the server has room for. */
 const queues = Array.from({ length: 1_200 }, (_, n) => `tenant-${n}`)
 
 test('a batch over many queues is paused, resumed, cancelled and deleted', async () => {
-  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   const items = queues.map((queue, payload) => ({ queue, payload, delay: '1h' as const }))
   const batch = await holdfast.batch({ name: 'wide' }, items)
   await batch.pause()
@@ -90,11 +90,11 @@ test('a batch over many queues is paused, resumed, cancelled and deleted', async
   assert.deepEqual([state, cancelled], ['cancelled', queues.length])
   await batch.delete()
   assert.equal(await holdfast.getBatch(batch.id), null)
-  await assertRecount(ground.pool)
+  await assertRecount(database.pool)
 })
 
 test('a batch over many queues is finished by the last of its items', async () => {
-  await using holdfast = await open(postgres({ pool: ground.pool, listen: false }))
+  await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   const batch = await holdfast.batch(
     { name: 'wide' },
     queues.map((queue, payload) => ({ queue, payload })),
@@ -107,5 +107,5 @@ test('a batch over many queues is finished by the last of its items', async () =
   }
   const { state, finishedAt, done } = await batch.progress()
   assert.deepEqual([state, finishedAt !== null, done], ['done', true, queues.length])
-  await assertRecount(ground.pool)
+  await assertRecount(database.pool)
 })

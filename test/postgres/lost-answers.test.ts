@@ -517,7 +517,7 @@ test(
       const [row] = await hand.rows('select holdfast.withdraw($1, null) as landed', [flush])
       return row?.['landed']
     }
-    const land = 'select holdfast.land($1, 1, null)'
+    const land = 'select holdfast.record_flush($1, 1, null)'
     const [late, rolledBack, landed] = [randomUUID(), randomUUID(), randomUUID()]
     assert.equal(await withdraw(late), false)
     assert.equal(await withdraw(late), false, 'its own answer was lost')

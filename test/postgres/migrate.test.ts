@@ -9,7 +9,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import { migrationScript } from '../../src/store/postgres/schema/migrations.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 import { startProgram } from './processes.ts'
 
@@ -18,20 +18,20 @@ const numbers = (count: number) => Array.from({ length: count }, (_, n) => n)
 describe('the schema', () => {
   // UPDATE_GOLDEN=1 npm test -- test/postgres/migrate.test.ts    writes what there is now
   test('is the one in schema.sql', async () => {
-    await using ground = await setup()
-    await (await open(ground.url)).close()
+    await using database = await setup()
+    await (await open(database.url)).close()
     const golden = join(import.meta.dirname, 'schema.sql')
-    const dump = await schemaOf(ground.pool)
+    const dump = await schemaOf(database.pool)
     if (process.env['UPDATE_GOLDEN'] === '1') await writeFile(golden, dump)
     assert.equal(dump, await readFile(golden, 'utf8'))
   })
 
   test('gives every logged table a replica identity, so that no publication halts the queue', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueue(1)
     await holdfast.sweep() // which makes partitions
-    const bare = await ground.rows(`
+    const bare = await database.rows(`
       select c.relname from pg_class c
        where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' and c.relpersistence = 'p' and c.relreplident <> 'f'
          and not exists (select from pg_index i where i.indrelid = c.oid and i.indisvalid
@@ -40,16 +40,16 @@ describe('the schema', () => {
   })
 
   test('is the same when an administrator made it with the script', async () => {
-    await using ground = await setup()
-    await ground.pool.query(migrationScript(new Schema('holdfast')))
-    assert.equal(await schemaOf(ground.pool), await readFile(join(import.meta.dirname, 'schema.sql'), 'utf8'))
-    await using holdfast = await open(ground.url)
+    await using database = await setup()
+    await database.pool.query(migrationScript(new Schema('holdfast')))
+    assert.equal(await schemaOf(database.pool), await readFile(join(import.meta.dirname, 'schema.sql'), 'utf8'))
+    await using holdfast = await open(database.url)
     await works(holdfast)
   })
 
   test('is made once by ten processes that open an empty database at the same moment, and all of them work', async () => {
-    await using ground = await setup()
-    const programs = numbers(10).map((n) => startProgram('opens', ground.url, `queue-${n}`))
+    await using database = await setup()
+    const programs = numbers(10).map((n) => startProgram('opens', database.url, `queue-${n}`))
     try {
       await Promise.all(programs.map((program) => program.hear()))
       for (const program of programs) program.tell('go')
@@ -61,8 +61,8 @@ describe('the schema', () => {
     } finally {
       for (const program of programs) await program[Symbol.asyncDispose]()
     }
-    assert.deepEqual((await ground.pool.query('select count(*)::int as n from holdfast.meta')).rows, [{ n: 1 }])
-    const counts = await assertRecount(ground.pool)
+    assert.deepEqual((await database.pool.query('select count(*)::int as n from holdfast.meta')).rows, [{ n: 1 }])
+    const counts = await assertRecount(database.pool)
     assert.deepEqual(
       [...counts.values()].map(({ done }) => done),
       programs.map(() => 1),
@@ -70,55 +70,55 @@ describe('the schema', () => {
   })
 
   test('of a newer version is refused with SCHEMA_AHEAD, and stays as it is', async () => {
-    await using ground = await setup()
-    await (await open(ground.url)).close()
-    await ground.pool.query('update holdfast.meta set schema = schema + 1, min_client = schema + 1')
-    const before = await schemaOf(ground.pool)
-    const [{ schema: found }] = (await ground.pool.query('select schema from holdfast.meta')).rows
-    const error = await rejects(open(ground.url), 'SCHEMA_AHEAD', { found, known: found - 1, minClient: found })
+    await using database = await setup()
+    await (await open(database.url)).close()
+    await database.pool.query('update holdfast.meta set schema = schema + 1, min_client = schema + 1')
+    const before = await schemaOf(database.pool)
+    const [{ schema: found }] = (await database.pool.query('select schema from holdfast.meta')).rows
+    const error = await rejects(open(database.url), 'SCHEMA_AHEAD', { found, known: found - 1, minClient: found })
     assert.match(error.message, /Upgrade/)
-    assert.equal(await schemaOf(ground.pool), before)
+    assert.equal(await schemaOf(database.pool), before)
   })
 })
 
 describe('a name of the schema', () => {
   test('may be any that PostgreSQL takes', async () => {
-    await using ground = await setup()
+    await using database = await setup()
     const names = ['My Jobs', 'say "jobs"', 'with.dot', 'UPPER', 'jobs; --', 'ü'.repeat(31), ' ']
-    await worksIn(ground.pool, names)
+    await worksIn(database.pool, names)
   })
 
   // What stands for the name in the text of migrations, and what `format` takes for a place to fill.
   for (const name of ['holdfast.holdfast', 'LANE_LOCKS', '%I %s', '100%'])
     test(`may be ${name}`, async () => {
-      await using ground = await setup()
-      await worksIn(ground.pool, [name])
-      await ground.pool.query(`drop schema "${name}" cascade`)
-      await ground.pool.query(migrationScript(new Schema(name)))
-      await worksIn(ground.pool, [name])
+      await using database = await setup()
+      await worksIn(database.pool, [name])
+      await database.pool.query(`drop schema "${name}" cascade`)
+      await database.pool.query(migrationScript(new Schema(name)))
+      await worksIn(database.pool, [name])
     })
 
   test('that cannot be is INVALID_OPTION', async () => {
-    await using ground = await setup()
+    await using database = await setup()
     for (const schema of ["it's", '', 'x'.repeat(64), 'ü'.repeat(32), 'a\\b', 'a$b', 'a\0b', 7 as never])
-      await rejects(open(postgres({ pool: ground.pool, schema })), 'INVALID_OPTION', { option: 'schema' })
+      await rejects(open(postgres({ pool: database.pool, schema })), 'INVALID_OPTION', { option: 'schema' })
   })
 })
 
 describe('a role that may not create tables', () => {
   test('is told what to have run when the schema is missing', async () => {
-    await using ground = await setup()
-    await using role = await makeRole(ground)
+    await using database = await setup()
+    await using role = await makeRole(database)
     const error = await rejects(open(role.url), 'STORE_UNAVAILABLE')
     assert.match(error.message, /holdfast migrate --print/)
     assert.match(error.message, /may not create/)
   })
 
   test('works where the schema is there and it was granted its use', async () => {
-    await using ground = await setup()
-    await using role = await makeRole(ground)
-    await (await open(ground.url)).close()
-    await ground.pool.query(`
+    await using database = await setup()
+    await using role = await makeRole(database)
+    await (await open(database.url)).close()
+    await database.pool.query(`
       grant usage on schema holdfast to ${role.name};
       grant select, insert, update, delete on all tables in schema holdfast to ${role.name};
       grant usage, select on all sequences in schema holdfast to ${role.name};
@@ -130,25 +130,25 @@ describe('a role that may not create tables', () => {
     await holdfast.queue('later').enqueue(1, { delay: 1 })
     await holdfast.sweep()
     await holdfast.sweep()
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('is told so where the schema is there and it was granted nothing', async () => {
-    await using ground = await setup()
-    await using role = await makeRole(ground)
-    await (await open(ground.url)).close()
+    await using database = await setup()
+    await using role = await makeRole(database)
+    await (await open(database.url)).close()
     await rejects(open(role.url), 'STORE_UNAVAILABLE')
   })
 })
 
 test('two schemas in one database do not see or disturb each other', async () => {
-  await using ground = await setup()
-  await using one = await open(postgres({ pool: ground.pool, schema: 'one' }))
-  await using two = await open(postgres({ pool: ground.pool, schema: 'two' }))
+  await using database = await setup()
+  await using one = await open(postgres({ pool: database.pool, schema: 'one' }))
+  await using two = await open(postgres({ pool: database.pool, schema: 'two' }))
   await one.queue('mail').enqueue('one', { dedup: { key: 'k' }, id: '0190b1b5-0000-7000-8000-000000000001' })
   await two.queue('mail').enqueue('two', { dedup: { key: 'k' }, id: '0190b1b5-0000-7000-8000-000000000001' })
   // A claim of one that stands still, lanes locked, does not keep the other from claiming.
-  const client = await ground.pool.connect()
+  const client = await database.pool.connect()
   await client.query('begin')
   await client.query(`select * from one.claim('${'0'.repeat(31)}1', 'w', 1000, 1, null, '{}', null)`)
   const lease = await claimOne(two, 'mail')
@@ -162,9 +162,9 @@ test('two schemas in one database do not see or disturb each other', async () =>
   assert.equal(await one.kv.get('k'), null)
   assert.equal((await one.stats()).running, 1)
   assert.equal((await two.stats()).running, 0)
-  await assertRecount(ground.pool, 'one')
-  await assertRecount(ground.pool, 'two')
-  await ground.pool.query('drop schema two cascade')
+  await assertRecount(database.pool, 'one')
+  await assertRecount(database.pool, 'two')
+  await database.pool.query('drop schema two cascade')
   await works(one)
 })
 
@@ -177,20 +177,20 @@ describe('types that the application parses its own way do not disturb the store
   }
   for (const [name, parsers] of Object.entries(overrides))
     test(name, async () => {
-      await using ground = await setup()
+      await using database = await setup()
       const before = Object.keys(parsers).map((oid) => [Number(oid), pg.types.getTypeParser(Number(oid))] as const)
       try {
         for (const [oid, parser] of Object.entries(parsers)) pg.types.setTypeParser(Number(oid), parser)
-        await using holdfast = await open(ground.url)
+        await using holdfast = await open(database.url)
         await works(holdfast)
-        const client = await ground.pool.connect()
+        const client = await database.pool.connect()
         await client.query('begin')
         assert.equal((await holdfast.queue('mail').enqueue(1, { tx: client })).status, 'created')
         await client.query('commit')
         client.release()
         assert.equal((await claimOne(holdfast, 'mail')).job.payload, 1)
         await holdfast.sweep()
-        await (await open(ground.url)).close()
+        await (await open(database.url)).close()
       } finally {
         for (const [oid, parser] of before) pg.types.setTypeParser(oid, parser)
       }
@@ -198,7 +198,7 @@ describe('types that the application parses its own way do not disturb the store
 })
 
 /** A role without any rights. */
-async function makeRole({ name: database, url: base, rows }: Ground) {
+async function makeRole({ name: database, url: base, rows }: TestDatabase) {
   const name = `role_${database}`
   await rows(`create role ${name} login`)
   const url = new URL(base)

@@ -68,7 +68,7 @@ test(
     await healer.run('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)')
     const opening = hand.another()
     await hand.waiters(1)
-    await healer.run('select holdfast.heal($1)', [meta?.['id']])
+    await healer.run('select holdfast.repair_restored($1)', [meta?.['id']])
     const holds = hand.holdfast.claim(['mail'])
     await hand.waiters(2)
     await healer.commit()

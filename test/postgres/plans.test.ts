@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { after, before, type TestContext, test } from 'node:test'
 import { type Server, startServer } from '../support/postgres.ts'
-import { type Costs, claim, costs, fill, fillQuickly, Ground, passAll } from './plans.ts'
+import { type Costs, claim, costs, fill, fillQuickly, passAll, TestDatabase } from './plans.ts'
 
 let server: Server
 
@@ -19,23 +19,23 @@ const slack = 200
 
 for (const planned of [0, 1, 100]) {
   test(`a session that planned for ${planned} jobs serves 100,000 as well`, async (t) => {
-    await using ground = await Ground.make(server)
-    const session = await ground.session()
+    await using database = await TestDatabase.make(server)
+    const session = await database.session()
     if (planned > 0) await fill(session, 'mail', planned)
     await session.query('analyze')
     const few = await costs(session)
-    await fill(await ground.session(), 'mail', 100_000)
+    await fill(await database.session(), 'mail', 100_000)
     judge(t, few, await costs(session), 'in the same session')
-    judge(t, few, await costs(await ground.session()), 'in a new session, with old statistics')
+    judge(t, few, await costs(await database.session()), 'in a new session, with old statistics')
     await session.query('analyze')
-    judge(t, few, await costs(await ground.session()), 'in a new session, with new statistics')
+    judge(t, few, await costs(await database.session()), 'in a new session, with new statistics')
   })
 }
 
 test('statistics of a full table do no harm when it is drained', async (t) => {
-  await using ground = await Ground.make(server)
-  const few = await costs(await ground.session())
-  const session = await ground.session()
+  await using database = await TestDatabase.make(server)
+  const few = await costs(await database.session())
+  const session = await database.session()
   await fill(session, 'mail', 50_000)
   await session.query('analyze')
   await costs(session) // plans are made now
@@ -43,31 +43,31 @@ test('statistics of a full table do no harm when it is drained', async (t) => {
   await session.query('delete from holdfast.job') // no analyze follows
   await session.query('vacuum (truncate off) holdfast.job')
   judge(t, few, await costs(session), 'in a session that saw it full')
-  judge(t, few, await costs(await ground.session()), 'in a new session')
+  judge(t, few, await costs(await database.session()), 'in a new session')
 })
 
 test('a million jobs behind the claim position are not walked', async (t) => {
-  await using ground = await Ground.make(server)
-  const session = await ground.session()
+  await using database = await TestDatabase.make(server)
+  const session = await database.session()
   const few = await costs(session)
   await fillQuickly(session, 'mail', 1_000_000)
   await passAll(session, 'mail')
   judge(t, few, await costs(session), 'in the same session')
-  judge(t, few, await costs(await ground.session()), 'in a new session')
+  judge(t, few, await costs(await database.session()), 'in a new session')
   const empty = await claim(session, 'mail', 50)
   assert.equal(empty.count, 0)
   assert.ok(empty.cost < (few['claim'] ?? 0) * factor + slack, `an empty claim touched ${empty.cost} blocks`)
 })
 
 test('among 1,000 lanes a claim of one is not dearer, and a claim of all looks at each a few times', async (t) => {
-  await using ground = await Ground.make(server)
-  const session = await ground.session()
+  await using database = await TestDatabase.make(server)
+  const session = await database.session()
   const few = await costs(session)
   await session.query(
     `select holdfast.open_lanes(array_agg('queue ' || n), array_agg(5::smallint), 0, 0) from generate_series(1, 998) n`,
   )
   judge(t, few, await costs(session), 'in the same session')
-  judge(t, few, await costs(await ground.session()), 'in a new session')
+  judge(t, few, await costs(await database.session()), 'in a new session')
   await claim(session, null, 50)
   const idle = await claim(session, null, 50)
   await fill(session, 'queue 500', 20)

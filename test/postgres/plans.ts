@@ -4,7 +4,7 @@ import { randomBytes, randomUUID } from 'node:crypto'
 import pg from 'pg'
 import { open } from '../../src/open.ts'
 import type { Database, Server } from '../support/postgres.ts'
-import { databaseOn } from './exactness-ground.ts'
+import { databaseOn } from './exactness-database.ts'
 
 /** Settled one by one, more stretches than are deleted range by range. */
 const batch = 24
@@ -13,26 +13,26 @@ const few = 5
 /** Blocks touched by each verb. */
 export type Costs = Record<string, number>
 
-export class Ground implements AsyncDisposable {
+export class TestDatabase implements AsyncDisposable {
   readonly #database: Database
   readonly #sessions: pg.Client[] = []
 
   /** Nobody tidies up behind the test's back: statistics stay as wrong as the test makes them. */
-  static async make(server: Server): Promise<Ground> {
-    const ground = new Ground(await databaseOn(server))
-    const holdfast = await open(ground.#database.url)
+  static async make(server: Server): Promise<TestDatabase> {
+    const database = new TestDatabase(await databaseOn(server))
+    const holdfast = await open(database.#database.url)
     await holdfast.queue('mail').enqueue(0)
     await holdfast.queue('bulk').enqueue(0)
     await (await holdfast.claim(['mail', 'bulk'], { max: 2, lease: '1h' })).at(0)?.done()
     await holdfast.close()
-    const session = await ground.session()
+    const session = await database.session()
     const { rows } = await session.query(`select oid::regclass as name from pg_class
       where relnamespace = 'holdfast'::regnamespace and relkind = 'r'`)
     for (const { name } of rows) await session.query(`alter table ${name} set (autovacuum_enabled = off)`)
     await session.query('truncate holdfast.job, holdfast.lease, holdfast.tally')
     await session.query('alter table holdfast.job set unlogged') // for speed: what is planned and touched is the same
     await session.query('vacuum analyze')
-    return ground
+    return database
   }
 
   private constructor(database: Database) {

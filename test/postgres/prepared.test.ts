@@ -7,12 +7,12 @@ import { open } from '../../src/open.ts'
 import type { Queue } from '../../src/queue/queue.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { allJobs } from '../conformance/expect.ts'
-import { setup } from './exactness-ground.ts'
+import { setup } from './exactness-database.ts'
 import { newPool } from './hand.ts'
 
 test('a connection prepares what is sent again and again, and nothing twice', async () => {
-  await using ground = await setup()
-  const pool = newPool(ground.url, 1)
+  await using database = await setup()
+  const pool = newPool(database.url, 1)
   await using holdfast = await open(postgres({ pool, listen: false }))
   for (let i = 0; i < 5; i++) await cycle(holdfast.queue('mail'))
   const names = (await prepared(pool)).map(({ statement }) => /holdfast"?\.(\w+)\(/.exec(statement)?.[1] ?? 'notify')
@@ -30,8 +30,8 @@ test('a connection prepares what is sent again and again, and nothing twice', as
 })
 
 test('what was prepared and is gone, or is there already, is sent whole, and lands once', async () => {
-  await using ground = await setup()
-  const pool = newPool(ground.url, 1)
+  await using database = await setup()
+  const pool = newPool(database.url, 1)
   await using holdfast = await open(postgres({ pool, listen: false }))
   for (let i = 0; i < 2; i++) await cycle(holdfast.queue('mail'))
   const known = await prepared(pool)
@@ -41,7 +41,7 @@ test('what was prepared and is gone, or is there already, is sent whole, and lan
   await holdfast.close()
   await pool.end()
 
-  const taken = newPool(ground.url, 1)
+  const taken = newPool(database.url, 1)
   await using later = await open(postgres({ pool: taken, listen: false }))
   for (const { name, statement } of known) await taken.query(`prepare "${name}" as ${statement}`)
   await cycle(later.queue('mail'))

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
 import { hour } from '../conformance/expect.ts'
-import { setup } from './exactness-ground.ts'
+import { setup } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 import { startProgram } from './processes.ts'
 
@@ -12,9 +12,9 @@ describe('a process whose clock is wrong neither steals leases nor keeps its own
 }, () => {
   for (const shiftMs of [hour, -hour])
     test(`an hour ${shiftMs > 0 ? 'fast' : 'slow'}`, async () => {
-      await using ground = await setup()
-      await using holdfast = await open(ground.url)
-      await using program = startProgram('off-clock', ground.url, String(shiftMs))
+      await using database = await setup()
+      await using holdfast = await open(database.url)
+      await using program = startProgram('off-clock', database.url, String(shiftMs))
       const { now } = await program.hear<{ now: number }>()
       assert.ok(Math.abs(now - shiftMs - Date.now()) < 60_000, 'its clock is wrong')
 
@@ -40,22 +40,22 @@ describe('a process whose clock is wrong neither steals leases nor keeps its own
       const [later] = await holdfast.claim(['mail'], { wait: '10s' })
       assert.equal(later?.job.payload, 'later')
       await later?.done()
-      await assertRecount(ground.pool)
+      await assertRecount(database.pool)
     })
 })
 
 test('a claim of more than fits into one answer takes what fits, and does not end the process', async () => {
-  await using ground = await setup()
-  await using holdfast = await open(ground.url)
+  await using database = await setup()
+  await using holdfast = await open(database.url)
   await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
   // 560 MB behind a few small ones: more than a string of this runtime can hold.
-  await ground.rows(
+  await database.rows(
     `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
      select n, n, pg_current_xact_id(), 0, 0, gen_random_uuid(), (select min(no) from holdfast.lane), 5, p.payload
        from (select nextval('holdfast.number') as n from generate_series(1, 560)) s,
             (select '"' || repeat('x', 1000000) || '"' as payload) p`,
   )
-  await using program = startProgram('claims', ground.url)
+  await using program = startProgram('claims', database.url)
   const { claimed } = await program.hear<{ claimed: number }>()
   assert.ok(claimed >= 20, `${claimed} claimed`)
   assert.equal(await program.ended, 0)

@@ -11,7 +11,7 @@ import { usesByRole } from '../../src/store/postgres/schema/roles.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { Random } from '../torture/random.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { type RoleGround, setup as roleGround } from './role-ground.ts'
+import { type RoleDatabase, setup as roleGround } from './role-database.ts'
 
 /** Every function that a producer may call, and nothing else. */
 const granted = [
@@ -58,7 +58,7 @@ describe('a producer’s rights', () => {
 
   test('are the version’s table alone, and no sequence', async () => {
     await using scene = await setup()
-    const relations = await scene.ground.rows<{ name: string }>(
+    const relations = await scene.database.rows<{ name: string }>(
       `select c.relname as name from pg_class c
         where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p', 'S')
           and (has_table_privilege($1, c.oid, 'select') or has_table_privilege($1, c.oid, 'insert')
@@ -115,7 +115,7 @@ describe('a producer', () => {
     await using scene = await setup()
     const { producer } = scene
     const batch = uuid()
-    await scene.ground.rows(`select holdfast.open_batch($1, 'b', null, 3, null, '{"secret": true}', null, null)`, [
+    await scene.database.rows(`select holdfast.open_batch($1, 'b', null, 3, null, '{"secret": true}', null, null)`, [
       batch,
     ])
     await assert.rejects(producer.query(`select * from holdfast.read_batches('{1}')`), { code: '42501' })
@@ -124,14 +124,14 @@ describe('a producer', () => {
       producer.query(`select * from holdfast.open_lanes('{mail}', '{5}', 1, 1, $1)`, [batch]),
       refusal,
     )
-    const [{ no: lane, epoch }] = (await scene.ground.rows<{ no: number; epoch: string }>(
+    const [{ no: lane, epoch }] = (await scene.database.rows<{ no: number; epoch: string }>(
       `select lane as no, epoch from holdfast.open_lanes('{items}', '{5}', 86400000, 1209600000, $1)`,
       [batch],
     )) as [{ no: number; epoch: string }]
     const plain =
       'select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], array[5::smallint], array[$2], null, null, null, null, null, array[$1::int], array[$3::uuid], null)'
     await assert.rejects(producer.query(plain, [lane, '1', epoch]), { code: 'HF006' })
-    await assertRecount(scene.ground.pool)
+    await assertRecount(scene.database.pool)
   })
 
   test('defines a queue that is not there yet, and changes none that is defined', async () => {
@@ -165,7 +165,7 @@ describe('a producer', () => {
     await using scene = await setup()
     const flush = crypto.randomUUID()
     const answer = 'select holdfast.answer_of($1) as answer'
-    await scene.ground.rows(`select holdfast.land($1, 1, '{"secret": true}')`, [flush])
+    await scene.database.rows(`select holdfast.record_flush($1, 1, '{"secret": true}')`, [flush])
     assert.equal((await scene.producer.query(answer, [flush])).rows[0].answer, null)
     const own = crypto.randomUUID()
     await scene.producer.query(`select holdfast.enqueue('[]', $1, null, false)`, [own])
@@ -174,7 +174,7 @@ describe('a producer', () => {
 
   test('is refused with arguments that no client sends, and harms no job beside them', async () => {
     await using scene = await setup()
-    const { producer, ground } = scene
+    const { producer, database } = scene
     const opened = await producer.query(`select lane, epoch from holdfast.open_lanes('{mail}', '{5}', 1, 1)`)
     const [{ lane, epoch }] = opened.rows
     const { no: queue } = await queueOf(scene, 'mail')
@@ -292,20 +292,20 @@ describe('a producer', () => {
         assert.match(told, isolation === 'read committed' ? /^HF(006|10\d)$/ : /^(HF00[16]|HF10\d|40001)$/, shown)
       }
     }
-    assert.deepEqual(await ground.rows('select from holdfast.job'), [])
-    await assertRecount(ground.pool)
+    assert.deepEqual(await database.rows('select from holdfast.job'), [])
+    await assertRecount(database.pool)
   })
 
   test('drawn at random: whatever it calls, every other job is claimed and every count is right', async (t) => {
     const seed = Number(process.env['HOLDFAST_SEED'] ?? Date.now() % 1_000_000)
     t.diagnostic(`HOLDFAST_SEED=${seed}`)
     await using scene = await setup()
-    const { holdfast, producer, ground } = scene
+    const { holdfast, producer, database } = scene
     const draw = new Random(seed)
     const guarded = holdfast.queue('guarded')
     const secret = await guarded.enqueueMany([1, 2, 3].map((payload) => ({ payload: { secret: payload } })))
     const functions = (await functionsOf(scene)).filter(({ mayCall }) => mayCall)
-    const before = await ground.rows(`select * from holdfast.queue where name = 'guarded'`)
+    const before = await database.rows(`select * from holdfast.queue where name = 'guarded'`)
     let landed = 0
     for (let i = 0; i < 1_500; i++) {
       const { name, types } = draw.pick(functions)
@@ -328,9 +328,9 @@ describe('a producer', () => {
       if (isDone) landed += 1
     }
     assert.ok(landed > 100, `${landed} calls went through`)
-    assert.deepEqual(await ground.rows(`select * from holdfast.queue where name = 'guarded'`), before)
+    assert.deepEqual(await database.rows(`select * from holdfast.queue where name = 'guarded'`), before)
     await holdfast.sweep()
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
     const claimed = new Map<string, unknown>()
     for (;;) {
       const leases = await holdfast.claim('*', { max: 1_000 })
@@ -343,7 +343,7 @@ describe('a producer', () => {
       secret.map(({ id }) => claimed.get(id)),
       [1, 2, 3].map((payload) => ({ secret: payload })),
     )
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 })
 
@@ -363,7 +363,7 @@ function uuid(): string {
 }
 
 interface Scene extends AsyncDisposable {
-  readonly ground: RoleGround
+  readonly database: RoleDatabase
   readonly role: string
   /** A session of the producer. */
   readonly producer: pg.Client
@@ -373,25 +373,25 @@ interface Scene extends AsyncDisposable {
 
 /** A schema with a queue that is defined, and a producer that is connected. */
 async function setup(): Promise<Scene> {
-  const ground = await roleGround()
-  const role = await ground.role('producer')
-  const owner = new pg.Client({ connectionString: ground.url })
+  const database = await roleGround()
+  const role = await database.role('producer')
+  const owner = new pg.Client({ connectionString: database.url })
   await owner.connect()
   await migrate(owner, new Schema('holdfast'))
   await grantRoles(owner, new Schema('holdfast'), usesByRole({ producer: role }))
   await owner.end()
-  const holdfast = await open(ground.url)
+  const holdfast = await open(database.url)
   await holdfast.queue('guarded', { limit: { concurrency: 50 } }).enqueue('first')
   const [first] = await holdfast.claim(['guarded'])
   await first?.done()
-  const producer = new pg.Client({ connectionString: ground.urlOf(role) })
+  const producer = new pg.Client({ connectionString: database.urlOf(role) })
   await producer.connect()
   return {
-    ...{ ground, role, producer, holdfast },
+    ...{ database, role, producer, holdfast },
     async [Symbol.asyncDispose]() {
       await producer.end()
       await holdfast.close()
-      await ground[Symbol.asyncDispose]()
+      await database[Symbol.asyncDispose]()
     },
   }
 }
@@ -404,8 +404,8 @@ interface SchemaFunction extends pg.QueryResultRow {
   readonly config: readonly string[] | null
 }
 
-function functionsOf({ ground, role }: Scene): Promise<SchemaFunction[]> {
-  return ground.rows<SchemaFunction>(
+function functionsOf({ database, role }: Scene): Promise<SchemaFunction[]> {
+  return database.rows<SchemaFunction>(
     `select p.proname as name, array_to_string(array(select t::regtype::text from unnest(p.proargtypes) t), ',') as types,
             has_function_privilege($1, p.oid, 'execute') as "mayCall", p.prosecdef as "runsAsOwner", p.proconfig as config
        from pg_proc p where p.pronamespace = 'holdfast'::regnamespace order by 1, 2`,
@@ -413,15 +413,16 @@ function functionsOf({ ground, role }: Scene): Promise<SchemaFunction[]> {
   )
 }
 
-async function queueOf({ ground }: Scene, name: string): Promise<{ no: number }> {
-  const [row] = await ground.rows<{ no: number }>('select no from holdfast.queue where name = $1', [name])
+async function queueOf({ database }: Scene, name: string): Promise<{ no: number }> {
+  const [row] = await database.rows<{ no: number }>('select no from holdfast.queue where name = $1', [name])
   return row as { no: number }
 }
 
-async function limitsOf({ ground }: Scene, name: string): Promise<unknown> {
-  const [row] = await ground.rows('select is_named, max_running, key_max_running from holdfast.queue where name = $1', [
-    name,
-  ])
+async function limitsOf({ database }: Scene, name: string): Promise<unknown> {
+  const [row] = await database.rows(
+    'select is_named, max_running, key_max_running from holdfast.queue where name = $1',
+    [name],
+  )
   return row
 }
 

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { defineQueue, type Holdfast, open } from '../../src/index.ts'
 import { claimOne } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 import { until } from './hand.ts'
 
@@ -18,23 +18,24 @@ before(async () => {
 
 after(() => server[Symbol.asyncDispose]())
 
-const publish = (ground: Ground, options = '') => ground.rows(`create publication everything for all tables ${options}`)
+const publish = (database: TestDatabase, options = '') =>
+  database.rows(`create publication everything for all tables ${options}`)
 
 for (const options of ['', 'with (publish_via_partition_root = true)']) {
   test(`under a publication for all tables ${options} everything lands`, async () => {
-    await using ground = await setup(server)
-    await (await open(ground.url)).close()
-    await publish(ground, options)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await (await open(database.url)).close()
+    await publish(database, options)
+    await using holdfast = await open(database.url)
     await ends(holdfast)
     await limits(holdfast)
     await batches(holdfast)
-    await history(holdfast, ground)
+    await history(holdfast, database)
     assert.deepEqual(
       (await holdfast.doctor()).filter(({ id, severity }) => id === 'publications' && severity !== 'fine'),
       [],
     )
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 }
 
@@ -100,13 +101,13 @@ async function batches(holdfast: Holdfast): Promise<void> {
 }
 
 /** Finished jobs in partitions that are made and dropped under the publication, and deleted one by one. */
-async function history(holdfast: Holdfast, ground: Ground): Promise<void> {
+async function history(holdfast: Holdfast, database: TestDatabase): Promise<void> {
   const short = holdfast.queue('short', { retain: { done: '30m', dead: '30m' } })
   await short.enqueue(1)
   await holdfast.sweep()
   const dead = await claimOne(holdfast, 'short')
   await dead.dead(new Error('no'))
-  const [row] = await ground.rows<{ name: string }>(
+  const [row] = await database.rows<{ name: string }>(
     'select tableoid::regclass::text as name from holdfast.ended where id = $1',
     [dead.job.id],
   )
@@ -114,17 +115,17 @@ async function history(holdfast: Holdfast, ground: Ground): Promise<void> {
   await holdfast.requeue(dead.job.id)
   await (await claimOne(holdfast, 'short')).done()
   assert.deepEqual(await holdfast.purge('short'), { deleted: 1 })
-  await ground.rows('select holdfast.drop_partition(holdfast.now_ms(null) + 7200000)')
+  await database.rows('select holdfast.drop_partition(holdfast.now_ms(null) + 7200000)')
 }
 
 test('a table whose identity was taken away halts no worker for good, and is not told as an outage that comes and goes', async () => {
-  await using ground = await setup(server)
-  await using holdfast = await open(ground.url)
-  await publish(ground)
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await publish(database)
   const told: string[] = []
   holdfast.on('store.down', ({ error }) => told.push(`down: ${error.message}`))
   holdfast.on('store.up', () => told.push('up'))
-  await ground.rows('alter table holdfast.job replica identity nothing')
+  await database.rows('alter table holdfast.job replica identity nothing')
   const [found] = (await holdfast.doctor()).filter(({ severity, id }) => severity === 'wrong' && id === 'publications')
   assert.match(found?.sentence ?? '', /Publication everything covers "holdfast".job, without a replica identity/)
   const ran: number[] = []
@@ -146,16 +147,16 @@ test('a table whose identity was taken away halts no worker for good, and is not
 })
 
 test('a publication that leaves out columns of an identity is found, and a lost identity without a publication', async () => {
-  await using ground = await setup(server)
-  await using holdfast = await open(ground.url)
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
   const ids = async () =>
     (await holdfast.doctor())
       .filter(({ id, severity }) => /publi|replica/.test(id) && severity !== 'fine')
       .map(({ id }) => id)
-  await ground.rows('create publication a_few for table holdfast.tally (queue)')
+  await database.rows('create publication a_few for table holdfast.tally (queue)')
   assert.deepEqual(await ids(), ['publications'])
-  await ground.rows('drop publication a_few')
-  await ground.rows('alter table holdfast.ended_rest replica identity default')
+  await database.rows('drop publication a_few')
+  await database.rows('alter table holdfast.ended_rest replica identity default')
   assert.deepEqual(await ids(), ['replica-identity'])
   await holdfast.doctor({ fix: true })
   assert.deepEqual(await ids(), [])

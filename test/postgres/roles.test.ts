@@ -12,13 +12,13 @@ import { usesByRole } from '../../src/store/postgres/schema/roles.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { type RoleGround, setup } from './role-ground.ts'
+import { type RoleDatabase, setup } from './role-database.ts'
 
 describe('a producer', () => {
   test('enqueues in every way, in its own transaction too, and asks what became of its jobs', async () => {
-    await using ground = await setup()
-    const producer = await made(ground, 'producer')
-    await using holdfast = await open(ground.urlOf(producer))
+    await using database = await setup()
+    const producer = await made(database, 'producer')
+    await using holdfast = await open(database.urlOf(producer))
     const mail = holdfast.queue('mail', { retain: { done: '1h' }, attempts: 2 })
     const { id } = await mail.enqueue(1)
     await mail.enqueueMany([{ payload: 2 }, { payload: 3, delay: '1h', priority: 1 }])
@@ -29,7 +29,7 @@ describe('a producer', () => {
     assert.equal(replaced.status, 'duplicate')
     await rejects(mail.enqueue(5, { idempotencyKey: 'i' }), 'IDEMPOTENCY_MISMATCH')
 
-    const client = new pg.Client({ connectionString: ground.urlOf(producer) })
+    const client = new pg.Client({ connectionString: database.urlOf(producer) })
     await client.connect()
     await client.query('begin')
     await mail.enqueue(6, { tx: client, dedup: { key: 'own' } })
@@ -37,19 +37,19 @@ describe('a producer', () => {
     await client.query('commit')
     await client.end()
 
-    await using owner = await open(ground.url)
+    await using owner = await open(database.url)
     assert.equal((await owner.stats('mail')).ready, 5)
     const lease = await claimOne(owner, 'mail')
     assert.equal(lease.job.id, id)
     await lease.done({ sent: true })
     assert.deepEqual(await holdfast.result(id), { sent: true })
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('cannot claim, settle, read payloads or change anything else', async () => {
-    await using ground = await setup()
-    const producer = await made(ground, 'producer')
-    await using holdfast = await open(ground.urlOf(producer))
+    await using database = await setup()
+    const producer = await made(database, 'producer')
+    await using holdfast = await open(database.urlOf(producer))
     const { id } = await holdfast.queue('mail').enqueue('secret')
     const refused: Record<string, () => Promise<unknown>> = {
       claim: () => holdfast.claim(['mail']),
@@ -67,20 +67,20 @@ describe('a producer', () => {
       assert.match(error.message, /not granted .*permission denied .*holdfast migrate --grant .*worker=/, verb)
       assert.doesNotMatch(error.message, /secret/)
     }
-    const client = new pg.Client({ connectionString: ground.urlOf(producer) })
+    const client = new pg.Client({ connectionString: database.urlOf(producer) })
     await client.connect()
     for (const upkeep of ['make_partitions', 'drop_partition'])
       await assert.rejects(client.query(`select holdfast.${upkeep}(9000000000000)`), { code: '42501' }, upkeep)
     await client.end()
-    await using owner = await open(ground.url)
+    await using owner = await open(database.url)
     assert.equal((await owner.stats('mail')).ready, 1)
   })
 
   test('cannot make a function of the owner use names of its own', async () => {
-    await using ground = await setup()
-    const producer = await made(ground, 'producer')
-    await ground.rows(`create schema trap authorization "${producer}"`)
-    const client = new pg.Client({ connectionString: ground.urlOf(producer) })
+    await using database = await setup()
+    const producer = await made(database, 'producer')
+    await database.rows(`create schema trap authorization "${producer}"`)
+    const client = new pg.Client({ connectionString: database.urlOf(producer) })
     await client.connect()
     await client.query(`create table trap.stolen (who text)`)
     await client.query(`create function trap.now_ms(bigint) returns bigint language sql as 'select 1::bigint'`)
@@ -103,14 +103,14 @@ describe('a producer', () => {
 
 describe('a worker', () => {
   test('does everything that is done to jobs, and makes and drops partitions that are the owner’s', async () => {
-    await using ground = await setup()
-    const worker = await made(ground, 'worker')
-    await ground.rows('create table article (n int)')
-    await using holdfast = await open(ground.urlOf(worker))
+    await using database = await setup()
+    const worker = await made(database, 'worker')
+    await database.rows('create table article (n int)')
+    await using holdfast = await open(database.urlOf(worker))
     const mail = holdfast.queue('mail', { retain: { done: '1m', dead: '1h' } })
     const ids = (await mail.enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))).map(({ id }) => id)
     await holdfast.sweep()
-    const owners = await ground.rows<{ owner: string; parts: number } & pg.QueryResultRow>(
+    const owners = await database.rows<{ owner: string; parts: number } & pg.QueryResultRow>(
       `select tableowner as owner, count(*)::int as parts from pg_tables where tablename like 'ended\\_%\\_%' group by 1`,
     )
     assert.deepEqual(
@@ -131,29 +131,29 @@ describe('a worker', () => {
     await holdfast.resume('mail')
     await holdfast.delete(ids[3] as string)
     await holdfast.kv.delete('k')
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
     const lease = await claimOne(holdfast, 'mail')
     const sql = [{ text: 'insert into article values (1)', values: [] }]
     const error = await rejects(lease.done(null, { sql }), 'INVALID_OPTION')
     assert.match(error.message, /permission denied for table article/, 'SQL effects run with the worker’s own rights')
 
-    await ground.rows('select holdfast.make_partitions(1000)')
+    await database.rows('select holdfast.make_partitions(1000)')
     const old = 'select 1 from pg_tables where tablename ~ $1'
-    assert.notEqual((await ground.rows(old, ['ended_1_1$'])).length, 0)
-    const client = new pg.Client({ connectionString: ground.urlOf(worker) })
+    assert.notEqual((await database.rows(old, ['ended_1_1$'])).length, 0)
+    const client = new pg.Client({ connectionString: database.urlOf(worker) })
     await client.connect()
     for (let dropped = true; dropped; )
       dropped = (await client.query('select holdfast.drop_partition(holdfast.now_ms(null)) as n')).rows[0].n !== null
     await assert.rejects(client.query('drop table holdfast.ended_rest'), { code: '42501' })
     await client.end()
-    assert.equal((await ground.rows(old, ['ended_1_1$'])).length, 0)
-    await assertRecount(ground.pool)
+    assert.equal((await database.rows(old, ['ended_1_1$'])).length, 0)
+    await assertRecount(database.pool)
   })
 
   test('works on: a worker loop, a watch and a result', async () => {
-    await using ground = await setup()
-    const worker = await made(ground, 'worker')
-    await using holdfast = await open(ground.urlOf(worker))
+    await using database = await setup()
+    const worker = await made(database, 'worker')
+    await using holdfast = await open(database.urlOf(worker))
     const watch = holdfast.watch()
     const seen = watch.next()
     await watch.begun
@@ -167,15 +167,15 @@ describe('a worker', () => {
 
 describe('a reader', () => {
   test('looks at everything and changes nothing', async () => {
-    await using ground = await setup()
-    const reader = await made(ground, 'reader')
-    await using owner = await open(ground.url)
+    await using database = await setup()
+    const reader = await made(database, 'reader')
+    await using owner = await open(database.url)
     const { id } = await owner.queue('mail').enqueue('text')
     await owner.queue('mail').enqueue(2, { delay: '1h' })
     await owner.kv.put('k', 1)
     await claimOne(owner, 'mail')
     const batch = await owner.batch({ name: 'b' }, [{ queue: 'items', payload: 1 }])
-    await using holdfast = await open(ground.urlOf(reader), { readOnly: true })
+    await using holdfast = await open(database.urlOf(reader), { readOnly: true })
     assert.equal((await holdfast.stats('mail')).running, 1)
     assert.equal((await holdfast.jobs({ queue: 'mail' })).jobs.length, 2)
     assert.equal((await holdfast.batches()).batches.length, 1)
@@ -190,7 +190,7 @@ describe('a reader', () => {
     assert.equal((await holdfast.job(id))?.payload, 'text')
     assert.equal((await holdfast.kv.get('k'))?.value, 1)
     await rejects(holdfast.queue('mail').enqueue(1), 'UNSUPPORTED')
-    await using bold = await open(ground.urlOf(reader))
+    await using bold = await open(database.urlOf(reader))
     const error = await rejects(bold.queue('mail').enqueue(1), 'STORE_UNAVAILABLE', { code: '42501' })
     assert.match(error.message, /permission denied for function .* --grant producer=<role>/)
     await rejects(bold.claim(['mail']), 'STORE_UNAVAILABLE', { code: '42501' })
@@ -200,58 +200,58 @@ describe('a reader', () => {
 
 describe('grants', () => {
   test('of several uses add up, and naming a role again replaces what it had', async () => {
-    await using ground = await setup()
-    const role = await ground.role('many')
-    await grant(ground, { producer: role, reader: [role] })
-    await using holdfast = await open(ground.urlOf(role))
+    await using database = await setup()
+    const role = await database.role('many')
+    await grant(database, { producer: role, reader: [role] })
+    await using holdfast = await open(database.urlOf(role))
     const { id } = await holdfast.queue('mail').enqueue(1)
     assert.equal((await holdfast.job(id))?.payload, 1)
-    await grant(ground, { producer: role })
-    await grant(ground, { producer: role })
+    await grant(database, { producer: role })
+    await grant(database, { producer: role })
     await rejects(holdfast.job(id), 'STORE_UNAVAILABLE', { code: '42501' })
     await holdfast.queue('mail').enqueue(2)
-    await grant(ground, { none: role })
+    await grant(database, { none: role })
     await rejects(holdfast.queue('mail').enqueue(1), 'STORE_UNAVAILABLE', { code: '42501' })
-    assert.deepEqual(await ground.rows('select role from holdfast.grantee'), [])
+    assert.deepEqual(await database.rows('select role from holdfast.grantee'), [])
   })
 
   test('reach what a later migration adds, for roles that are still there', async () => {
-    await using ground = await setup()
-    const reader = await made(ground, 'reader')
-    await ground.rows(`insert into holdfast.grantee values ('gone_${ground.name}', '{worker}')`)
-    const owner = new pg.Client({ connectionString: ground.url })
+    await using database = await setup()
+    const reader = await made(database, 'reader')
+    await database.rows(`insert into holdfast.grantee values ('gone_${database.name}', '{worker}')`)
+    const owner = new pg.Client({ connectionString: database.url })
     await owner.connect()
     await migrate(owner, new Schema('holdfast'), {
       ...release,
       steps: [...steps, { sql: 'create table holdfast.novelty as select 1 as n' }],
     })
     await owner.end()
-    const client = new pg.Client({ connectionString: ground.urlOf(reader) })
+    const client = new pg.Client({ connectionString: database.urlOf(reader) })
     await client.connect()
     assert.deepEqual((await client.query('select n from holdfast.novelty')).rows, [{ n: 1 }])
     await client.end()
   })
 
   test('are printed for an administrator, with a new schema or for one that is there', async () => {
-    await using ground = await setup()
-    const [web, bi] = [await ground.role('web "x"'), await ground.role('bi')]
+    await using database = await setup()
+    const [web, bi] = [await database.role('web "x"'), await database.role('bi')]
     const schema = new Schema('my jobs')
-    await ground.pool.query(migrationScript(schema, { uses: usesByRole({ producer: web }) }))
-    await ground.pool.query(grants({ schema: 'my jobs', roles: { reader: bi } }))
-    await ground.pool.query(grants({ schema: 'my jobs', roles: { reader: bi } }))
-    await using producer = await open(`${ground.urlOf(web)}?schema=my%20jobs`)
+    await database.pool.query(migrationScript(schema, { uses: usesByRole({ producer: web }) }))
+    await database.pool.query(grants({ schema: 'my jobs', roles: { reader: bi } }))
+    await database.pool.query(grants({ schema: 'my jobs', roles: { reader: bi } }))
+    await using producer = await open(`${database.urlOf(web)}?schema=my%20jobs`)
     await producer.queue('mail').enqueue(1)
-    await using reader = await open(`${ground.urlOf(bi)}?schema=my%20jobs`, { readOnly: true })
+    await using reader = await open(`${database.urlOf(bi)}?schema=my%20jobs`, { readOnly: true })
     assert.equal((await reader.stats('mail')).ready, 1)
   })
 
   test('are refused for a role that is not there and for the owner, and change nothing', async () => {
-    await using ground = await setup()
-    const role = await made(ground, 'producer')
-    const missing = await rejects(grant(ground, { none: role, reader: 'nobody_has_this_name' }), 'INVALID_OPTION')
+    await using database = await setup()
+    const role = await made(database, 'producer')
+    const missing = await rejects(grant(database, { none: role, reader: 'nobody_has_this_name' }), 'INVALID_OPTION')
     assert.match(missing.message, /no such role/)
-    assert.match((await rejects(grant(ground, { worker: 'postgres' }), 'INVALID_OPTION')).message, /owns the schema/)
-    await using holdfast = await open(ground.urlOf(role))
+    assert.match((await rejects(grant(database, { worker: 'postgres' }), 'INVALID_OPTION')).message, /owns the schema/)
+    await using holdfast = await open(database.urlOf(role))
     await holdfast.queue('mail').enqueue(1)
     assert.throws(() => grants({ roles: { boss: 'x' } as Roles }), { code: 'INVALID_OPTION' })
     assert.throws(() => grants({ roles: { reader: "it's" } }), { code: 'INVALID_OPTION' })
@@ -259,11 +259,11 @@ describe('grants', () => {
 })
 
 test('a role that does not own the schema does not try to migrate it', async () => {
-  await using ground = await setup()
-  const worker = await made(ground, 'worker')
-  await ground.rows(`grant create on schema holdfast to "${worker}"`)
-  await ground.rows(`update holdfast.meta set schema = schema - 1, steps_hash = '${stepsHash(steps.slice(0, -1))}'`)
-  const error = await rejects(open(ground.urlOf(worker)), 'STORE_UNAVAILABLE', { found: steps.length - 1 })
+  await using database = await setup()
+  const worker = await made(database, 'worker')
+  await database.rows(`grant create on schema holdfast to "${worker}"`)
+  await database.rows(`update holdfast.meta set schema = schema - 1, steps_hash = '${stepsHash(steps.slice(0, -1))}'`)
+  const error = await rejects(open(database.urlOf(worker)), 'STORE_UNAVAILABLE', { found: steps.length - 1 })
   assert.match(
     error.message,
     /may not create it\. Have the output of "holdfast migrate --print --from \d+" run by a role that may/,
@@ -272,25 +272,25 @@ test('a role that does not own the schema does not try to migrate it', async () 
 })
 
 test('a member of the owner migrates like the owner', async () => {
-  await using ground = await setup()
-  const [owner, member] = [await ground.role('owner'), await ground.role('member')]
-  await ground.rows(`grant create on database ${ground.name} to "${owner}"`)
-  await ground.rows(`grant "${owner}" to "${member}"`)
-  await (await open(ground.urlOf(owner))).close()
-  const producer = await ground.role('producer')
-  await grant(ground, { producer }, ground.urlOf(member))
-  await using holdfast = await open(ground.urlOf(producer))
+  await using database = await setup()
+  const [owner, member] = [await database.role('owner'), await database.role('member')]
+  await database.rows(`grant create on database ${database.name} to "${owner}"`)
+  await database.rows(`grant "${owner}" to "${member}"`)
+  await (await open(database.urlOf(owner))).close()
+  const producer = await database.role('producer')
+  await grant(database, { producer }, database.urlOf(member))
+  await using holdfast = await open(database.urlOf(producer))
   await holdfast.queue('mail').enqueue(1)
 })
 
 /** A schema, and a role that was granted one use of it. */
-async function made(ground: RoleGround, use: 'producer' | 'worker' | 'reader'): Promise<string> {
-  const role = await ground.role(use)
-  await grant(ground, { [use]: role })
+async function made(database: RoleDatabase, use: 'producer' | 'worker' | 'reader'): Promise<string> {
+  const role = await database.role(use)
+  await grant(database, { [use]: role })
   return role
 }
 
-async function grant({ url }: RoleGround, roles: Roles, as = url): Promise<void> {
+async function grant({ url }: RoleDatabase, roles: Roles, as = url): Promise<void> {
   const client = new pg.Client({ connectionString: as })
   await client.connect()
   try {

@@ -470,6 +470,15 @@ function admit(p_limit_keys text[], p_lists bigint[], p_now bigint) returns TABL
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function admit_next(p_limit_keys text[], p_queues integer[], p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_nestloop=on
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set enable_seqscan=off
   set jit=off
@@ -493,7 +502,6 @@ function batches_to_settle(p_nos integer[], p_changes integer, OUT attend intege
   set search_path=pg_catalog, pg_temp;
 function begin_items(p_id uuid) returns TABLE(no integer, submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
 function both_sides(p_lanes integer[]) returns integer[] sql immutable;
-function bury(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
 function call_ms(p_now bigint) returns bigint sql volatile;
 function cancel_requested(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF integer plpgsql stable
   set enable_seqscan=off
@@ -638,17 +646,8 @@ function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_i
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function hand_over(p_limit_keys text[], p_queues integer[], p_now bigint) returns jsonb plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_nestloop=on
-  set enable_hashjoin=off
-  set enable_mergejoin=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function has_length(p_array anyarray, p_lengths integer[]) returns boolean sql immutable;
-function heal(p_system_identifier text) returns void plpgsql volatile;
+function insert_dead(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
 function is_exact(p_number numeric) returns boolean sql immutable
   set extra_float_digits=1
   set search_path=pg_catalog, pg_temp;
@@ -672,8 +671,6 @@ function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  set search_path=pg_catalog, pg_temp;
-function land(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
@@ -700,7 +697,6 @@ function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function may_revive(p_no integer, p_dry_run boolean, p_now bigint) returns boolean plpgsql volatile;
-function miss_lane() returns void plpgsql volatile;
 function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -789,6 +785,7 @@ function put_off_rescue(p_ids uuid[], p_tokens uuid[], p_workers text[], p_start
   set search_path=pg_catalog, pg_temp;
 function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) returns record sql stable;
 function quoted_schema() returns text sql stable;
+function raise_outdated() returns void plpgsql volatile;
 function raise_sequences() returns void sql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable;
 function ready_by_limit_key(p_queue integer) returns TABLE(limit_key text, jobs bigint) plpgsql stable
@@ -803,6 +800,8 @@ function ready_page(p_lane integer, p_xid xid8, p_ord bigint, p_max integer, OUT
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
+function record_flush(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
+  set search_path=pg_catalog, pg_temp;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
 function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
   set enable_seqscan=off
@@ -816,6 +815,7 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function repair_restored(p_system_identifier text) returns void plpgsql volatile;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function require_key(p_queue holdfast.queue) returns void plpgsql volatile;
 function retention_class(p_retain_ms bigint) returns smallint sql immutable;

@@ -11,7 +11,7 @@ import { isHoldfastError } from '../../src/errors.ts'
 import { open } from '../../src/open.ts'
 import { rejects } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
-import { setup } from './exactness-ground.ts'
+import { setup } from './exactness-database.ts'
 
 const secret = 'z9f3-not-for-the-log'
 const everything = { log_statement: 'all', log_min_duration_statement: '0', log_min_error_statement: 'error' }
@@ -35,17 +35,17 @@ test('a server that logs errors only, as it does by default, logs no payload', a
 
 test('a job that is settled while a partition is made for it is not refused, and not shown in the log', async () => {
   await using server = await startServer({ inMemory: true })
-  await using ground = await setup(server)
-  await using holdfast = await open(ground.url)
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
   const mail = holdfast.queue('mail', { retain: { done: '3d' } })
   await mail.enqueue({ secret })
   const [lease] = await mail.claim()
-  const made = await ground.rows<{ name: string }>(
+  const made = await database.rows<{ name: string }>(
     `select inhrelid::regclass::text as name from pg_inherits
       where inhparent = 'holdfast.ended'::regclass and inhrelid <> 'holdfast.ended_rest'::regclass`,
   )
-  for (const { name } of made) await ground.rows(`drop table ${name}`)
-  const maker = new pg.Client(ground.url)
+  for (const { name } of made) await database.rows(`drop table ${name}`)
+  const maker = new pg.Client(database.url)
   maker.on('error', () => {}) // a test that failed leaves it open
   await maker.connect()
   await maker.query('begin')
@@ -55,7 +55,7 @@ test('a job that is settled while a partition is made for it is not refused, and
   assert.ok(rows[0].made > 0, 'there are some to be made')
   const done = lease?.done()
   const waiting = `select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`
-  while ((await ground.rows(waiting)).length === 0) await sleep(10)
+  while ((await database.rows(waiting)).length === 0) await sleep(10)
   await maker.query('commit')
   await maker.end()
   await done
@@ -65,10 +65,12 @@ test('a job that is settled while a partition is made for it is not refused, and
 
 test('a number that is refused in SQL is not named', async () => {
   await using server = await startServer({ inMemory: true })
-  await using ground = await setup(server)
-  await using _ = await open(ground.url)
+  await using database = await setup(server)
+  await using _ = await open(database.url)
   const payload = '{"card": 4111111111111111999}'
-  const error = await ground.rows('select holdfast.enqueue($1, $2)', ['mail', payload]).catch((thrown: Error) => thrown)
+  const error = await database
+    .rows('select holdfast.enqueue($1, $2)', ['mail', payload])
+    .catch((thrown: Error) => thrown)
   assert.match(String(error), /INVALID_PAYLOAD: a number in the payload/)
   assert.doesNotMatch(`${error}${await readFile(server.logFile, 'utf8')}`, /41111111/)
 })
@@ -90,10 +92,10 @@ test('a server that logs parameters logs payloads: the judge sees them', async (
 
 /** Everything that carries a text of the application's, and everything that the server refuses on the way. */
 async function live(server: Server): Promise<void> {
-  await using ground = await setup(server)
-  await ground.rows('create table article (n int primary key)')
-  await ground.rows('insert into article values (1)')
-  await using holdfast = await open(ground.url)
+  await using database = await setup(server)
+  await database.rows('create table article (n int primary key)')
+  await database.rows('insert into article values (1)')
+  await using holdfast = await open(database.url)
   const mail = holdfast.queue('mail', { attempts: 1, onDead: { queue: 'alerts' } })
   const payload = { secret }
   const failures: unknown[] = []
@@ -115,7 +117,7 @@ async function live(server: Server): Promise<void> {
   await three?.dead(new Error(secret))
   await fails(async () => one?.done({ secret }))
   await holdfast.kv.put('k', payload)
-  await ground.rows('alter table holdfast.job drop column timeout_ms')
+  await database.rows('alter table holdfast.job drop column timeout_ms')
   await fails(() => mail.enqueue(payload))
   for (const error of failures) {
     assert.ok(isHoldfastError(error), String(error))
@@ -124,9 +126,9 @@ async function live(server: Server): Promise<void> {
 }
 
 async function refusedRow(server: Server): Promise<void> {
-  await using ground = await setup(server)
-  await using holdfast = await open(ground.url)
-  await ground.rows('alter table holdfast.job add constraint none check (max_attempts < 0)')
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await database.rows('alter table holdfast.job add constraint none check (max_attempts < 0)')
   const error = await rejects(holdfast.queue('mail').enqueue({ secret }), 'STORE_UNAVAILABLE', { code: '23514' })
   assert.doesNotMatch(error.message, new RegExp(secret))
 }

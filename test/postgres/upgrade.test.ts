@@ -18,7 +18,7 @@ import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
 import { root } from '../support/checkout.ts'
 import { nextRelease, nextVersion } from '../support/next-version.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 import { withClient } from './lived-in.ts'
 import { type Program, startProgram } from './processes.ts'
@@ -37,7 +37,7 @@ async function end(programs: readonly Program[]): Promise<Worked[]> {
   return Promise.all(programs.map((program) => program.hear<Worked>()))
 }
 
-async function assertAllDone({ pool }: Ground, worked: readonly Worked[]): Promise<void> {
+async function assertAllDone({ pool }: TestDatabase, worked: readonly Worked[]): Promise<void> {
   const counts = [...(await assertRecount(pool)).values()]
   assert.equal(
     counts.reduce((sum, { done }) => sum + done, 0),
@@ -49,55 +49,55 @@ async function assertAllDone({ pool }: Ground, worked: readonly Worked[]): Promi
 
 describe('two versions on one database', () => {
   test('work beside each other, while the newer one migrates and after it: nothing is lost, and no call fails', async () => {
-    await using ground = await setup()
+    await using database = await setup()
     await using next = await nextVersion()
-    await using old = startProgram('works', ground.url, thisVersion, 'shared')
+    await using old = startProgram('works', database.url, thisVersion, 'shared')
     await old.hear()
-    await using newer = startProgram('works', ground.url, next.path('open.ts'), 'shared')
+    await using newer = startProgram('works', database.url, next.path('open.ts'), 'shared')
     await newer.hear()
-    await using oldAgain = startProgram('works', ground.url, thisVersion, 'shared')
+    await using oldAgain = startProgram('works', database.url, thisVersion, 'shared')
     await oldAgain.hear()
     await delay(500)
     const worked = await end([old, newer, oldAgain])
     for (const { enqueued } of worked) assert.ok(enqueued > 0)
-    const [meta] = await ground.rows('select schema, min_client from holdfast.meta')
+    const [meta] = await database.rows('select schema, min_client from holdfast.meta')
     assert.deepEqual(meta, { schema: steps.length + 1, min_client: minClientOf(steps) })
-    await assertAllDone(ground, worked)
+    await assertAllDone(database, worked)
   })
 
   test('an older client is refused where the schema has no room for it, and left alone where it has', async () => {
-    await using ground = await setup()
-    await withClient(ground.url, bringTo(nextRelease))
-    await using holdfast = await open(ground.url)
-    await using looking = await open(ground.url, { readOnly: true })
+    await using database = await setup()
+    await withClient(database.url, bringTo(nextRelease))
+    await using holdfast = await open(database.url)
+    await using looking = await open(database.url, { readOnly: true })
     await holdfast.queue('mail').enqueue(1)
     assert.equal((await looking.stats('mail')).ready, 1)
     await (await claimOne(holdfast, 'mail')).done()
     const breaking = { sql: 'select 1', minClient: steps.length + 2 }
     assert.deepEqual(
-      await withClient(ground.url, bringTo({ ...nextRelease, steps: [...nextRelease.steps, breaking] })),
+      await withClient(database.url, bringTo({ ...nextRelease, steps: [...nextRelease.steps, breaking] })),
       {
         from: steps.length + 1,
         to: steps.length + 2,
       },
     )
     const facts = { found: steps.length + 2, known: steps.length, minClient: steps.length + 2 }
-    await rejects(open(ground.url), 'SCHEMA_AHEAD', facts)
-    await rejects(open(ground.url, { readOnly: true }), 'SCHEMA_AHEAD', facts)
+    await rejects(open(database.url), 'SCHEMA_AHEAD', facts)
+    await rejects(open(database.url, { readOnly: true }), 'SCHEMA_AHEAD', facts)
   })
 })
 
 describe('a migration of a schema in use', () => {
   test('waits for a long reader a moment at a time, and workers never wait for long behind it', async (t) => {
-    await using ground = await setup()
-    await using worker = startProgram('works', ground.url, thisVersion, 'mail')
+    await using database = await setup()
+    await using worker = startProgram('works', database.url, thisVersion, 'mail')
     await worker.hear()
-    const reader = await ground.pool.connect()
+    const reader = await database.pool.connect()
     await reader.query('begin; select count(*) from holdfast.job')
     worker.tell('measure')
-    const migrated = withClient(ground.url, bringTo(nextRelease))
+    const migrated = withClient(database.url, bringTo(nextRelease))
     await delay(3_500)
-    const [meta] = await ground.rows('select schema from holdfast.meta')
+    const [meta] = await database.rows('select schema from holdfast.meta')
     assert.deepEqual(meta, { schema: steps.length }, 'the reader keeps the table')
     await reader.query('commit')
     reader.release()
@@ -106,13 +106,13 @@ describe('a migration of a schema in use', () => {
     assert.ok(worked)
     t.diagnostic(`longest calls (ms): ${JSON.stringify(worked.longestMs)}`)
     for (const [verb, ms] of Object.entries(worked.longestMs)) assert.ok(ms < 2_000, `${verb} took ${ms} ms`)
-    await assertAllDone(ground, [worked])
+    await assertAllDone(database, [worked])
   })
 
   test('is done once by ten who start it at the same moment; the others wait, and find it done', async () => {
-    await using ground = await setup()
-    await (await open(ground.url)).close()
-    const answers = await Promise.all(Array.from({ length: 10 }, () => withClient(ground.url, bringTo(nextRelease))))
+    await using database = await setup()
+    await (await open(database.url)).close()
+    const answers = await Promise.all(Array.from({ length: 10 }, () => withClient(database.url, bringTo(nextRelease))))
     assert.deepEqual(answers.map(({ from }) => from).sort(), [
       steps.length,
       ...Array.from({ length: 9 }, () => steps.length + 1),
@@ -120,19 +120,19 @@ describe('a migration of a schema in use', () => {
   })
 
   test('that fails half-way stays at the step before, whose clients work on', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
     const fails = { sql: 'alter table holdfast.job add column more text; select 1 / 0' }
     await assert.rejects(
-      withClient(ground.url, bringTo({ ...nextRelease, steps: [...nextRelease.steps, fails] })),
+      withClient(database.url, bringTo({ ...nextRelease, steps: [...nextRelease.steps, fails] })),
       /division by zero/,
     )
-    const [meta] = await ground.rows('select schema from holdfast.meta')
+    const [meta] = await database.rows('select schema from holdfast.meta')
     assert.deepEqual(meta, { schema: steps.length + 1 })
     await holdfast.queue('mail').enqueue(1)
-    await using another = await open(ground.url)
+    await using another = await open(database.url)
     await (await claimOne(another, 'mail')).done()
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 })
 
@@ -141,25 +141,25 @@ describe('the script from an installed version on', () => {
     const { steps: nextSteps, functions } = nextRelease
     const to = { steps: [...nextSteps, { sql: 'create table holdfast.novelty (n int)' }], functions }
     for (const from of [steps.length, steps.length + 1]) {
-      await using ground = await setup()
-      await withClient(ground.url, bringTo({ ...to, steps: to.steps.slice(0, from) }))
-      await ground.pool.query(migrationScript(schema, { from, to }))
-      const [meta] = await ground.rows('select schema, min_client, functions_hash from holdfast.meta')
+      await using database = await setup()
+      await withClient(database.url, bringTo({ ...to, steps: to.steps.slice(0, from) }))
+      await database.pool.query(migrationScript(schema, { from, to }))
+      const [meta] = await database.rows('select schema, min_client, functions_hash from holdfast.meta')
       assert.deepEqual(meta, {
         schema: to.steps.length,
         min_client: minClientOf(steps),
         functions_hash: functionsHash(to),
       })
-      await using holdfast = await open(ground.url)
+      await using holdfast = await open(database.url)
       await holdfast.queue('mail').enqueue(1)
       await (await claimOne(holdfast, 'mail')).done()
     }
   })
 
   test('changes nothing where the schema is at another version, and is empty at the last', async () => {
-    await using ground = await setup()
-    await (await open(ground.url)).close()
-    await assert.rejects(ground.pool.query(migrationScript(schema, { from: 2 })), /this is for a schema at version 2/)
+    await using database = await setup()
+    await (await open(database.url)).close()
+    await assert.rejects(database.pool.query(migrationScript(schema, { from: 2 })), /this is for a schema at version 2/)
     assert.equal(migrationScript(schema, { from: steps.length }), '')
   })
 })

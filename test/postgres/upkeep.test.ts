@@ -8,7 +8,7 @@ import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, day, hour, minute } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
 
 let server: Server
@@ -23,16 +23,16 @@ const makePartitions = 'select holdfast.make_partitions($1) as n'
 const dropPartition = 'select holdfast.drop_partition($1)::int as n'
 
 test('progress is forgotten once its job is no longer held, and kept while it is', async () => {
-  await using ground = await setup(server)
-  await using holdfast = await open(ground.url)
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
   await holdfast.queue('mail').enqueueMany(Array.from({ length: 10 }, (_, payload) => ({ payload })))
   const leases = await holdfast.claim(['mail'], { max: 10 })
   await Promise.all(leases.map((lease) => lease.progress(0.5)))
   await Promise.all(leases.slice(0, 4).map((lease) => lease.done()))
   await Promise.all(leases.slice(4, 7).map((lease) => lease.release()))
-  const told = async () => (await ground.rows('select 1 from holdfast.progress')).length
+  const told = async () => (await database.rows('select 1 from holdfast.progress')).length
   assert.equal(await told(), 10, 'a settlement does not touch it')
-  await using other = await open(ground.url) // the first sweep of a process does the upkeep
+  await using other = await open(database.url) // the first sweep of a process does the upkeep
   await other.sweep()
   assert.equal(await told(), 3)
   for (const { job } of leases.slice(7)) assert.equal((await holdfast.job(job.id))?.progress?.value, 0.5)
@@ -40,13 +40,13 @@ test('progress is forgotten once its job is no longer held, and kept while it is
 
 describe('partitions of what has ended', () => {
   test('are there ahead of time for every retention in use, and what is done lands in them', async () => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     const retentions = { short: '1s', hours: '5h', days: '9d', months: '100d', forever: Number.POSITIVE_INFINITY }
     for (const [name, done] of Object.entries(retentions)) await work(holdfast, name, done, 0)
     await holdfast.sweep()
     for (const [name, done] of Object.entries(retentions)) await work(holdfast, name, done, 3)
-    const places = await ground.rows<{ name: string; place: string; n: number }>(
+    const places = await database.rows<{ name: string; place: string; n: number }>(
       `select q.name, regexp_replace(e.tableoid::regclass::text, '_[0-9]+$', '') as place, count(*)::int as n
          from holdfast.ended e join holdfast.queue q on q.no = e.queue group by 1, 2 order by 2`,
     )
@@ -55,57 +55,57 @@ describe('partitions of what has ended', () => {
       Object.keys(retentions).map((name, i) => [name, `holdfast.ended_${i + 1}`, 3]),
     )
     // Some widths ahead: what is done hours later finds its place too, though nobody swept meanwhile.
-    const [{ last = 0 } = {}] = await ground.rows<{ last: number }>(
+    const [{ last = 0 } = {}] = await database.rows<{ last: number }>(
       `select max(substring(relname from '_([0-9]+)$')::bigint)::int as last from pg_class where relname like 'ended\\_2\\_%' and relkind = 'r'`,
     )
     assert.ok((last + 1) * hour > Date.now() + 5 * hour + 2 * hour)
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('are dropped when their time is over, and counts and idempotency keys follow', async () => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     await work(holdfast, 'short', '1s', 0)
     await work(holdfast, 'long', '30d', 0)
     await holdfast.sweep()
     await work(holdfast, 'short', '1s', 20, true)
     await work(holdfast, 'long', '30d', 20, true)
     assert.equal((await holdfast.stats('short')).done, 20)
-    assert.equal((await ground.rows('select 1 from holdfast.idempotency')).length, 40)
-    assert.deepEqual(await dropAll(ground, Date.now() - minute), [], 'nothing is over yet')
-    const dropped = await dropAll(ground, Date.now() + 2 * day)
+    assert.equal((await database.rows('select 1 from holdfast.idempotency')).length, 40)
+    assert.deepEqual(await dropAll(database, Date.now() - minute), [], 'nothing is over yet')
+    const dropped = await dropAll(database, Date.now() + 2 * day)
     assert.equal(
       dropped.reduce((sum, n) => sum + n, 0),
       20,
     )
     assert.equal((await holdfast.stats('short')).done, 0)
     assert.equal((await holdfast.stats('long')).done, 20)
-    assert.equal((await ground.rows('select 1 from holdfast.idempotency')).length, 20)
-    await assertRecount(ground.pool)
+    assert.equal((await database.rows('select 1 from holdfast.idempotency')).length, 20)
+    await assertRecount(database.pool)
     const { status } = await holdfast.queue('short').enqueue('other', { idempotencyKey: 'key 1' })
     assert.equal(status, 'created', 'the key is free')
   })
 
   test('are made by many processes at once, once, and none of them fails', async () => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     await work(holdfast, 'mail', '5h', 0)
     const failures: string[] = []
     for (let round = 0; round < 10; round++) {
       const now = Date.now() + round * 10 * day
-      const making = Array.from({ length: 6 }, () => ground.pool.query(makePartitions, [now]))
+      const making = Array.from({ length: 6 }, () => database.pool.query(makePartitions, [now]))
       for (const outcome of await Promise.allSettled(making))
         if (outcome.status === 'rejected') failures.push(String(outcome.reason))
-      assert.deepEqual(await ground.rows(makePartitions, [now]), [{ n: 0 }], 'all are there')
+      assert.deepEqual(await database.rows(makePartitions, [now]), [{ n: 0 }], 'all are there')
     }
     assert.deepEqual([...new Set(failures.map((failure) => failure.replace(/\d{3,}/g, 'N')))], [])
   })
 
   test('that a process finds made by another are never dropped with what is in them', async () => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     await work(holdfast, 'mail', '5h', 0)
-    const [one, two] = [await ground.pool.connect(), await ground.pool.connect()]
+    const [one, two] = [await database.pool.connect(), await database.pool.connect()]
     // Two make the same partitions over and over, each a moment after the other, while jobs end in them.
     let isOver = false
     const makers = [one, two].map(async (client) => {
@@ -117,18 +117,18 @@ describe('partitions of what has ended', () => {
     await Promise.all(makers)
     for (const client of [one, two]) client.release()
     assert.equal((await holdfast.stats('mail')).done, 100)
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('may be made at the very moment in which jobs end that belong there', async () => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     const mail = holdfast.queue('mail', { retain: { done: '5h' } })
     await mail.enqueueMany([{ payload: 'plain' }, { payload: 'with effects' }])
     const [plain, rich] = await mail.claim({ max: 2 })
     const made = `select oid::regclass as name from pg_class where relname ~ '^ended_2_[0-9]+$' and relkind = 'r'`
-    for (const { name } of await ground.rows<{ name: string }>(made)) await ground.rows(`drop table ${name}`)
-    const maker = await ground.pool.connect()
+    for (const { name } of await database.rows<{ name: string }>(made)) await database.rows(`drop table ${name}`)
+    const maker = await database.pool.connect()
     await maker.query('begin')
     await maker.query(makePartitions, [Date.now()])
     const settling = [plain?.done(), rich?.done(1, { put: [{ key: 'k', value: 1 }] })]
@@ -140,16 +140,16 @@ describe('partitions of what has ended', () => {
       outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value?.state : String(outcome.reason))),
       ['done', 'done'],
     )
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('are left alone while somebody reads, and nobody waits for that reader', async (t) => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     await work(holdfast, 'mail', '1s', 0)
     await holdfast.sweep()
     await work(holdfast, 'mail', '1s', 5)
-    const reader = await ground.pool.connect()
+    const reader = await database.pool.connect()
     await reader.query('begin')
     await reader.query('select count(*) from holdfast.ended')
     const soon = Date.now() + 10 * minute
@@ -167,8 +167,8 @@ describe('partitions of what has ended', () => {
       }
     })()
     for (let n = 0; n < 5; n++) {
-      assert.deepEqual(await ground.rows(dropPartition, [soon]), [{ n: null }], 'in use')
-      await ground.rows(makePartitions, [soon + n * minute])
+      assert.deepEqual(await database.rows(dropPartition, [soon]), [{ n: null }], 'in use')
+      await database.rows(makePartitions, [soon + n * minute])
     }
     isOver = true
     await settling
@@ -176,59 +176,59 @@ describe('partitions of what has ended', () => {
     assert.ok(Math.max(...waits) < 2_000)
     await reader.query('commit')
     reader.release()
-    assert.ok((await dropAll(ground, soon)).reduce((sum, n) => sum + n, 0) > 0, 'dropped once the reader is gone')
-    await assertRecount(ground.pool)
+    assert.ok((await dropAll(database, soon)).reduce((sum, n) => sum + n, 0) > 0, 'dropped once the reader is gone')
+    await assertRecount(database.pool)
   })
 })
 
 describe('counts', () => {
   test('are added up: thousands of transactions leave few rows, and stats are exact at every moment', async (t) => {
-    await using ground = await setup(server)
-    await using holdfast = await open(postgres({ url: ground.url, listen: false }))
-    await small(ground, 3_000)
-    await Promise.all(Array.from({ length: 4 }, () => ground.pool.query('select holdfast.fold()')))
-    await ground.rows('select holdfast.fold()')
-    const [{ n = 0 } = {}] = await ground.rows<{ n: number }>('select count(*)::int as n from holdfast.tally')
+    await using database = await setup(server)
+    await using holdfast = await open(postgres({ url: database.url, listen: false }))
+    await small(database, 3_000)
+    await Promise.all(Array.from({ length: 4 }, () => database.pool.query('select holdfast.fold()')))
+    await database.rows('select holdfast.fold()')
+    const [{ n = 0 } = {}] = await database.rows<{ n: number }>('select count(*)::int as n from holdfast.tally')
     t.diagnostic(`${n} rows after 3,000 transactions`)
     assert.ok(n < 200)
     assert.equal((await holdfast.stats('mail')).ready, 3_000)
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('lose nothing of a transaction that commits after others were added up, whoever adds at once', async () => {
-    await using ground = await setup(server)
-    await using holdfast = await open(ground.url)
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueue(0)
-    const late = await ground.pool.connect()
+    const late = await database.pool.connect()
     await late.query('begin')
     await holdfast.queue('mail').enqueue('late', { tx: late })
     for (let round = 0; round < 3; round++) {
-      await small(ground, 300)
-      await Promise.all(Array.from({ length: 4 }, () => ground.pool.query('select holdfast.fold()')))
+      await small(database, 300)
+      await Promise.all(Array.from({ length: 4 }, () => database.pool.query('select holdfast.fold()')))
       assert.equal((await holdfast.stats('mail')).ready, 1 + 300 * (round + 1))
     }
     await late.query('commit')
     late.release()
     assert.equal((await holdfast.stats('mail')).ready, 902)
-    await Promise.all(Array.from({ length: 4 }, () => ground.pool.query('select holdfast.fold()')))
+    await Promise.all(Array.from({ length: 4 }, () => database.pool.query('select holdfast.fold()')))
     assert.equal((await holdfast.stats('mail')).ready, 902)
-    await small(ground, 300)
-    await ground.rows('select holdfast.fold()')
-    await assertRecount(ground.pool)
-    assert.ok((await ground.rows('select 1 from holdfast.tally')).length < 200)
+    await small(database, 300)
+    await database.rows('select holdfast.fold()')
+    await assertRecount(database.pool)
+    assert.ok((await database.rows('select 1 from holdfast.tally')).length < 200)
   })
 })
 
 describe('while an old snapshot is held open', () => {
   test('no verb touches more and more blocks', async (t) => {
-    await using ground = await setup(server)
-    await (await open(ground.url)).close()
-    const pool = new pg.Pool({ connectionString: ground.url, max: 1 })
+    await using database = await setup(server)
+    await (await open(database.url)).close()
+    const pool = new pg.Pool({ connectionString: database.url, max: 1 })
     pool.on('error', () => {}) // a connection on its way out may still hear that the server stops
     await using holdfast = await open(postgres({ pool }))
     await rounds(holdfast, 50)
     const before = await measure(holdfast, pool)
-    const reader = await ground.pool.connect()
+    const reader = await database.pool.connect()
     await reader.query('begin isolation level repeatable read')
     await reader.query('select count(*) from holdfast.job')
     await rounds(holdfast, 500)
@@ -262,24 +262,24 @@ async function work(
   for (const lease of await queue.claim({ max: 100 })) await lease.done()
 }
 
-async function dropAll(ground: Ground, now: number): Promise<number[]> {
+async function dropAll(database: TestDatabase, now: number): Promise<number[]> {
   const dropped: number[] = []
   for (;;) {
-    const [row] = await ground.rows<{ n: number | null }>(dropPartition, [now])
+    const [row] = await database.rows<{ n: number | null }>(dropPartition, [now])
     if (row?.n == null) return dropped
     dropped.push(row.n)
   }
 }
 
 /** As many transactions, each with one job, by one statement each on a few connections. */
-async function small(ground: Ground, count: number): Promise<void> {
-  const [lane] = await ground.rows<{ no: number; epoch: string }>(
+async function small(database: TestDatabase, count: number): Promise<void> {
+  const [lane] = await database.rows<{ no: number; epoch: string }>(
     `select lane as no, epoch from holdfast.open_lanes('{mail}', '{5}', 1000, 1000)`,
   )
   const text = `select holdfast.enqueue_plain(null, array[gen_random_uuid()], array[$1::int], '{25}', '{1}', null, null, null, null, null,
     array[$1::int], array[$2::uuid], null)`
   const producers = Array.from({ length: 6 }, async () => {
-    const client = await ground.pool.connect()
+    const client = await database.pool.connect()
     try {
       await client.query('set synchronous_commit = off')
       for (let n = 0; n < count / 6; n++) await client.query(text, [lane?.no, lane?.epoch])

@@ -10,7 +10,7 @@ import { type PostgresOptions, postgres } from '../../src/store/postgres/index.t
 import type { ClaimedJob, Store } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { whoListens } from '../support/listeners.ts'
-import { type Ground, setup } from './exactness-ground.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
 import { type Program, startProgram } from './processes.ts'
 
 const backstopMs = 1_000
@@ -18,11 +18,11 @@ const channel = '"holdfast holdfast"'
 
 describe('a waiting claim', () => {
   test('is woken by an enqueue in another process, well before it would look by itself', async (t) => {
-    await using ground = await setup()
-    await using program = startProgram('enqueues', ground.url)
+    await using database = await setup()
+    await using program = startProgram('enqueues', database.url)
     await program.hear()
-    await using listening = await open(ground.url)
-    await using polling = await open(postgres({ url: ground.url, listen: false }))
+    await using listening = await open(database.url)
+    await using polling = await open(postgres({ url: database.url, listen: false }))
     const heard = await delays(listening, program, 'heard', 5)
     const polled = await delays(polling, program, 'polled', 5)
     t.diagnostic(`median from enqueue to claim: ${median(heard)} ms listening, ${median(polled)} ms polling`)
@@ -32,19 +32,19 @@ describe('a waiting claim', () => {
   })
 
   test('is woken again after its connection was ended, and what was lost meanwhile costs at most the backstop', async (t) => {
-    await using ground = await setup()
-    await using program = startProgram('enqueues', ground.url)
+    await using database = await setup()
+    await using program = startProgram('enqueues', database.url)
     await program.hear()
-    await using holdfast = await open(ground.url)
+    await using holdfast = await open(database.url)
     const before = await delays(holdfast, program, 'mail', 3)
     const lost: number[] = []
     for (let round = 0; round < 3; round++) {
       const claiming = holdfast.claim(['mail'], { wait: '20s' })
       await sleep(50)
-      assert.equal(await endListeners(ground), 1, 'one connection listens')
+      assert.equal(await endListeners(database), 1, 'one connection listens')
       program.tell('mail') // nobody hears of this one
       lost.push(await took(claiming, program))
-      await untilListening(ground)
+      await untilListening(database)
     }
     const after = await delays(holdfast, program, 'mail', 5)
     t.diagnostic(`before ${before}, lost ${lost}, after ${after} ms`)
@@ -53,15 +53,15 @@ describe('a waiting claim', () => {
   })
 
   test('is woken by the commit of a transaction of the caller, not before, and not by a rollback', async () => {
-    await using ground = await setup()
-    await using waits = await open(ground.url)
-    await using enqueues = await open(ground.url)
-    await using raw = await listen(ground)
+    await using database = await setup()
+    await using waits = await open(database.url)
+    await using enqueues = await open(database.url)
+    await using raw = await listen(database)
     await enqueues.queue('mail').enqueue('first')
     for (const lease of await waits.claim(['mail'], { wait: '5s' })) await lease.done()
-    await untilListening(ground)
+    await untilListening(database)
     await raw.quiet()
-    const client = await ground.pool.connect()
+    const client = await database.pool.connect()
     for (const commits of [false, true]) {
       const claiming = waits.claim(['mail'], { wait: commits ? '20s' : 700 })
       await client.query('begin')
@@ -85,9 +85,9 @@ describe('a waiting claim', () => {
 
 describe('notifications', () => {
   test('are not sent per job: many at once are told together', async (t) => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    await using raw = await listen(ground)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await using raw = await listen(database)
     const mail = holdfast.queue('mail')
     await mail.enqueueMany(Array.from({ length: 1_000 }, (_, payload) => ({ payload })))
     const many = await raw.settled()
@@ -102,9 +102,9 @@ describe('notifications', () => {
   })
 
   test('of a job now and then are not gathered: each is told of at once', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    await using raw = await listen(ground)
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await using raw = await listen(database)
     for (let n = 0; n < 20; n++) {
       await holdfast.queue('mail').enqueue(n)
       await sleep(4)
@@ -114,10 +114,10 @@ describe('notifications', () => {
   })
 
   test('of a transaction of the caller are one per queue, however many it enqueues', async () => {
-    await using ground = await setup()
-    await using holdfast = await open(ground.url)
-    await using raw = await listen(ground)
-    const tx = await ground.pool.connect()
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await using raw = await listen(database)
+    const tx = await database.pool.connect()
     await tx.query('begin')
     for (let n = 0; n < 20; n++) await holdfast.queue(n % 2 ? 'mail' : 'post').enqueue(n, { tx })
     await holdfast.queue('mail').enqueueMany(Array.from({ length: 100 }, (_, payload) => ({ payload, tx })))
@@ -133,9 +133,9 @@ describe('a request to cancel a running job', () => {
     ['polls', { listen: false }],
   ] as const) {
     test(`is told within a second to a process that ${how} and does nothing but work`, async (t) => {
-      await using ground = await setup()
-      await using holds = await holder(ground, options)
-      await using asks = await open(ground.url)
+      await using database = await setup()
+      await using holds = await holder(database, options)
+      await using asks = await open(database.url)
       const jobs = await holds.claim(6)
       const tookMs: number[] = []
       for (const { id } of jobs) {
@@ -150,23 +150,23 @@ describe('a request to cancel a running job', () => {
   }
 
   test('is told soon where it was asked while the connection that listens was broken', async () => {
-    await using ground = await setup()
-    await using holds = await holder(ground)
-    await using asks = await open(ground.url)
+    await using database = await setup()
+    await using holds = await holder(database)
+    await using asks = await open(database.url)
     const [job] = (await holds.claim(1)) as [ClaimedJob]
-    await untilListening(ground)
-    assert.equal(await endListeners(ground), 1)
+    await untilListening(database)
+    assert.equal(await endListeners(database), 1)
     await asks.cancel(job.id)
     assert.ok((await holds.knows(job.id)) < 2_500)
   })
 
   test('is told without ids where there are too many for one notification', async () => {
-    await using ground = await setup()
-    await using holds = await holder(ground)
-    await using raw = await listen(ground)
+    await using database = await setup()
+    await using holds = await holder(database)
+    await using raw = await listen(database)
     const jobs = await holds.claim(500)
-    await untilListening(ground)
-    await using asks = await postgres({ url: ground.url })({ clock: systemClock }).then(closing)
+    await untilListening(database)
+    await using asks = await postgres({ url: database.url })({ clock: systemClock }).then(closing)
     await asks.store.cancel(jobs.map(({ id }) => ({ id, effects: null })))
     await Promise.all(jobs.map(({ id }) => holds.knows(id)))
     assert.ok(raw.heard.every((text) => Buffer.byteLength(text) < 8_000))
@@ -174,8 +174,8 @@ describe('a request to cancel a running job', () => {
 })
 
 test('what could not be notified of is told as soon as it can be, with what has come meanwhile', async () => {
-  await using ground = await setup()
-  const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
+  await using database = await setup()
+  const pool = new pg.Pool({ connectionString: database.url, max: 5 })
   pool.on('error', () => {})
   let failures = 2
   pool.on('connect', (client) => {
@@ -189,7 +189,7 @@ test('what could not be notified of is told as soon as it can be, with what has 
     }) as typeof client.query
   })
   const holdfast = await open(postgres({ pool }))
-  await using raw = await listen(ground)
+  await using raw = await listen(database)
   while (failures > 0) await holdfast.queue('mail').enqueue(1) // the first is told by its own commit
   await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
   await until(async () => raw.heard.some((text) => text.includes('post')), 'and so is what came behind it')
@@ -198,8 +198,8 @@ test('what could not be notified of is told as soon as it can be, with what has 
 })
 
 test('after a watchdog an enqueue is told by its own commit, and those that follow soon after it in one of their own', async () => {
-  await using ground = await setup()
-  const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
+  await using database = await setup()
+  const pool = new pg.Pool({ connectionString: database.url, max: 5 })
   pool.on('error', () => {})
   let notifications = 0
   pool.on('connect', (client) => {
@@ -209,7 +209,7 @@ test('after a watchdog an enqueue is told by its own commit, and those that foll
       return Reflect.apply(query, client, args)
     }) as typeof client.query
   })
-  await using raw = await listen(ground)
+  await using raw = await listen(database)
   const holdfast = await open(postgres({ pool }))
   await holdfast.queue('mail').enqueue(1)
   await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
@@ -222,50 +222,53 @@ test('after a watchdog an enqueue is told by its own commit, and those that foll
 
 describe('connections', () => {
   test('of a pool of two are enough: none is kept to listen', async () => {
-    await using ground = await setup()
-    const pool = new pg.Pool({ connectionString: ground.url, max: 2 })
+    await using database = await setup()
+    const pool = new pg.Pool({ connectionString: database.url, max: 2 })
     pool.on('error', () => {}) // a connection on its way out may still hear that the server stops
     pool.on('connect', (client) => client.on('error', () => {}))
     await using waits = await open(postgres({ pool }))
-    await using program = startProgram('enqueues', ground.url)
+    await using program = startProgram('enqueues', database.url)
     await program.hear()
     const claims = Array.from({ length: 5 }, (_, n) => waits.claim([`queue-${n}`], { wait: '20s' }))
     await sleep(100)
     for (let n = 0; n < 5; n++) await program.ask(`queue-${n}`)
     for (const leases of await Promise.all(claims)) for (const lease of leases) await lease.done()
     assert.equal((await waits.stats()).done, 5)
-    assert.equal(await listeners(ground), 0)
+    assert.equal(await listeners(database), 0)
     await waits.close()
     await pool.end()
   })
 
   test('are all gone after close, also where a claim was waiting', async () => {
-    await using ground = await setup()
-    assert.equal(await ground.connections(), 0)
+    await using database = await setup()
+    assert.equal(await database.connections(), 0)
     for (const options of [{}, { listen: false }]) {
-      const holdfast = await open(postgres({ url: ground.url, ...options }))
+      const holdfast = await open(postgres({ url: database.url, ...options }))
       const waiting = holdfast.claim(['mail'], { wait: '20s' }).catch(({ code }) => code)
       await Promise.all([holdfast.queue('post').enqueue(1), holdfast.stats(), holdfast.sweep()])
-      if (!('listen' in options)) await untilListening(ground)
+      if (!('listen' in options)) await untilListening(database)
       await holdfast.close()
       assert.equal(await waiting, 'CLOSED')
-      await until(async () => (await ground.connections()) === 0, 'no connection is left')
+      await until(async () => (await database.connections()) === 0, 'no connection is left')
     }
-    await using mine = await open(postgres({ pool: ground.pool }))
+    await using mine = await open(postgres({ pool: database.pool }))
     await mine.claim(['mail'], { wait: 200 })
-    await untilListening(ground)
+    await untilListening(database)
     await mine.close()
-    await until(async () => (await listeners(ground)) === 0, 'nobody listens')
-    assert.equal((await ground.pool.query('select 1 as n')).rows[0].n, 1, 'a pool that was given stays open')
+    await until(async () => (await listeners(database)) === 0, 'nobody listens')
+    assert.equal((await database.pool.query('select 1 as n')).rows[0].n, 1, 'a pool that was given stays open')
   })
 })
 
 test('an idle worker on 1,000 queues sends no more statements than one on a single queue', async (t) => {
-  await using ground = await setup()
-  await using first = await open(ground.url)
+  await using database = await setup()
+  await using first = await open(database.url)
   await first.sweep()
   const thousand = Array.from({ length: 1_000 }, (_, n) => `queue-${n}`)
-  const kinds = [true, false].flatMap((listen) => [idle(ground, ['queue-0'], listen), idle(ground, thousand, listen)])
+  const kinds = [true, false].flatMap((listen) => [
+    idle(database, ['queue-0'], listen),
+    idle(database, thousand, listen),
+  ])
   const sent = await Promise.all(kinds)
   for (const [kind, one = 0, many = 0] of [
     ['listening', ...sent.slice(0, 2)],
@@ -278,8 +281,8 @@ test('an idle worker on 1,000 queues sends no more statements than one on a sing
 })
 
 /** Statements sent while a claim waits for 3 s, the first second left out: it opens and defines. */
-async function idle(ground: Ground, queues: readonly string[], listen: boolean): Promise<number> {
-  const pool = new pg.Pool({ connectionString: ground.url, max: 5 })
+async function idle(database: TestDatabase, queues: readonly string[], listen: boolean): Promise<number> {
+  const pool = new pg.Pool({ connectionString: database.url, max: 5 })
   pool.on('error', () => {}) // a connection on its way out may still hear that the server stops
   let statements = 0
   pool.on('connect', (client) => {
@@ -303,8 +306,8 @@ async function idle(ground: Ground, queues: readonly string[], listen: boolean):
 }
 
 /** A store that holds jobs, asks about all of them when it is told to, and otherwise only now and then. */
-async function holder(ground: Ground, options: Partial<PostgresOptions> = {}) {
-  const store = await postgres({ url: ground.url, ...options })({ clock: systemClock })
+async function holder(database: TestDatabase, options: Partial<PostgresOptions> = {}) {
+  const store = await postgres({ url: database.url, ...options })({ clock: systemClock })
   const known = new Map<string, PromiseWithResolvers<void>>()
   let jobs: readonly ClaimedJob[] = []
   const ask = async () => {
@@ -319,7 +322,7 @@ async function holder(ground: Ground, options: Partial<PostgresOptions> = {}) {
   })
   return {
     async claim(count: number): Promise<readonly ClaimedJob[]> {
-      await using filler = await open(ground.url)
+      await using filler = await open(database.url)
       await filler.queue('mail').enqueueMany(Array.from({ length: count }, (_, payload) => ({ payload })))
       jobs = await store.claim({ queues: ['mail'], max: count, leaseMs: 60_000, worker: 'w' })
       for (const { id } of jobs) known.set(id, Promise.withResolvers())
@@ -370,16 +373,16 @@ function median(values: readonly number[]): number {
   return values.toSorted((a, b) => a - b)[values.length >> 1] as number
 }
 
-async function listeners(ground: Ground): Promise<number> {
-  return (await ground.rows<{ n: number }>(`select count(*)::int as n ${whoListens()}`))[0]?.n ?? 0
+async function listeners(database: TestDatabase): Promise<number> {
+  return (await database.rows<{ n: number }>(`select count(*)::int as n ${whoListens()}`))[0]?.n ?? 0
 }
 
-async function endListeners(ground: Ground): Promise<number> {
-  return (await ground.rows(`select pg_terminate_backend(pid) ${whoListens()}`)).length
+async function endListeners(database: TestDatabase): Promise<number> {
+  return (await database.rows(`select pg_terminate_backend(pid) ${whoListens()}`)).length
 }
 
-async function untilListening(ground: Ground): Promise<void> {
-  await until(async () => (await listeners(ground)) > 0, 'somebody listens')
+async function untilListening(database: TestDatabase): Promise<void> {
+  await until(async () => (await listeners(database)) > 0, 'somebody listens')
   await sleep(100) // and has heard its own voice
 }
 
@@ -389,8 +392,8 @@ async function until(condition: () => Promise<boolean>, what: string): Promise<v
 }
 
 /** Hears what anybody hears on the store's channel. */
-async function listen(ground: Ground) {
-  const client = new pg.Client({ connectionString: ground.url, application_name: 'raw' })
+async function listen(database: TestDatabase) {
+  const client = new pg.Client({ connectionString: database.url, application_name: 'raw' })
   client.on('error', () => {})
   await client.connect()
   await client.query(`listen ${channel}`)

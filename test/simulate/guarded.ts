@@ -65,7 +65,7 @@ export async function submitBatch({ holdfast, random }: World, label: string): P
 const steerings = { pause: 4, resume: 3, cancel: 2, retryFailed: 4, close: 1 } as const
 
 /** One at random, whatever state it is in: what comes too late is refused. */
-export async function steerBatch({ holdfast, random }: World): Promise<void> {
+export async function controlBatch({ holdfast, random }: World): Promise<void> {
   const { batches } = await holdfast.batches({ limit: 10 })
   const as = random.weighted(steerings)
   if (batches.length === 0) return

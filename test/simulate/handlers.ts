@@ -9,8 +9,8 @@ import type { Job } from '../../src/worker/job.ts'
 import type { Random } from '../torture/random.ts'
 import { after, anchor, effectKey, work } from '../torture/world.ts'
 import { guardedNames } from './guarded.ts'
+import type { Running } from './lease-checker.ts'
 import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
-import type { Running } from './witness.ts'
 
 export interface HandlerScene {
   readonly timers: Timers

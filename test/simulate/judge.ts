@@ -21,7 +21,7 @@ export interface RunFindings {
   readonly untold: string | null
 }
 
-/** Judged there by when answers were heard, which may be in another order here; the witness sees calls land. */
+/** Judged there by when answers were heard, which may be in another order here; the checker sees calls land. */
 const seenLanding: ReadonlySet<Promised> = new Set<Promised>([
   'a job has one holder at a time, and a fence one claim',
   'a paused queue hands out nothing',

@@ -9,7 +9,7 @@ import { HoldfastError, refuse } from '../../src/errors.ts'
 import type { ClaimRequest, Store, Subscriber } from '../../src/store/store.ts'
 import { Random } from '../torture/random.ts'
 import type { Fault, Plan } from './plan.ts'
-import type { Actor, Stage } from './stage.ts'
+import type { Actor, Timeline } from './timeline.ts'
 import type { Trace } from './trace.ts'
 
 export const verbs = [
@@ -17,7 +17,7 @@ export const verbs = [
   ...(['cancel', 'requeue', 'requeueAll', 'alter', 'purge', 'pause'] as const),
   ...(['job', 'outcomes', 'jobs', 'stats', 'kvGet', 'kvWrite', 'kvScan', 'advance', 'time'] as const),
   ...(['definitions', 'overrideLimit'] as const),
-  ...(['watch', 'changes', 'examine', 'openBatch', 'addItems', 'steerBatch', 'batch', 'batches', 'items'] as const),
+  ...(['watch', 'changes', 'examine', 'openBatch', 'addItems', 'controlBatch', 'batch', 'batches', 'items'] as const),
 ]
 
 export type Verb = (typeof verbs)[number]
@@ -72,7 +72,7 @@ interface Landed {
 const recoveryMs = 500
 
 export class Network {
-  readonly #stage: Stage
+  readonly #timeline: Timeline
   readonly #store: Store
   readonly #plan: Plan
   readonly #trace: Trace
@@ -90,8 +90,8 @@ export class Network {
   #isCalm = false
   #isOver = false
 
-  constructor(stage: Stage, store: Store, plan: Plan, trace: Trace, observers: readonly Observer[]) {
-    this.#stage = stage
+  constructor(timeline: Timeline, store: Store, plan: Plan, trace: Trace, observers: readonly Observer[]) {
+    this.#timeline = timeline
     this.#store = store
     this.#plan = plan
     this.#trace = trace
@@ -155,11 +155,11 @@ export class Network {
     const call = this.#calls.get(place) ?? 0
     this.#calls.set(place, call + 1)
     const fault = this.#isCalm ? undefined : this.#faults.get(`${place} ${call}`)
-    return fault ? { ...fault, ms: Math.min(fault.ms, this.#plan.calmAt - this.#stage.now) } : null
+    return fault ? { ...fault, ms: Math.min(fault.ms, this.#plan.calmAt - this.#timeline.now) } : null
   }
 
   #landAt(caller: Caller, fault: Fault | null): number {
-    const { now } = this.#stage
+    const { now } = this.#timeline
     const at = now + this.#latency() + (fault?.as === 'slowThere' ? fault.ms : 0)
     if (!this.#plan.inOrder) return at
     const inTurn = Math.max(at, this.#lastLandAt.get(caller) ?? 0)
@@ -174,10 +174,10 @@ export class Network {
   }
 
   #befall(caller: Caller, { as, ms }: Fault): void {
-    const until = this.#stage.now + ms
+    const until = this.#timeline.now + ms
     if (as === 'killed') caller.die()
     else if (as === 'frozen') caller.freeze(ms)
-    else if (as === 'stopped') this.#stage.after(0, caller, () => caller.end(ms))
+    else if (as === 'stopped') this.#timeline.after(0, caller, () => caller.end(ms))
     else if (as === 'deaf') caller.deafUntil = Math.max(caller.deafUntil, until)
     else if (as === 'cutOff') caller.cutOffUntil = Math.max(caller.cutOffUntil, until)
     else if (as === 'outage') this.#awayUntil = Math.max(this.#awayUntil, until)
@@ -187,12 +187,12 @@ export class Network {
 
   /** Leases run out all at once. */
   #setForward(ms: number): void {
-    this.#stage.setForward(ms)
-    for (const caller of this.#callers) caller.disturb(this.#stage.now)
+    this.#timeline.setForward(ms)
+    for (const caller of this.#callers) caller.disturb(this.#timeline.now)
   }
 
   #isAway(caller: Caller): boolean {
-    return Math.max(this.#awayUntil, caller.cutOffUntil) > this.#stage.now
+    return Math.max(this.#awayUntil, caller.cutOffUntil) > this.#timeline.now
   }
 
   #refuse(sent: Sent): void {
@@ -201,8 +201,8 @@ export class Network {
 
   #fail(sent: Sent, error: HoldfastError): void {
     const inMs = this.#latency()
-    sent.caller.disturb(this.#stage.now + inMs + recoveryMs)
-    this.#stage.after(inMs, sent.caller, () => {
+    sent.caller.disturb(this.#timeline.now + inMs + recoveryMs)
+    this.#timeline.after(inMs, sent.caller, () => {
       this.#trace.add(sent.caller.name, `is refused ${sent.verb}`)
       this.#unheard.delete(sent)
       sent.reject(error)
@@ -211,13 +211,13 @@ export class Network {
 
   #setOut(sent: Sent): void {
     this.#onTheirWay.add(sent)
-    this.#stage.after(sent.landAt - this.#stage.now, null, () => this.#land(sent))
+    this.#timeline.after(sent.landAt - this.#timeline.now, null, () => this.#land(sent))
   }
 
   /** Now and then with all that would land soon after, in one commit. */
   async #land(first: Sent): Promise<void> {
     if (!this.#onTheirWay.has(first)) return // with another, before
-    const until = this.#stage.now + (this.#random.chance(0.25) ? 4 : 0)
+    const until = this.#timeline.now + (this.#random.chance(0.25) ? 4 : 0)
     const group = [...this.#onTheirWay].filter(({ landAt }) => landAt <= until).sort((a, b) => a.landAt - b.landAt)
     for (const sent of group) this.#onTheirWay.delete(sent)
     const landed = await Promise.allSettled(group.map((sent) => this.#perform(sent)))
@@ -258,7 +258,7 @@ export class Network {
     const { answer, isAgain } = landed.value
     this.#trace.add('store', `${verb} of ${caller.name}: ${this.#brief(verb, answer)}`)
     if (!isAgain) for (const observer of this.#observers) observer.landed(sent, answer)
-    if (fault?.as === 'partly') caller.disturb(this.#stage.now + recoveryMs)
+    if (fault?.as === 'partly') caller.disturb(this.#timeline.now + recoveryMs)
     if (fault?.as === 'killedUnheard' && !caller.isDead) caller.die()
     else if (fault?.as === 'unanswered')
       this.#fail(sent, new HoldfastError('STORE_UNAVAILABLE', 'The answer was lost.', { mayHaveLanded: true }))
@@ -267,7 +267,7 @@ export class Network {
 
   #answer(sent: Sent, answer: unknown): void {
     const { caller, fault, verb } = sent
-    this.#stage.after(this.#latency() + (fault?.as === 'slowBack' ? fault.ms : 0), caller, () => {
+    this.#timeline.after(this.#latency() + (fault?.as === 'slowBack' ? fault.ms : 0), caller, () => {
       this.#trace.add(caller.name, `hears ${verb}`)
       this.#unheard.delete(sent)
       for (const observer of this.#observers) observer.heard(sent, answer)
@@ -289,8 +289,8 @@ export class Network {
   #subscribe(caller: Caller, subscriber: Subscriber): () => void {
     if (!this.#plan.wakes) return () => {}
     const tell = (call: () => void) => {
-      if (caller.isDead || caller.deafUntil > this.#stage.now || (!this.#isCalm && this.#random.chance(0.03))) return
-      this.#stage.after(this.#latency(), caller, call)
+      if (caller.isDead || caller.deafUntil > this.#timeline.now || (!this.#isCalm && this.#random.chance(0.03))) return
+      this.#timeline.after(this.#latency(), caller, call)
     }
     return this.#store.subscribe({
       onReady: (queue, count) => tell(() => subscriber.onReady?.(queue, count)),

@@ -33,7 +33,7 @@ const deeds = {
   enqueueOne: 26,
   enqueueMany: 12,
   enqueueLitter: 4,
-  meddle: 14,
+  interfere: 14,
   cancelRunning: 7,
   requeue: 4,
   increment: 4,
@@ -46,7 +46,7 @@ const deeds = {
   sweep: 3,
   enqueueGuarded: 12,
   submitBatch: 9,
-  steerBatch: 9,
+  controlBatch: 9,
 } as const
 
 export type DeedName = keyof typeof deeds

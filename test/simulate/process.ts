@@ -12,17 +12,17 @@ import { toPlan } from '../../src/worker/options.ts'
 import type { MakeLoop, Worker } from '../../src/worker/worker.ts'
 import { enqueueLitter, enqueueMany, enqueueOne } from '../torture/enqueues.ts'
 import { type Abandoned, claimAndSettle, settleLate } from '../torture/fates.ts'
+import { increment, interfere, putOwn, setPaused, turnValve } from '../torture/interference.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
 import { logInMemory } from '../torture/log.ts'
-import { increment, meddle, putOwn, setPaused, turnValve } from '../torture/meddling.ts'
 import { Random } from '../torture/random.ts'
 import { after, attempts, deaths, litter, type World } from '../torture/world.ts'
-import { enqueueGuarded, guardedQueues, steerBatch, submitBatch } from './guarded.ts'
+import { controlBatch, enqueueGuarded, guardedQueues, submitBatch } from './guarded.ts'
 import { handle } from './handlers.ts'
+import type { Running, Watched } from './lease-checker.ts'
 import { type DeedName, leaseMs, type Plan, timeoutMs, unwindMs } from './plan.ts'
-import type { Stage } from './stage.ts'
+import type { Timeline } from './timeline.ts'
 import type { Trace } from './trace.ts'
-import type { Running, Watched } from './witness.ts'
 
 export const scheduleName = 'tick'
 export const ticks = defineQueue('ticks', {
@@ -41,7 +41,7 @@ const work = defineQueue('work', {
 
 /** What a process needs of the simulation. */
 export interface Surroundings {
-  readonly stage: Stage
+  readonly timeline: Timeline
   readonly plan: Plan
   readonly trace: Trace
   /** Time that never stands still, for notes. */
@@ -85,11 +85,12 @@ export class Process implements Watched {
     this.#around = around
     this.name = name
     this.place = place
-    const { stage, plan, trace, noteTime } = around
+    const { timeline, plan, trace, noteTime } = around
     this.random = new Random(plan.seed * 31 + hash(name))
     this.#timers = {
-      now: () => stage.now,
-      after: (ms, call) => (this.isDead ? () => {} : stage.after(ms + this.random.fraction(), this, () => void call())),
+      now: () => timeline.now,
+      after: (ms, call) =>
+        this.isDead ? () => {} : timeline.after(ms + this.random.fraction(), this, () => void call()),
     }
     const store = around.storeOf(this, () => {
       this.#hasClosed = true
@@ -108,7 +109,7 @@ export class Process implements Watched {
       journal,
       random: this.random,
       life: name,
-      now: () => stage.clock,
+      now: () => timeline.clock,
       waitMs: 0,
     }
     this.#listen()
@@ -138,23 +139,23 @@ export class Process implements Watched {
   }
 
   freeze(ms: number): void {
-    this.frozenUntil = Math.max(this.frozenUntil, this.#around.stage.now + ms)
+    this.frozenUntil = Math.max(this.frozenUntil, this.#around.timeline.now + ms)
     this.disturb(this.frozenUntil)
   }
 
   /** Stops in order, which must not take longer than it may. */
   end(graceMs: number): void {
     if (this.isEnding || this.isDead) return
-    const { stage, trace, accuse } = this.#around
+    const { timeline, trace, accuse } = this.#around
     trace.add(this.name, `is asked to end within ${graceMs}`)
     this.isEnding = true
-    const since = stage.now
+    const since = timeline.now
     const check = () => {
       const dueAt = Math.max(since, this.calmSince) + graceMs + stopMs
-      if (dueAt > stage.now) stage.after(dueAt - stage.now, this, check)
+      if (dueAt > timeline.now) timeline.after(dueAt - timeline.now, this, check)
       else accuse('who is asked to stop stops', `${this.name} was asked at ${since.toFixed(0)} and has not ended`)
     }
-    stage.after(graceMs + stopMs, this, check)
+    timeline.after(graceMs + stopMs, this, check)
     this.holdfast.close({ grace: graceMs }).then(
       () => {
         if (this.isDead) return
@@ -193,11 +194,11 @@ export class Process implements Watched {
         return enqueueMany(world, label)
       case 'enqueueLitter':
         return enqueueLitter(world, label)
-      case 'meddle':
-        return meddle(world, label)
+      case 'interfere':
+        return interfere(world, label)
       case 'cancelRunning':
       case 'requeue':
-        return meddle(world, label, as)
+        return interfere(world, label, as)
       case 'increment':
         return increment(world)
       case 'putOwn':
@@ -218,8 +219,8 @@ export class Process implements Watched {
         return enqueueGuarded(world, label)
       case 'submitBatch':
         return submitBatch(world, label)
-      case 'steerBatch':
-        return steerBatch(world)
+      case 'controlBatch':
+        return controlBatch(world)
     }
   }
 
@@ -264,7 +265,7 @@ export class Process implements Watched {
   }
 
   #leftBehind(id: string): void {
-    for (const run of this.runs) if (run.id === id && run.endedAt === null) run.abortedAt ??= this.#around.stage.now
+    for (const run of this.runs) if (run.id === id && run.endedAt === null) run.abortedAt ??= this.#around.timeline.now
   }
 
   #leave(): void {
@@ -275,7 +276,7 @@ export class Process implements Watched {
 
 /** What comes too late for a batch is refused. */
 function isOfBatches(as: DeedName): boolean {
-  return as === 'submitBatch' || as === 'steerBatch'
+  return as === 'submitBatch' || as === 'controlBatch'
 }
 
 /** One in four of those that are enqueued alone. */

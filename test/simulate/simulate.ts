@@ -9,22 +9,22 @@ import { readRecords } from '../model/observe.ts'
 import { Told } from '../model/told.ts'
 import { dropAnchor, isAtItsEnd } from '../torture/drain.ts'
 import { claim, settleAs } from '../torture/fates.ts'
+import { setPaused } from '../torture/interference.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
 import { peace } from '../torture/judge/evidence.ts'
 import { logInMemory } from '../torture/log.ts'
-import { setPaused } from '../torture/meddling.ts'
 import { noTables, type Observation, observe } from '../torture/observe.ts'
 import { Random } from '../torture/random.ts'
 import { anchor, type World } from '../torture/world.ts'
 import { guardedNames, judgeBatches, letGo } from './guarded.ts'
 import { judgeRun, type Violation } from './judge.ts'
+import { LeaseChecker, type Watched } from './lease-checker.ts'
 import { Ledger } from './ledger.ts'
 import { Network } from './network.ts'
 import type { Plan } from './plan.ts'
 import { Process, type Surroundings, scheduleName, ticks } from './process.ts'
-import { rest, Stage } from './stage.ts'
+import { rest, Timeline } from './timeline.ts'
 import { Trace } from './trace.ts'
-import { type Watched, Witness } from './witness.ts'
 
 /** What is not as it should be, to judge the judge by. */
 export interface Flaw {
@@ -67,11 +67,11 @@ export async function simulate(plan: Plan, flaw: Flaw = {}): Promise<Outcome> {
 class Run {
   readonly #plan: Plan
   readonly #flaw: Flaw
-  readonly #stage = new Stage()
-  readonly #trace = new Trace(this.#stage)
+  readonly #timeline = new Timeline()
+  readonly #trace = new Trace(this.#timeline)
   readonly #violations: Violation[] = []
   readonly #processes: Process[] = []
-  readonly #witness: Witness
+  readonly #checker: LeaseChecker
   readonly #ledger: Ledger
   readonly #random: Random
   #around: Surroundings | null = null
@@ -83,7 +83,7 @@ class Run {
     this.#plan = plan
     this.#flaw = flaw
     this.#random = new Random(plan.seed ^ 0xca11)
-    this.#witness = new Witness(this.#stage, (promise, what) => this.#accuse(promise, what))
+    this.#checker = new LeaseChecker(this.#timeline, (promise, what) => this.#accuse(promise, what))
     this.#ledger = new Ledger(() => this.#noteTime())
   }
 
@@ -93,8 +93,8 @@ class Run {
       violations: this.#violations,
       trace: this.#trace.lines,
       hash: this.#trace.hash,
-      events: this.#stage.count,
-      virtualMs: this.#stage.now,
+      events: this.#timeline.count,
+      virtualMs: this.#timeline.now,
     }
   }
 
@@ -105,8 +105,8 @@ class Run {
     const host = this.#host(store)
     await dropAnchor(host)
     await this.#declare(host.holdfast)
-    const declaredAt = this.#stage.clock
-    const network = new Network(this.#stage, store, this.#plan, this.#trace, [this.#witness, this.#ledger])
+    const declaredAt = this.#timeline.clock
+    const network = new Network(this.#timeline, store, this.#plan, this.#trace, [this.#checker, this.#ledger])
     const around = this.#surroundings(network)
     this.#around = around
     await this.#trouble(around)
@@ -131,8 +131,9 @@ class Run {
 
   async #trouble(around: Surroundings): Promise<void> {
     for (let place = 0; place < this.#plan.places; place++) this.#start(around, place, 0)
-    for (const { at, place, as } of this.#plan.deeds) this.#stage.after(at, null, () => void this.#in(place)?.make(as))
-    await this.#stage.run(this.#plan.calmAt)
+    for (const { at, place, as } of this.#plan.deeds)
+      this.#timeline.after(at, null, () => void this.#in(place)?.make(as))
+    await this.#timeline.run(this.#plan.calmAt)
     this.#trace.add('', 'all is calm from here on')
     this.#isCalm = true
   }
@@ -141,14 +142,14 @@ class Run {
   async #heal(around: Surroundings, host: Host): Promise<number> {
     const { holdfast, journal } = host
     if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
-    await this.#drain(host, this.#stage.now + arrivalMs, () => false)
+    await this.#drain(host, this.#timeline.now + arrivalMs, () => false)
     if (this.#plan.missed !== null) {
-      await this.#drain(host, this.#stage.now + scheduleMs, () => false)
+      await this.#drain(host, this.#timeline.now + scheduleMs, () => false)
       await holdfast.unschedule(scheduleName)
     }
-    const unscheduledAt = this.#stage.clock
+    const unscheduledAt = this.#timeline.clock
     const isAtEnd = (queue: QueueInfo) => queue.name === anchor.queue || isAtItsEnd(queue)
-    await this.#drain(host, this.#stage.now + drainMs, async () => (await holdfast.queues()).every(isAtEnd))
+    await this.#drain(host, this.#timeline.now + drainMs, async () => (await holdfast.queues()).every(isAtEnd))
     const id = anchor.id as string
     await journal.ask('cancel', { id, tag: null }, () => holdfast.cancel(id))
     return unscheduledAt
@@ -157,8 +158,8 @@ class Run {
   /** Whoever looks after the run: sees to it that there is an end, and nothing ever befalls it. */
   #host(store: Store): Host {
     const timers: Timers = {
-      now: () => this.#stage.now,
-      after: (ms, call) => this.#stage.after(ms, null, () => void call()),
+      now: () => this.#timeline.now,
+      after: (ms, call) => this.#timeline.after(ms, null, () => void call()),
     }
     const holdfast = new Holdfast(this.#observed(store), { timers, logger: false, random: () => 0.5 })
     const lines: string[] = []
@@ -166,12 +167,12 @@ class Run {
       logInMemory((line) => lines.push(line)),
       { mayBeDown: false, now: () => this.#noteTime() },
     )
-    const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#stage.clock, waitMs: 0 }
+    const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#timeline.clock, waitMs: 0 }
     return { ...world, notes: () => parseJournal(lines.join('')) }
   }
 
   async #open(): Promise<Store> {
-    const clock: Clock = { now: () => this.#stage.clock }
+    const clock: Clock = { now: () => this.#timeline.clock }
     const store = await sqlite({ path: ':memory:' })({ clock })
     return overlaid(store, { capabilities: { ...store.capabilities, sqlEffects: false }, ...this.#flaw.store?.(store) })
   }
@@ -179,12 +180,12 @@ class Run {
   /** What the host does is seen, too. */
   #observed(store: Store): Store {
     const caller = this.#hostAsCaller()
-    const see = (verb: 'claim' | 'settle' | 'sweep' | 'steerBatch') => async (request: never) => {
+    const see = (verb: 'claim' | 'settle' | 'sweep' | 'controlBatch') => async (request: never) => {
       const answer = await store[verb](request)
-      this.#witness.landed({ caller, verb, args: [request] }, answer)
+      this.#checker.landed({ caller, verb, args: [request] }, answer)
       return answer
     }
-    const seen = { claim: see('claim'), settle: see('settle'), sweep: see('sweep'), steerBatch: see('steerBatch') }
+    const seen = { claim: see('claim'), settle: see('settle'), sweep: see('sweep'), controlBatch: see('controlBatch') }
     return overlaid(store, seen as Partial<Store>)
   }
 
@@ -198,7 +199,7 @@ class Run {
   #surroundings(network: Network): Surroundings {
     const { makeLoop, wire } = this.#flaw
     return {
-      ...{ stage: this.#stage, plan: this.#plan, trace: this.#trace },
+      ...{ timeline: this.#timeline, plan: this.#plan, trace: this.#trace },
       noteTime: () => this.#noteTime(),
       isCalm: () => this.#isCalm,
       accuse: (promise, what) => this.#accuse(promise, what),
@@ -206,7 +207,7 @@ class Run {
         const store = network.storeOf(process, onClose)
         return wire ? overlaid(store, wire(store)) : store
       },
-      told: (process, id) => this.#witness.told(process, id),
+      told: (process, id) => this.#checker.told(process, id),
       gone: (process) => this.#succeed(process),
       ...(makeLoop && { makeLoop }),
     }
@@ -235,21 +236,21 @@ class Run {
   /** Somebody else takes its place after a while. */
   #succeed({ place }: Process): void {
     const nth = this.#processes.filter((process) => process.place === place).length
-    this.#stage.after(this.#random.between(1, 800), null, () => {
+    this.#timeline.after(this.#random.between(1, 800), null, () => {
       if (!this.#isOver && !this.#in(place)) this.#start(this.#around as Surroundings, place, nth)
     })
   }
 
   /** Looks every now and then, resumes what is paused, and empties the queues that no worker serves. */
   async #drain(world: World, untilMs: number, isDone: () => boolean | Promise<boolean>): Promise<void> {
-    while (this.#stage.now < untilMs && !(await isDone())) {
+    while (this.#timeline.now < untilMs && !(await isDone())) {
       for (const { name, paused, ready } of await world.holdfast.queues()) {
         if (paused) await setPaused(world, name, false)
-        this.#witness.pause(name, false)
+        this.#checker.pause(name, false)
         if (name.startsWith('valve-') && ready > 0) await this.#empty(world, name)
       }
       await letGo(world.holdfast)
-      await this.#stage.run(Math.min(untilMs, this.#stage.now + lookEveryMs))
+      await this.#timeline.run(Math.min(untilMs, this.#timeline.now + lookEveryMs))
     }
   }
 
@@ -260,14 +261,14 @@ class Run {
   }
 
   async #close(): Promise<void> {
-    await this.#stage.run(this.#stage.now + recoverMs, () => this.#alive.every(isWell))
+    await this.#timeline.run(this.#timeline.now + recoverMs, () => this.#alive.every(isWell))
     this.#isOver = true
     for (const process of this.#alive) {
       if (!isWell(process))
         this.#accuse('who survives is well', `${process.name}: ${JSON.stringify(process.worker.health())}`)
       process.end(1_000)
     }
-    await this.#stage.run(this.#stage.now + closeMs, () => this.#alive.length === 0)
+    await this.#timeline.run(this.#timeline.now + closeMs, () => this.#alive.length === 0)
   }
 
   #accuse(promise: string, what: string): void {
@@ -279,7 +280,7 @@ class Run {
   /** Later with every note. */
   #noteTime(): number {
     this.#ticks += 1
-    return this.#stage.now + this.#ticks * 1e-6
+    return this.#timeline.now + this.#ticks * 1e-6
   }
 }
 

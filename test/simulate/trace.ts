@@ -2,19 +2,19 @@
 // they are called by the order in which they appeared. So the same seed writes the same lines.
 
 import { createHash } from 'node:crypto'
-import type { Stage } from './stage.ts'
+import type { Timeline } from './timeline.ts'
 
 export class Trace {
   readonly lines: string[] = []
-  readonly #stage: Stage
+  readonly #timeline: Timeline
   readonly #names = new Map<string, string>()
 
-  constructor(stage: Stage) {
-    this.#stage = stage
+  constructor(timeline: Timeline) {
+    this.#timeline = timeline
   }
 
   add(who: string, what: string): void {
-    this.lines.push(`${this.#stage.now.toFixed(2).padStart(9)} ${who.padEnd(5)} ${what}`)
+    this.lines.push(`${this.#timeline.now.toFixed(2).padStart(9)} ${who.padEnd(5)} ${what}`)
   }
 
   /** A short name for an id or a fence. */

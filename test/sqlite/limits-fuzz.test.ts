@@ -5,7 +5,7 @@ import { randomInt } from 'node:crypto'
 import { test } from 'node:test'
 import type { NewJob } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
-import type { ClaimedJob, Steering } from '../../src/store/store.ts'
+import type { BatchAction, ClaimedJob } from '../../src/store/store.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 import { minute, newJob, type StoreWorld, storeWorld } from './store-world.ts'
 
@@ -94,7 +94,7 @@ class Player {
     add: async () => this.#withBatch((batch) => this.#world.store.addItems({ batch, at: null, jobs: this.#jobs() })),
     steer: async () => {
       const as = this.#one(['close', 'close', 'pause', 'resume', 'resume', 'cancel', 'retryFailed', 'delete'] as const)
-      await this.#withBatch((batch) => this.#world.steer(batch, as as Steering))
+      await this.#withBatch((batch) => this.#world.steer(batch, as as BatchAction))
     },
     claim: async () => void this.#held.push(...(await this.#world.claim(1 + this.#below(6)))),
     claimMore: async () => void this.#held.push(...(await this.#world.claim(10))),

@@ -6,7 +6,7 @@ import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { Settlement } from '../../src/job/transition.ts'
 import { newId } from '../../src/runtime/id.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
-import type { ClaimedJob, Steering, Store } from '../../src/store/store.ts'
+import type { BatchAction, ClaimedJob, Store } from '../../src/store/store.ts'
 import { jobsFile } from './jobs-file.ts'
 
 export const minute = 60_000
@@ -22,7 +22,7 @@ export interface StoreWorld extends AsyncDisposable {
   settle(jobs: readonly ClaimedJob[], settlement?: Settlement): Promise<void>
   /** Answers its id. */
   openBatch(settings?: Partial<BatchSettings>): Promise<string>
-  steer(batch: string, as: Steering): ReturnType<Store['steerBatch']>
+  steer(batch: string, as: BatchAction): ReturnType<Store['controlBatch']>
 }
 
 export async function storeWorld(): Promise<StoreWorld> {
@@ -50,7 +50,7 @@ export async function storeWorld(): Promise<StoreWorld> {
       await store.openBatch({ id, ...plain, retainMs: 10 * minute, ...settings })
       return id
     },
-    steer: (batch, as) => store.steerBatch({ batch, as, by: null, reason: null }),
+    steer: (batch, as) => store.controlBatch({ batch, as, by: null, reason: null }),
     async [Symbol.asyncDispose]() {
       await store.close()
       await file[Symbol.asyncDispose]()

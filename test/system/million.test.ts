@@ -9,7 +9,7 @@ import { steps } from '../../src/store/postgres/schema/migrations.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { steps as sqliteSteps } from '../../src/store/sqlite/schema/migrations.ts'
 import { rejects } from '../conformance/expect.ts'
-import { setup } from '../postgres/exactness-ground.ts'
+import { setup } from '../postgres/exactness-database.ts'
 import { assertRecount } from '../postgres/exactness-recount.ts'
 import { withClient } from '../postgres/lived-in.ts'
 import { startProgram } from '../postgres/processes.ts'
@@ -34,37 +34,37 @@ function assertBrief(longestMs: LongestMs): void {
 describe('PostgreSQL with a million jobs', { skip }, () => {
   test('is migrated beside a worker and a reader, and no call of the worker waits for long', async (t) => {
     await using server = await startServer()
-    await using ground = await setup(server)
-    await fill(ground.url)
-    await using worker = startProgram('works', ground.url, thisVersion, 'mail')
+    await using database = await setup(server)
+    await fill(database.url)
+    await using worker = startProgram('works', database.url, thisVersion, 'mail')
     await worker.hear()
-    const reader = await ground.pool.connect()
+    const reader = await database.pool.connect()
     await reader.query('begin; select count(*) from holdfast.job')
     worker.tell('measure')
     const startedAt = performance.now()
-    const stuck = withClient(ground.url, (client) => migrate(client, schema, nextRelease))
+    const stuck = withClient(database.url, (client) => migrate(client, schema, nextRelease))
     const error = await rejects(stuck, 'STORE_UNAVAILABLE', { found: steps.length })
     assert.match(error.message, /stays at version \d+, which works on/)
     t.diagnostic(`gave up after ${Math.round(performance.now() - startedAt)} ms`)
     await reader.query('commit')
     reader.release()
-    await withClient(ground.url, (client) => migrate(client, schema, nextRelease))
+    await withClient(database.url, (client) => migrate(client, schema, nextRelease))
     const { longestMs } = await worker.ask<{ longestMs: LongestMs }>('end')
     t.diagnostic(`longest calls (ms): ${JSON.stringify(longestMs)}`)
     assertBrief(longestMs)
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 
   test('restored elsewhere is healed in one go', async (t) => {
     await using server = await startServer()
-    await using ground = await setup(server)
-    await fill(ground.url)
-    await ground.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
+    await using database = await setup(server)
+    await fill(database.url)
+    await database.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
     const startedAt = performance.now()
-    await using holdfast = await open(ground.url)
+    await using holdfast = await open(database.url)
     t.diagnostic(`healed in ${Math.round(performance.now() - startedAt)} ms`)
     assert.equal((await holdfast.claim(['waiting'], { max: 500 })).length, 500)
-    await assertRecount(ground.pool)
+    await assertRecount(database.pool)
   })
 })
 

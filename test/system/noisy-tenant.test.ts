@@ -17,8 +17,8 @@ for (const [name, place] of Object.entries(stores)) {
   test(`on ${name}, one tenant with 100,000 jobs delays the single job of another by a few claims`, {
     skip,
   }, async (t) => {
-    await using ground = await place()
-    await using holdfast = await open(ground.url)
+    await using database = await place()
+    await using holdfast = await open(database.url)
     const queue = holdfast.queue(mail)
     const noisy = Array.from({ length: 1_000 }, () => ({ payload: { tenant: 'noisy' } }))
     for (let n = 0; n < 100; n++) await queue.enqueueMany(noisy)

@@ -3,7 +3,7 @@
 
 import type { BatchItem } from '../../src/batch/options.ts'
 import type { BatchProgress } from '../../src/batch/progress.ts'
-import type { Steering } from '../../src/store/store.ts'
+import type { BatchAction } from '../../src/store/store.ts'
 import type { Deed, Entry, Sample } from './journal.ts'
 import { Random } from './random.ts'
 import { completions, keyed, narrow, paced, pieces, tasks, tenants, type World } from './world.ts'
@@ -118,7 +118,7 @@ function itemOf(random: Random, label: string, hasHandlers: boolean): BatchItem 
 
 const steerings = { pause: 30, resume: 40, retryFailed: 20, cancel: 3, close: 2, delete: 3 } as const
 
-export async function steerSome(world: World): Promise<void> {
+export async function controlSome(world: World): Promise<void> {
   const { random } = world
   const batches = await newest(world)
   if (batches.length === 0) return
@@ -129,7 +129,7 @@ export async function steerSome(world: World): Promise<void> {
   await steer(world, id, as)
 }
 
-export async function steer({ holdfast, journal }: World, id: string, as: Steering): Promise<void> {
+export async function steer({ holdfast, journal }: World, id: string, as: BatchAction): Promise<void> {
   await journal.ask('steer', { batch: id, as }, async () => {
     const batch = await holdfast.getBatch(id)
     const answer = await batch?.[as]()

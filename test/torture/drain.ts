@@ -3,7 +3,7 @@
 import type { Holdfast, Stats } from '../../src/holdfast.ts'
 import { finishBatches } from './batches.ts'
 import { claim, settleAs } from './fates.ts'
-import { setPaused } from './meddling.ts'
+import { setPaused } from './interference.ts'
 import { anchor, byHandlers, tick, type World } from './world.ts'
 
 export interface DrainOptions {

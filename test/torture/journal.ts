@@ -8,7 +8,7 @@ import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
 import type { BatchState } from '../../src/job/batch.ts'
 import type { JobState } from '../../src/job/record.ts'
 import type { FailedEnding } from '../../src/job/transition.ts'
-import type { Enqueued, Steering } from '../../src/store/store.ts'
+import type { BatchAction, Enqueued } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { type Log, logAt } from './log.ts'
 
@@ -109,7 +109,7 @@ export interface Calls {
   /** A batch without a key, of these labels, in parts. */
   /** `fleeting`: its record goes as soon as it is finished, and its items stay. */
   readonly submitOnce: { readonly labels: readonly string[]; readonly fleeting?: true }
-  readonly steer: { readonly batch: string; readonly as: Steering }
+  readonly steer: { readonly batch: string; readonly as: BatchAction }
   /** How much runs, at one moment each. */
   readonly sample: Readonly<Record<string, never>>
   readonly result: { readonly id: string }

@@ -122,9 +122,9 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
   'a pause of a batch that does not hold': [
     'a batch that is paused or cancelled starts nothing',
     (store) => ({
-      steerBatch: async (request) => {
-        const answer = await store.steerBatch(request)
-        if (request.as === 'pause') await store.steerBatch({ ...request, as: 'resume' })
+      controlBatch: async (request) => {
+        const answer = await store.controlBatch(request)
+        if (request.as === 'pause') await store.controlBatch({ ...request, as: 'resume' })
         return answer
       },
     }),

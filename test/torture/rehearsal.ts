@@ -10,10 +10,10 @@ import { drain, dropAnchor } from './drain.ts'
 import { Journal, type Note, parseJournal } from './journal.ts'
 import { peace } from './judge/evidence.ts'
 import type { Findings } from './judge.ts'
-import { Life } from './life.ts'
 import { logInMemory } from './log.ts'
 import { noTables, observe } from './observe.ts'
 import { Random } from './random.ts'
+import { Workload } from './workload.ts'
 
 export type Break = (store: Store) => Partial<Store>
 
@@ -41,7 +41,7 @@ export async function rehearse({
   )
   const world = { holdfast, journal, random: new Random(seed), now: () => clock.now(), waitMs: 0 }
   await dropAnchor(world)
-  const live = about === 'limits' ? Life.limited : Life.whole
+  const live = about === 'limits' ? Workload.limited : Workload.whole
   await live({ ...world, life: 'life' }, { mayBeDown: false, rounds, pauseMs: 0 }).over
   const found = await observe(holdfast, noTables)
   const pass = async (ms: number) => clock.advance(ms)

@@ -11,7 +11,7 @@ import type { Findings } from './judge.ts'
 import { type Fault, type FaultKind, type Plan, planOf } from './plan.ts'
 import { Random } from './random.ts'
 import { startReceiver } from './receiver.ts'
-import type { Ground, Site } from './site.ts'
+import type { Site, TortureStore } from './site.ts'
 import { readTold } from './told.ts'
 
 export interface RoundOptions {
@@ -47,13 +47,13 @@ export async function runRound(site: Site, options: RoundOptions): Promise<Round
   const { store } = site
   const plan = planOf({ seed, store, seconds })
   const mayBeDown = store === 'postgres' || plan.faults.some(({ fault }) => fault.kind === 'fullDisk')
-  await using ground = await site.ground(directory)
+  await using prepared = await site.prepare(directory)
   await using receiver = await startReceiver(new Random(seed))
   await using fleet = new Fleet({
-    ...{ parts: plan.parts, url: ground.url, receiver: receiver.url, directory, mayBeDown },
+    ...{ parts: plan.parts, url: prepared.url, receiver: receiver.url, directory, mayBeDown },
     sharesClock: store === 'sqlite',
   })
-  const round = new Round(ground, fleet, store === 'sqlite')
+  const round = new Round(prepared, fleet, store === 'sqlite')
   const news = setInterval(() => options.onNews?.(round.news), newsEveryMs)
   try {
     await fleet.start()
@@ -77,7 +77,7 @@ class Round {
     inspections: [] as { when: string; fault: string | null }[],
   }
   readonly faults: Partial<Record<FaultKind, number>> = {}
-  readonly #ground: Ground
+  readonly #prepared: TortureStore
   readonly #fleet: Fleet
   /** Whether the clock of the processes is that of the store. */
   readonly #hasStoreClock: boolean
@@ -85,8 +85,8 @@ class Round {
   readonly #pending = new Set<Promise<void>>()
   #stage: News['stage'] = 'running'
 
-  constructor(ground: Ground, fleet: Fleet, hasStoreClock: boolean) {
-    this.#ground = ground
+  constructor(prepared: TortureStore, fleet: Fleet, hasStoreClock: boolean) {
+    this.#prepared = prepared
     this.#fleet = fleet
     this.#hasStoreClock = hasStoreClock
   }
@@ -119,10 +119,10 @@ class Round {
   async end(): Promise<Pick<Findings, 'found' | 'left'>> {
     this.#stage = 'draining'
     await this.#fleet.stop()
-    const found = await this.#ground.observe()
+    const found = await this.#prepared.observe()
     await this.#inspect('after the last fault')
     await this.#fleet.watched(() => this.#fleet.run('drains'))
-    const left = await this.#ground.observe()
+    const left = await this.#prepared.observe()
     await this.#inspect('in the end')
     return { found, left }
   }
@@ -134,7 +134,7 @@ class Round {
       for (;;) {
         await sleep(glanceEveryMs, undefined, { signal: stopped.signal }).catch(() => {})
         if (stopped.signal.aborted) return
-        await this.#inspect('while everybody is at work', () => this.#ground.glance())
+        await this.#inspect('while everybody is at work', () => this.#prepared.glance())
       }
     }
     const over = look()
@@ -145,7 +145,7 @@ class Round {
   }
 
   /** A store that is down, or locked by somebody who is stopped, cannot be looked at just now. */
-  async #inspect(when: string, look = () => this.#ground.inspect()): Promise<void> {
+  async #inspect(when: string, look = () => this.#prepared.inspect()): Promise<void> {
     const fault = await look().then(
       () => null,
       (error: Error) => error,
@@ -157,7 +157,7 @@ class Round {
   }
 
   async #strike(fault: Fault): Promise<void> {
-    const { blows } = this.#ground
+    const { blows } = this.#prepared
     const process = 'who' in fault ? this.#fleet.at(fault.who) : undefined
     switch (fault.kind) {
       case 'kill':

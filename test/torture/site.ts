@@ -24,11 +24,11 @@ export interface Site extends AsyncDisposable {
   readonly store: StoreName
   /** What cannot be done here, and why. */
   readonly missing: readonly string[]
-  ground(directory: string): Promise<Ground>
+  prepare(directory: string): Promise<TortureStore>
 }
 
 /** The store of a round. */
-export interface Ground extends AsyncDisposable {
+export interface TortureStore extends AsyncDisposable {
   /** How the fleet gets there. */
   readonly url: string
   /** What there is, once everything that the dead have sent has come to its end. */
@@ -72,7 +72,7 @@ export async function sqliteSite(): Promise<Site> {
   return {
     store: 'sqlite',
     missing: isRoot ? [] : [noSmallDisk],
-    async ground(directory) {
+    async prepare(directory) {
       const home = join(scratch.path, String(rounds++))
       mkdirSync(home)
       return sqliteGround(join(home, 'jobs.db'), directory)
@@ -84,7 +84,7 @@ export async function sqliteSite(): Promise<Site> {
   }
 }
 
-async function sqliteGround(path: string, directory: string): Promise<Ground> {
+async function sqliteGround(path: string, directory: string): Promise<TortureStore> {
   const url = `sqlite:${path}`
   const connect = (timeout: number) => new DatabaseSync(path, { timeout })
   const holding = async (begin: string, ms: number) => {
@@ -129,7 +129,7 @@ export async function postgresSite(): Promise<Site> {
   return {
     store: 'postgres',
     missing: ['no other time on the server: only processes have wrong clocks', ...(isRoot ? [] : [noSmallDisk])],
-    async ground(directory) {
+    async prepare(directory) {
       const name = `round${rounds++}`
       await querying(server.url(), (client) => client.query(`create database ${name} template template0`))
       return postgresGround(server, name, directory)
@@ -138,7 +138,7 @@ export async function postgresSite(): Promise<Site> {
   }
 }
 
-async function postgresGround(server: Server, name: string, directory: string): Promise<Ground> {
+async function postgresGround(server: Server, name: string, directory: string): Promise<TortureStore> {
   const url = server.url(name)
   await furnish(url, directory)
   const proxy = await cuttingProxy(url)

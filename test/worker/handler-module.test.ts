@@ -10,8 +10,8 @@ import { drain } from '../../src/testing/index.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { scratchDirectory } from '../support/scratch.ts'
-import { type MakeGround, postgresGround, sqliteGround } from './ground.ts'
 import { next } from './handlers.ts'
+import { type MakeSharedStore, postgresSharedStore, sqliteSharedStore } from './shared-store.ts'
 
 const pages = defineQueue<{ readonly n: number }>('pages', {
   attempts: 3,
@@ -29,14 +29,14 @@ const broken = {
   'ends its thread': 'process.exit(3)',
 }
 
-for (const [store, makeGround] of [
-  ['SQLite', sqliteGround],
-  ['PostgreSQL', postgresGround],
+for (const [store, makeSharedStore] of [
+  ['SQLite', sqliteSharedStore],
+  ['PostgreSQL', postgresSharedStore],
 ] as const)
   describe(`on ${store} a handler module`, () => {
     for (const [how, text] of Object.entries(broken))
       test(`that ${how} costs no job an attempt, is told once, and serves its queue once it loads`, async () => {
-        await using world = await setup(makeGround, text)
+        await using world = await setup(makeSharedStore, text)
         const { holdfast, module, failures } = world
         const { ids } = await enqueue(world, 20)
         const failed = next(holdfast, 'module.failed')
@@ -59,7 +59,7 @@ for (const [store, makeGround] of [
       })
 
     test('that is replaced by one that does not load gives back the job of a new thread at no cost', async () => {
-      await using world = await setup(makeGround, exiting)
+      await using world = await setup(makeSharedStore, exiting)
       const { holdfast, module } = world
       const worker = holdfast.work(pages, module, { threads: 1 })
       const { ids } = await enqueue(world, 1)
@@ -78,7 +78,7 @@ for (const [store, makeGround] of [
     })
 
     test('does not keep the other queues of its worker, nor its worker from stopping', async () => {
-      await using world = await setup(makeGround, null)
+      await using world = await setup(makeSharedStore, null)
       const { holdfast, module } = world
       const failed = next(holdfast, 'module.failed')
       const worker = holdfast.work([
@@ -92,7 +92,7 @@ for (const [store, makeGround] of [
     })
 
     test('makes drain reject where it does not load', async () => {
-      await using world = await setup(makeGround, null)
+      await using world = await setup(makeSharedStore, null)
       const { holdfast, module } = world
       const { ids } = await enqueue(world, 1)
       await assert.rejects(drain(holdfast, [[pages, module]]), { code: 'INVALID_OPTION', message: /handler\.mjs/ })
@@ -102,7 +102,7 @@ for (const [store, makeGround] of [
   })
 
 test('what cannot be a module is refused by work', async () => {
-  await using world = await setup(sqliteGround, good)
+  await using world = await setup(sqliteSharedStore, good)
   const { holdfast } = world
   const example = /new URL\('\.\/handler\.js', import\.meta\.url\)/
   const bad: readonly unknown[] = [
@@ -116,7 +116,7 @@ test('what cannot be a module is refused by work', async () => {
 })
 
 test('threads with a handler that is a function are refused by work', async () => {
-  await using world = await setup(sqliteGround, good)
+  await using world = await setup(sqliteSharedStore, good)
   const { holdfast } = world
   const refusal = { code: 'INVALID_OPTION', message: /threads is for/ }
   assert.throws(() => holdfast.work(pages, () => 1, { threads: 2 }), refusal)
@@ -124,7 +124,7 @@ test('threads with a handler that is a function are refused by work', async () =
 })
 
 test('a module may be a data: URL', async () => {
-  await using world = await setup(sqliteGround, good)
+  await using world = await setup(sqliteSharedStore, good)
   const { holdfast } = world
   holdfast.work(pages, new URL(`data:text/javascript,${encodeURIComponent(good)}`), { threads: 1 })
   const { ids } = await enqueue(world, 1)
@@ -133,19 +133,19 @@ test('a module may be a data: URL', async () => {
 
 const exiting = 'export default (job) => job.payload.n < 0 ? process.exit(1) : job.payload.n'
 
-async function setup(makeGround: MakeGround, text: string | null) {
-  const [ground, scratch] = [await makeGround(), await scratchDirectory()]
+async function setup(makeSharedStore: MakeSharedStore, text: string | null) {
+  const [sharedStore, scratch] = [await makeSharedStore(), await scratchDirectory()]
   const path = join(scratch.path, 'handler.mjs')
   const write = async (content: string) => {
     await writeFile(`${path}.new`, content)
     await rename(`${path}.new`, path)
   }
   if (text !== null) await write(text)
-  const holdfast = await ground.open()
+  const holdfast = await sharedStore.open()
   const failures: HoldfastEvents['module.failed'][] = []
   holdfast.on('module.failed', (event) => failures.push(event))
   const close = async () => {
-    await ground[Symbol.asyncDispose]()
+    await sharedStore[Symbol.asyncDispose]()
     await scratch[Symbol.asyncDispose]()
   }
   return { holdfast, module: pathToFileURL(path), write, failures, [Symbol.asyncDispose]: close }

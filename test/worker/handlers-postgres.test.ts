@@ -1,4 +1,4 @@
-import { postgresGround } from './ground.ts'
 import { handlerTests } from './handlers.ts'
+import { postgresSharedStore } from './shared-store.ts'
 
-handlerTests(postgresGround)
+handlerTests(postgresSharedStore)

@@ -1,4 +1,4 @@
-import { sqliteGround } from './ground.ts'
 import { handlerTests } from './handlers.ts'
+import { sqliteSharedStore } from './shared-store.ts'
 
-handlerTests(sqliteGround)
+handlerTests(sqliteSharedStore)

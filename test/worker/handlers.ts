@@ -6,7 +6,7 @@ import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { readJob, stateOf } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
-import type { MakeGround } from './ground.ts'
+import type { MakeSharedStore } from './shared-store.ts'
 
 interface Misbehaviour {
   readonly handler: () => unknown
@@ -86,10 +86,10 @@ const misbehaviours: Readonly<Record<string, Misbehaviour>> = {
   },
 }
 
-export function handlerTests(makeGround: MakeGround): void {
+export function handlerTests(makeSharedStore: MakeSharedStore): void {
   test('a handler that misbehaves fails its own job with a readable error; its neighbours are done', async () => {
-    await using ground = await makeGround()
-    const holdfast = await ground.open()
+    await using sharedStore = await makeSharedStore()
+    const holdfast = await sharedStore.open()
     const tasks = defineQueue<string>('tasks', { attempts: 1 })
     const worker = holdfast.work(tasks, ({ payload }) => misbehaviours[payload]?.handler() ?? 'fine', {
       concurrency: 50,
@@ -112,8 +112,8 @@ export function handlerTests(makeGround: MakeGround): void {
   })
 
   test('a handler that unwinds has no time left once its worker is told a second time to stop at once', async () => {
-    await using ground = await makeGround()
-    const holdfast = await ground.open()
+    await using sharedStore = await makeSharedStore()
+    const holdfast = await sharedStore.open()
     const aborted = Promise.withResolvers<void>()
     const worker = holdfast.work('tasks', ({ signal }) => {
       signal.addEventListener('abort', () => aborted.resolve())
@@ -133,8 +133,8 @@ export function handlerTests(makeGround: MakeGround): void {
   })
 
   test('a cancelled handler that throws what nobody may look at leaves a cancelled job', async () => {
-    await using ground = await makeGround()
-    const holdfast = await ground.open()
+    await using sharedStore = await makeSharedStore()
+    const holdfast = await sharedStore.open()
     const worker = holdfast.work('tasks', ({ signal }) => {
       return new Promise((_, reject) => signal.addEventListener('abort', () => reject(opaque())))
     })
@@ -148,8 +148,8 @@ export function handlerTests(makeGround: MakeGround): void {
 
   describe('a handler that ignores its signal after a timeout', () => {
     test('is left behind: its place is free, its job has failed, and what it returns is thrown away', async () => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
       const late = Promise.withResolvers<string>()
       const tasks = defineQueue<string>('tasks', { attempts: 1, timeout: 100 })
       const worker = holdfast.work(
@@ -183,8 +183,8 @@ export function handlerTests(makeGround: MakeGround): void {
     })
 
     test('and its like stop the worker from taking more, which says why, until one of them ends', async () => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
       const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
       const tasks = defineQueue<number>('tasks', { attempts: 1, timeout: 50 })
       const worker = holdfast.work(tasks, ({ payload }) => gates[payload]?.promise, { concurrency: 2 })

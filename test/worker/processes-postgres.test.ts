@@ -1,4 +1,4 @@
-import { postgresGround } from './ground.ts'
 import { processTests } from './processes.ts'
+import { postgresSharedStore } from './shared-store.ts'
 
-processTests(postgresGround)
+processTests(postgresSharedStore)

@@ -1,4 +1,4 @@
-import { sqliteGround } from './ground.ts'
 import { processTests } from './processes.ts'
+import { sqliteSharedStore } from './shared-store.ts'
 
-processTests(sqliteGround)
+processTests(sqliteSharedStore)

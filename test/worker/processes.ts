@@ -10,8 +10,8 @@ import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { scratchDirectory } from '../support/scratch.ts'
-import type { Ground, MakeGround } from './ground.ts'
 import type { Task } from './programs/works.ts'
+import type { MakeSharedStore, SharedStore } from './shared-store.ts'
 import { WorkerProcess } from './worker-process.ts'
 
 const leaseMs = 1_000
@@ -21,15 +21,15 @@ const sweepMs = 1_100
 /** What a loaded machine may take on top of a promise. */
 const slackMs = 900
 
-export function processTests(makeGround: MakeGround): void {
+export function processTests(makeSharedStore: MakeSharedStore): void {
   describe('a worker process that dies', () => {
     test('has its jobs done by another within its lease and a sweep, each once', async (t) => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
-      await using first = await start(ground, 'first')
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
+      await using first = await start(sharedStore, 'first')
       const ids = await enqueue(holdfast, 20, { do: 'waitForSignal' })
       await first.until(() => first.began.length === ids.length)
-      await using second = await start(ground, 'second')
+      await using second = await start(sharedStore, 'second')
       first.kill('SIGKILL')
       const killedAt = machineMs()
       await second.happened('job.done', ids.length)
@@ -45,17 +45,17 @@ export function processTests(makeGround: MakeGround): void {
     })
 
     test('because of a poison job takes it along in the end, and no neighbour: they had no more attempts, and are done', async () => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
       const [poison = ''] = await enqueue(holdfast, 1, { do: 'die' }, { attempts: 3 })
       const neighbours = await enqueue(holdfast, 5, { do: 'work' }, { attempts: 3 })
       const deaths: (number | NodeJS.Signals)[] = []
       while ((await readJob(holdfast, poison)).attempts < 3) {
-        await using worker = await start(ground, `life-${deaths.length + 1}`, shortLeaseMs)
+        await using worker = await start(sharedStore, `life-${deaths.length + 1}`, shortLeaseMs)
         deaths.push(await worker.ended)
       }
       assert.deepEqual(deaths, ['SIGKILL', 'SIGKILL', 'SIGKILL'])
-      await using last = await start(ground, 'last')
+      await using last = await start(sharedStore, 'last')
       await Promise.all(neighbours.map((id) => holdfast.result(id)))
       await assert.rejects(holdfast.result(poison), { code: 'JOB_DEAD' })
       const job = await readJob(holdfast, poison)
@@ -67,14 +67,14 @@ export function processTests(makeGround: MakeGround): void {
 
   describe('a worker process that does not get to run', () => {
     test('past its lease has every late settlement refused, and nothing of it is applied', async () => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
-      await ground.query('create table effect (job text, worker text)')
-      await using stopped = await start(ground, 'stopped')
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
+      await sharedStore.query('create table effect (job text, worker text)')
+      await using stopped = await start(sharedStore, 'stopped')
       const ids = await enqueue(holdfast, 6, { do: 'waitToBeTold', effects: true })
       await stopped.until(() => stopped.began.length === ids.length)
-      await ground.suspend(stopped)
-      await using other = await start(ground, 'other')
+      await sharedStore.suspend(stopped)
+      await using other = await start(sharedStore, 'other')
       other.tell()
       await other.happened('job.done', ids.length)
       stopped.tell()
@@ -95,7 +95,7 @@ export function processTests(makeGround: MakeGround): void {
         followUps.map(({ payload }) => payload),
         ids.map(() => 'other'),
       )
-      const rows = await ground.query('select job, worker from effect order by job')
+      const rows = await sharedStore.query('select job, worker from effect order by job')
       assert.deepEqual(
         rows.map((row) => ({ ...row })),
         ids.toSorted().map((job) => ({ job, worker: 'other' })),
@@ -109,14 +109,14 @@ export function processTests(makeGround: MakeGround): void {
 
     for (const then of ['return', 'waitForSignal'] as const) {
       test(`because a handler blocks its event loop for twice the lease loses the job (it would ${then})`, async (t) => {
-        await using ground = await makeGround()
+        await using sharedStore = await makeSharedStore()
         await using scratch = await scratchDirectory()
         const until = join(scratch.path, 'go-on')
-        const holdfast = await ground.open()
-        await using blocked = await start(ground, 'blocked', shortLeaseMs)
+        const holdfast = await sharedStore.open()
+        await using blocked = await start(sharedStore, 'blocked', shortLeaseMs)
         const [id = ''] = await enqueue(holdfast, 1, { do: 'block', ms: 2 * shortLeaseMs, until, then })
         await blocked.until(() => blocked.began.length === 1)
-        await using other = await start(ground, 'other')
+        await using other = await start(sharedStore, 'other')
         await other.happened('job.done', 1)
         await writeFile(until, '')
         await blocked.happened('lease.lost', 1)
@@ -138,10 +138,10 @@ export function processTests(makeGround: MakeGround): void {
   })
 
   test('a rolling restart of three worker processes under load loses nothing and repeats nothing', async (t) => {
-    await using ground = await makeGround()
-    const holdfast = await ground.open()
+    await using sharedStore = await makeSharedStore()
+    const holdfast = await sharedStore.open()
     await using stack = new AsyncDisposableStack()
-    const replace = async (name: string) => stack.use(await start(ground, name))
+    const replace = async (name: string) => stack.use(await start(sharedStore, name))
     const old = await Promise.all([1, 2, 3].map((place) => replace(`old-${place}`)))
     const load = new Load(holdfast)
     const young: WorkerProcess[] = []
@@ -164,9 +164,9 @@ export function processTests(makeGround: MakeGround): void {
 
   describe('a request to cancel a running job', () => {
     test('reaches another process in under a second', async (t) => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
-      await using worker = await WorkerProcess.start(ground.url, 'worker', { lease: '30s', concurrency: 10 })
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
+      await using worker = await WorkerProcess.start(sharedStore.url, 'worker', { lease: '30s', concurrency: 10 })
       const tookMs: number[] = []
       for (let n = 1; n <= 5; n++) {
         const [id = ''] = await enqueue(holdfast, 1, { do: 'waitForSignal' })
@@ -183,8 +183,8 @@ export function processTests(makeGround: MakeGround): void {
     })
 
     test('reaches a handler of the same process in no time', async (t) => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
       const began = new Map<string, PromiseWithResolvers<AbortSignal>>()
       holdfast.work('tasks', ({ id, signal }) => {
         began.get(id)?.resolve(signal)
@@ -209,9 +209,9 @@ export function processTests(makeGround: MakeGround): void {
 
   describe('a worker process that is asked to end', () => {
     test('takes nothing new, lets running jobs finish, and ends by that signal', async () => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
-      await using worker = await start(ground, 'worker')
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
+      await using worker = await start(sharedStore, 'worker')
       const ids = await enqueue(holdfast, 2, { do: 'waitToBeTold' })
       await worker.until(() => worker.began.length === 2)
       worker.kill('SIGTERM')
@@ -225,9 +225,9 @@ export function processTests(makeGround: MakeGround): void {
     })
 
     test('twice gives back what runs at once, at no cost', async (t) => {
-      await using ground = await makeGround()
-      const holdfast = await ground.open()
-      await using worker = await start(ground, 'worker')
+      await using sharedStore = await makeSharedStore()
+      const holdfast = await sharedStore.open()
+      await using worker = await start(sharedStore, 'worker')
       const ids = [
         ...(await enqueue(holdfast, 2, { do: 'waitForSignal' })),
         ...(await enqueue(holdfast, 2, { do: 'hang' })),
@@ -251,8 +251,8 @@ export function processTests(makeGround: MakeGround): void {
   })
 }
 
-function start(ground: Ground, name: string, lease = leaseMs): Promise<WorkerProcess> {
-  return WorkerProcess.start(ground.url, name, { lease, concurrency: 20 })
+function start(sharedStore: SharedStore, name: string, lease = leaseMs): Promise<WorkerProcess> {
+  return WorkerProcess.start(sharedStore.url, name, { lease, concurrency: 20 })
 }
 
 /** Enqueues one small job after the other, until it is stopped. */

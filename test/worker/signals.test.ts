@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { sqliteGround } from './ground.ts'
+import { sqliteSharedStore } from './shared-store.ts'
 import { WorkerProcess } from './worker-process.ts'
 
 test('who no longer wants to close on signals is not heard any more, and nothing of it is left', async () => {
-  await using ground = await sqliteGround()
-  const holdfast = await ground.open()
+  await using sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
   const listeners = () => ['SIGTERM', 'SIGINT', 'SIGHUP'].map((signal) => process.listenerCount(signal))
   const before = listeners()
   const ignore = holdfast.closeOnSignals()
@@ -19,17 +19,17 @@ test('who no longer wants to close on signals is not heard any more, and nothing
 })
 
 test('signals that no process can hear, and what is no signal, are refused', async () => {
-  await using ground = await sqliteGround()
-  const holdfast = await ground.open()
+  await using sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
   for (const signals of [['SIGKILL'], ['SIGSTOP'], ['SIGNAL'], [], 'SIGTERM', [15]] as never[])
     assert.throws(() => holdfast.closeOnSignals({ signals }), { code: 'INVALID_OPTION' })
   assert.throws(() => holdfast.closeOnSignals({ grace: 'soon' as never }), { code: 'INVALID_OPTION' })
 })
 
 test('a process ends by the first of two different signals', async () => {
-  await using ground = await sqliteGround()
-  const holdfast = await ground.open()
-  await using worker = await WorkerProcess.start(ground.url, 'worker', { lease: '30s', concurrency: 1 })
+  await using sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
+  await using worker = await WorkerProcess.start(sharedStore.url, 'worker', { lease: '30s', concurrency: 1 })
   await holdfast.queue('tasks').enqueue({ do: 'hang' })
   await worker.until(() => worker.began.length === 1)
   worker.kill('SIGINT')

@@ -6,9 +6,9 @@ import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
-import { sqliteGround } from './ground.ts'
 import type { LeftoverTask } from './handlers/leftovers.ts'
 import { next } from './handlers.ts'
+import { sqliteSharedStore } from './shared-store.ts'
 
 const leftovers = defineQueue<LeftoverTask>('leftovers', { attempts: 1 })
 const module = new URL('./handlers/leftovers.ts', import.meta.url)
@@ -175,10 +175,10 @@ test('a job that comes to a thread which an earlier one blocks runs in another',
 })
 
 async function setup() {
-  const ground = await sqliteGround()
-  const holdfast = await ground.open()
+  const sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
   const worker = holdfast.work(leftovers, module, { threads: 1, unwind: 5_000 })
-  return { holdfast, worker, [Symbol.asyncDispose]: () => ground[Symbol.asyncDispose]() }
+  return { holdfast, worker, [Symbol.asyncDispose]: () => sharedStore[Symbol.asyncDispose]() }
 }
 
 function leftoversIn(holdfast: Holdfast): HoldfastEvents['thread.leftover'][] {

@@ -4,8 +4,8 @@ import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { readJob } from '../conformance/expect.ts'
-import { sqliteGround } from './ground.ts'
 import type { ForgerTask } from './handlers/forgers.ts'
+import { sqliteSharedStore } from './shared-store.ts'
 
 const forgers = defineQueue<ForgerTask>('forgers', { attempts: 1 })
 const module = new URL('./handlers/forgers.ts', import.meta.url)
@@ -58,10 +58,10 @@ describe('a module that posts to its parentPort', () => {
 })
 
 async function setup() {
-  const ground = await sqliteGround()
-  const holdfast = await ground.open()
+  const sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
   const worker = holdfast.work(forgers, module, { threads: 1 })
-  return { holdfast, worker, [Symbol.asyncDispose]: () => ground[Symbol.asyncDispose]() }
+  return { holdfast, worker, [Symbol.asyncDispose]: () => sharedStore[Symbol.asyncDispose]() }
 }
 
 async function run(holdfast: Holdfast, task: ForgerTask) {

@@ -8,9 +8,9 @@ import type { Worker } from '../../src/worker/worker.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { Program } from '../sqlite/process.ts'
-import { type Ground, sqliteGround } from './ground.ts'
 import type { BlockerTask } from './handlers/blockers.ts'
 import { next } from './handlers.ts'
+import { type SharedStore, sqliteSharedStore } from './shared-store.ts'
 
 const blockers = defineQueue<BlockerTask>('blockers', { attempts: 1 })
 const module = new URL('./handlers/blockers.ts', import.meta.url)
@@ -105,10 +105,10 @@ describe('a thread that is stuck in a native call', () => {
   })
 
   test('does not keep a process that was told to end by a signal', async () => {
-    await using ground = await sqliteGround()
-    const holdfast = await ground.open()
+    await using sharedStore = await sqliteSharedStore()
+    const holdfast = await sharedStore.open()
     const id = await enqueue(holdfast, { seconds: 20 })
-    await using program = Program.start('../../worker/programs/blocked', ground.url)
+    await using program = Program.start('../../worker/programs/blocked', sharedStore.url)
     assert.equal(await program.hear(), 'began')
     const before = performance.now()
     program.kill('SIGTERM')
@@ -183,7 +183,7 @@ describe('a job that was given up', () => {
 })
 
 interface StuckWorld extends AsyncDisposable {
-  readonly ground: Ground
+  readonly sharedStore: SharedStore
   readonly holdfast: Holdfast
   readonly worker: Worker
   /** How often each handler has started. */
@@ -191,8 +191,8 @@ interface StuckWorld extends AsyncDisposable {
 }
 
 async function setup(options: WorkOptions = {}, handler: URL = module): Promise<StuckWorld> {
-  const ground = await sqliteGround()
-  const holdfast = await ground.open()
+  const sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
   const threads = typeof handler === 'function' ? {} : { threads: 1 }
   const worker = holdfast.work(blockers, handler, { ...threads, unwind: 50, ...options })
   const starts = () => {
@@ -200,7 +200,7 @@ async function setup(options: WorkOptions = {}, handler: URL = module): Promise<
     holdfast.on('job.log', ({ id }) => counts.set(id, (counts.get(id) ?? 0) + 1))
     return counts
   }
-  return { ground, holdfast, worker, starts, [Symbol.asyncDispose]: () => ground[Symbol.asyncDispose]() }
+  return { sharedStore, holdfast, worker, starts, [Symbol.asyncDispose]: () => sharedStore[Symbol.asyncDispose]() }
 }
 
 async function enqueue(

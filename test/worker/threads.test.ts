@@ -10,9 +10,9 @@ import { killMs } from '../../src/worker/threads/thread-pool.ts'
 import type { Worker } from '../../src/worker/worker.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
-import { type Ground, sqliteGround } from './ground.ts'
 import type { ThreadTask } from './handlers/tasks.ts'
 import { next } from './handlers.ts'
+import { type SharedStore, sqliteSharedStore } from './shared-store.ts'
 
 const tasks = defineQueue<ThreadTask>('tasks', { attempts: 1 })
 const module = new URL('./handlers/tasks.ts', import.meta.url)
@@ -32,8 +32,8 @@ describe('a handler in a thread', () => {
 
   test('tells progress and log, and its effects land with its result', async () => {
     await using world = await setup()
-    const { holdfast, ground } = world
-    await ground.query('create table effect (job text, worker text)')
+    const { holdfast, sharedStore } = world
+    await sharedStore.query('create table effect (job text, worker text)')
     const progress = next(holdfast, 'job.progress')
     const log = next(holdfast, 'job.log')
     const { id } = await holdfast.queue(tasks).enqueue('everything', { headers: { trace: 'x' } })
@@ -49,7 +49,7 @@ describe('a handler in a thread', () => {
       [{ from: id }],
     )
     assert.deepEqual(
-      (await ground.query('select * from effect')).map((row) => ({ ...row })),
+      (await sharedStore.query('select * from effect')).map((row) => ({ ...row })),
       [{ job: id, worker: 'thread' }],
     )
     await recount(holdfast)
@@ -201,16 +201,16 @@ describe('a handler in a thread', () => {
 })
 
 interface ThreadWorld extends AsyncDisposable {
-  readonly ground: Ground
+  readonly sharedStore: SharedStore
   readonly holdfast: Holdfast
   readonly worker: Worker
 }
 
 async function setup(options: WorkOptions = {}, handler = module): Promise<ThreadWorld> {
-  const ground = await sqliteGround()
-  const holdfast = await ground.open()
+  const sharedStore = await sqliteSharedStore()
+  const holdfast = await sharedStore.open()
   const worker = holdfast.work(tasks, handler, { threads: 1, ...options })
-  return { ground, holdfast, worker, [Symbol.asyncDispose]: () => ground[Symbol.asyncDispose]() }
+  return { sharedStore, holdfast, worker, [Symbol.asyncDispose]: () => sharedStore[Symbol.asyncDispose]() }
 }
 
 /** Enqueues it, waits for its end, and reads it. */

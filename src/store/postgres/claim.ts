@@ -16,7 +16,7 @@ import type { Database } from './connection/database.ts'
 import { withRetry } from './connection/failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import type { Lane, LaneName, Lanes } from './lanes.ts'
-import { heal } from './schema/heal.ts'
+import { repairRestored } from './schema/repair-restored.ts'
 import type { Wakes } from './wake.ts'
 
 interface OpenClaim {
@@ -127,7 +127,7 @@ export class Claimer {
     } catch (error) {
       const { code } = error as { code?: unknown }
       if (code === 'HF001') this.#db.wrapFromNowOn()
-      else if (code === 'HF003') await heal(this.#db)
+      else if (code === 'HF003') await repairRestored(this.#db)
       else throw error
       return action()
     }

@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
-import type { UntoldDeath } from '../../job/death.ts'
+import type { DroppedNotice } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
 import { encodeError } from '../../job/stored.ts'
 import { atIndex, duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
@@ -33,7 +33,7 @@ import type { OwnDefinitions } from './own-definitions.ts'
 export interface FollowUps extends LimitKeyRefs {
   readonly batches?: readonly number[]
   /** Deaths that no `onDead` queue was told of, to be reported. */
-  readonly untold?: readonly UntoldDeath[]
+  readonly droppedNotices?: readonly DroppedNotice[]
   /** Jobs that were enqueued and cannot run, to be reported. */
   readonly undeliverable?: readonly UndeliverableJob[]
 }
@@ -47,7 +47,7 @@ export interface StoreContext {
   /** Tells that jobs of a queue became ready. */
   announce(ready: ReadonlyMap<string, number>, areOthersTold?: boolean): void
   /** What tells others that they have, to be sent with the commit that makes it so; null: \`announce\` does it soon enough. */
-  newsOf(ready: ReadonlyMap<string, number>): string | null
+  noticesOf(ready: ReadonlyMap<string, number>): string | null
   /** Admits held jobs of these limit keys, and looks whether these batches are finished. */
   followUp(followUps: FollowUps): Promise<void>
   /** Tells that a batch was found to be finished here. */
@@ -128,7 +128,7 @@ function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
 
 async function enqueueOne(context: StoreContext, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
-  const news = context.newsOf(ready)
+  const news = context.noticesOf(ready)
   const { id, payload, headers, timeoutMs } = job
   const { epoch: definitionEpoch, attempts } = context.lanes.queue(job.queue)
   const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
@@ -145,7 +145,7 @@ function toNothing(): void {}
 async function enqueuePlain(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
   const ready = countReady(jobs.filter((job) => comesReady(context.lanes, job)))
-  const news = context.newsOf(ready)
+  const news = context.noticesOf(ready)
   const columns = plainColumns(context.lanes, jobs)
   const call = {
     text: insertPlain,
@@ -266,7 +266,7 @@ export async function addCarefully(
  * What must land, in a transaction that is under way: jobs whose limit key cannot be known lie dead in their queues. Answers
  * which ones, to be told of once the transaction has committed.
  */
-export async function bury(
+export async function insertDead(
   tx: PgTransaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
@@ -279,7 +279,7 @@ export async function bury(
     return { id: job.id, queue: job.queue, enqueuedFor, error }
   })
   const rows = jobs.map((job, i) => ({ ...placedJson(lanes, job, null), error: encodeError(buried[i]?.error ?? null) }))
-  await tx.query('select holdfast.bury($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
+  await tx.query('select holdfast.insert_dead($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
   return buried
 }
 
@@ -289,7 +289,7 @@ export async function addAnyway(tx: PgTransaction, lanes: Lanes, jobs: readonly 
   const isKnown = (job: NewJob) => lanes.keyOf(job) !== undefined
   const unknown = jobs.filter((job) => !isKnown(job))
   const { enqueued, keyRefs } = await addCarefully(tx, lanes, jobs.filter(isKnown))
-  const buried = await bury(tx, lanes, unknown, enqueuedFor)
+  const buried = await insertDead(tx, lanes, unknown, enqueuedFor)
   const landed = enqueued.values()
   const answers = jobs.map((job) => (unknown.includes(job) ? created(job) : (landed.next().value as Enqueued)))
   return { enqueued: answers, keyRefs, undeliverable: buried }

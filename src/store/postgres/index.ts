@@ -18,6 +18,7 @@ import type {
   Capabilities,
   ChangesQuery,
   ClaimRequest,
+  ControlBatchRequest,
   DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
@@ -34,7 +35,6 @@ import type {
   RequeueAllRequest,
   SettleAnswer,
   SettleRequest,
-  SteerRequest,
   Store,
   Subscriber,
   SweepRequest,
@@ -44,7 +44,7 @@ import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batch/batch.ts'
-import { settleBatches, steerBatch } from './batch/batch-control.ts'
+import { controlBatch, settleBatches } from './batch/batch-control.ts'
 import { Claimer } from './claim.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
@@ -57,14 +57,14 @@ import { enqueue, enqueueIn, type FollowUps, type StoreContext } from './enqueue
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
-import { standing } from './limits/blockers.ts'
+import { blockers } from './limits/blockers.ts'
 import { LockPolls } from './lock-polls.ts'
 import { OwnDefinitions } from './own-definitions.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
-import { heal } from './schema/heal.ts'
 import { migrate, requireSchema } from './schema/migrate.ts'
+import { repairRestored } from './schema/repair-restored.ts'
 import { grantScript, type Roles, usesByRole } from './schema/roles.ts'
 import { Schema } from './schema/schema.ts'
 import { settle } from './settle.ts'
@@ -218,7 +218,7 @@ class PostgresStore implements Store {
       followUp: (followUps) => this.#followUp(followUps),
       finished: (batch) => this.#wakes.finished(batch),
       announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
-      newsOf: (ready) => this.#wakes.newsOf(ready),
+      noticesOf: (ready) => this.#wakes.noticesOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
     this.#claims = new Claimer(this.#db, lanes, this.#wakes)
@@ -230,8 +230,8 @@ class PostgresStore implements Store {
    * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
    * whoever knocked has been answered.
    */
-  async #followUp({ keyRefs, lists, batches = [], untold = [], undeliverable = [] }: FollowUps): Promise<void> {
-    for (const death of untold) this.#wakes.untold(death)
+  async #followUp({ keyRefs, lists, batches = [], droppedNotices = [], undeliverable = [] }: FollowUps): Promise<void> {
+    for (const death of droppedNotices) this.#wakes.noticeDropped(death)
     for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {
       const context = this.#forSettlements
@@ -250,7 +250,7 @@ class PostgresStore implements Store {
   async start(): Promise<void> {
     await this.#withClient((client) => migrate(client, this.#db.schema))
     await this.#db.learnSession()
-    await heal(this.#db)
+    await repairRestored(this.#db)
   }
 
   async #withClient(work: (client: PoolClient) => Promise<unknown>): Promise<void> {
@@ -353,8 +353,8 @@ class PostgresStore implements Store {
     return addItems(this.#context, request)
   }
 
-  steerBatch(request: SteerRequest) {
-    return steerBatch(this.#context, request)
+  controlBatch(request: ControlBatchRequest) {
+    return controlBatch(this.#context, request)
   }
 
   batch(name: BatchName) {
@@ -373,8 +373,8 @@ class PostgresStore implements Store {
     return accept(this.#context, request)
   }
 
-  standing(id: string) {
-    return standing(this.#context, id)
+  blockers(id: string) {
+    return blockers(this.#context, id)
   }
 
   job(id: string) {

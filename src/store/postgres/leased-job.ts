@@ -27,7 +27,7 @@ export interface LeasedJob {
   readonly token: string
 }
 
-export function toHeld(row: Row): LeasedJob {
+export function toLeasedJob(row: Row): LeasedJob {
   const [turn, id, , lane, , name, priority, attempt, maxAttempts, freeReleases, cancel, past, worker, startedAt] = row
   return {
     turn: Number(turn),

@@ -22,7 +22,7 @@ import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failur
 import type { FollowUps, StoreContext } from './enqueue.ts'
 import { type Holds, holdColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
-import { type LeasedJob, toHeld } from './leased-job.ts'
+import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { mostOf } from './setters.ts'
 import { annotationsOf, lanesToSettle, resultOf, SettlementWriter } from './settlement-writer.ts'
 
@@ -366,7 +366,7 @@ class Turn {
     const { columns, order } = this.#holds
     const held = new Map<SettleRequest, LeasedJob>()
     for (const row of await tx.query('select * from holdfast.leased($1, $2, $3, $4, $5, $6, $7)', columns)) {
-      const job = toHeld(row)
+      const job = toLeasedJob(row)
       const request = this.#requests[order[job.turn - 1] as number]
       if (request?.id === job.id) held.set(request, job)
     }

@@ -2,7 +2,7 @@
 // is gathered and written as sets, and what may is tried behind a savepoint of its own.
 
 import { isRefused, type Refused } from '../../errors.ts'
-import { deathNotice, effectError, isUntold, type UntoldDeath, untoldError } from '../../job/death.ts'
+import { type DroppedNotice, deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
 import { jobError } from '../../job/error.ts'
 import type { Annotations, Attempt, Costs, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
 import { decodeCancel, encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
@@ -13,7 +13,7 @@ import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, Undeliverable
 import { type Care, together } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDiskFull } from './connection/failures.ts'
-import { addCarefully, addPlain, areKeysKnown, bury, type FollowUps, isPlain } from './enqueue.ts'
+import { addCarefully, addPlain, areKeysKnown, type FollowUps, insertDead, isPlain } from './enqueue.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
 import { mostOf } from './setters.ts'
@@ -40,7 +40,7 @@ export class SettlementWriter {
   readonly #lists: number[] = []
   readonly #batches = new Set<number>()
   /** By job: what is undone to a savepoint is written again, and counts as it is written last. */
-  readonly #untold = new Map<string, UntoldDeath>()
+  readonly #droppedNotices = new Map<string, DroppedNotice>()
   /** Notices that cannot run, by the jobs whose deaths they tell of. */
   readonly #undeliverable = new Map<string, UndeliverableJob>()
   #gathered: Landing[] = []
@@ -53,8 +53,14 @@ export class SettlementWriter {
 
   /** What is to be attended to once this has committed. */
   get followUps(): FollowUps {
-    const [untold, undeliverable] = [[...this.#untold.values()], [...this.#undeliverable.values()]]
-    return { keyRefs: [...this.#keyRefs], lists: this.#lists, batches: [...this.#batches], untold, undeliverable }
+    const [droppedNotices, undeliverable] = [[...this.#droppedNotices.values()], [...this.#undeliverable.values()]]
+    return {
+      keyRefs: [...this.#keyRefs],
+      lists: this.#lists,
+      batches: [...this.#batches],
+      droppedNotices,
+      undeliverable,
+    }
   }
 
   /** A job of this limit key and batch was added, removed or moved. */
@@ -161,7 +167,7 @@ export class SettlementWriter {
     this.#wakeForRoom(landings)
     const waiting = landings.filter(({ verdict }) => waits(verdict))
     const notices = new Map(landings.map((landing) => [landing, this.#noticeOf(landing)]))
-    const ended = landings.filter(({ verdict }) => !waits(verdict)).map((landing) => this.#withUntold(landing))
+    const ended = landings.filter(({ verdict }) => !waits(verdict)).map((landing) => this.#withDroppedNotice(landing))
     if (waiting.length > 0) {
       const json = JSON.stringify(waiting.map((landing) => this.#waitingJson(landing)))
       await this.#tx.query('select holdfast.wait_again($1::jsonb, $2)', [json, now])
@@ -177,7 +183,7 @@ export class SettlementWriter {
     ])
     const unknown = landings.filter((landing) => !notices.get(landing)?.every(isKnown))
     const dead = unknown.flatMap((landing) => notices.get(landing) ?? [])
-    const buried = await bury(this.#tx, this.#lanes, dead, 'onDead')
+    const buried = await insertDead(this.#tx, this.#lanes, dead, 'onDead')
     for (const [i, job] of buried.entries()) this.#undeliverable.set((unknown[i] as Landing).job.id, job)
     this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
     this.#wakeFor(follow)
@@ -206,22 +212,22 @@ export class SettlementWriter {
   }
 
   #noticeOf({ job, verdict }: Landing): NewJob[] {
-    this.#untold.delete(job.id)
+    this.#droppedNotices.delete(job.id)
     this.#undeliverable.delete(job.id)
     if (verdict.to !== 'dead' || job.onDead === null) return []
-    const { id, queue, onDead: told, payload } = job
+    const { id, queue, onDead, payload } = job
     const { attempts, error } = verdict
-    const death = { id, queue, attempts, error, diedAt: this.#tx.now, told, payload: payload ?? 'null' }
+    const death = { id, queue, attempts, error, diedAt: this.#tx.now, onDead, payload: payload ?? 'null' }
     const notice = deathNotice(death, newId())
-    if (!isUntold(notice)) return [notice]
-    this.#untold.set(id, notice)
+    if (!isNoticeDropped(notice)) return [notice]
+    this.#droppedNotices.set(id, notice)
     return []
   }
 
-  #withUntold(landing: Landing): Landing {
-    const untold = this.#untold.get(landing.job.id)
-    if (untold === undefined) return landing
-    return { ...landing, verdict: { ...landing.verdict, error: untoldError(landing.verdict.error, untold) } }
+  #withDroppedNotice(landing: Landing): Landing {
+    const dropped = this.#droppedNotices.get(landing.job.id)
+    if (dropped === undefined) return landing
+    return { ...landing, verdict: { ...landing.verdict, error: droppedNoticeError(landing.verdict.error, dropped) } }
   }
 
   async #writeKv(sets: readonly EffectSet[]): Promise<void> {

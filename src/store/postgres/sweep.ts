@@ -12,7 +12,7 @@
 // Effects that came with a cancel may hold statements that the server refuses to commit (`alone.ts`). Then each rescue is a
 // transaction of its own, so that one bad statement keeps no other job from coming back, and the rest follows without rescues.
 
-import type { UntoldDeath } from '../../job/death.ts'
+import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
@@ -23,12 +23,12 @@ import type { Database, PgTransaction } from './connection/database.ts'
 import { CommitRefused, isCollision, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
-import { type LeasedJob, toHeld } from './leased-job.ts'
+import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
-import { heal } from './schema/heal.ts'
 import { keepPartitions } from './schema/partitions.ts'
+import { repairRestored } from './schema/repair-restored.ts'
 import { lanesToRescue, SettlementWriter } from './settlement-writer.ts'
 
 const upkeepEveryMs = 60_000
@@ -73,11 +73,11 @@ export class Sweeps {
     await this.#restoreDefinitions()
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
     const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
-    const { report, ready, batches: ended, untold, undeliverable } = swept
+    const { report, ready, batches: ended, droppedNotices, undeliverable } = swept
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
-    await this.#context.followUp({ batches: ended, untold, undeliverable })
+    await this.#context.followUp({ batches: ended, droppedNotices, undeliverable })
     const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
@@ -107,7 +107,7 @@ export class Sweeps {
       report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
       ready: sumOf([rescued.ready, rest.ready]),
       batches: rescued.batches,
-      untold: rescued.untold,
+      droppedNotices: rescued.droppedNotices,
       undeliverable: rescued.undeliverable,
     }
   }
@@ -140,7 +140,7 @@ export class Sweeps {
       lapsed: rescues.flatMap(({ lapsed }) => lapsed),
       ready: sumOf(rescues.map(({ ready }) => ready)),
       batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
-      untold: rescues.flatMap(({ untold }) => untold),
+      droppedNotices: rescues.flatMap(({ droppedNotices }) => droppedNotices),
       undeliverable: rescues.flatMap(({ undeliverable }) => undeliverable),
     }
   }
@@ -215,7 +215,7 @@ export class Sweeps {
     await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
     if (this.#db.now !== null || performance.now() < this.#upkeepAt) return 0
     this.#upkeepAt = performance.now() + upkeepEveryMs
-    await heal(this.#db)
+    await repairRestored(this.#db)
     await pruneProgress(this.#db)
     return keepPartitions(this.#db)
   }
@@ -226,7 +226,7 @@ interface Swept {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
-  readonly untold: readonly UntoldDeath[]
+  readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
@@ -245,7 +245,7 @@ interface Rescued {
   readonly ready: ReadonlyMap<string, number>
   /** Of which items have ended. */
   readonly batches: readonly number[]
-  readonly untold: readonly UntoldDeath[]
+  readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
@@ -258,7 +258,7 @@ interface Rescue {
 async function rescueExpired(tx: PgTransaction, { lanes, ask, care }: Rescue, { max, from }: Range): Promise<Rescued> {
   const now = await tx.readClock()
   const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4)', [max, now, from(now), tx.clock])
-  const held = found.map(toHeld)
+  const held = found.map(toLeasedJob)
   ask(held.flatMap(lanesToRescue))
   const leftOut = new Set(held.filter((job) => !lanes.knows(lanesToRescue(job))))
   if (leftOut.size > 0) await putOff(tx, [...leftOut])
@@ -266,8 +266,8 @@ async function rescueExpired(tx: PgTransaction, { lanes, ask, care }: Rescue, { 
   const lapsed: ExpiredLease[] = []
   for (const job of held) if (!leftOut.has(job) && writer.takes(job)) lapsed.push(await writer.rescue(job))
   await writer.write()
-  const { batches = [], untold = [], undeliverable = [] } = writer.followUps
-  return { found: held.length, lapsed, ready: writer.becameReady, batches, untold, undeliverable }
+  const { batches = [], droppedNotices = [], undeliverable = [] } = writer.followUps
+  return { found: held.length, lapsed, ready: writer.becameReady, batches, droppedNotices, undeliverable }
 }
 
 async function putOff(tx: PgTransaction, jobs: readonly LeasedJob[]): Promise<void> {

@@ -20,7 +20,7 @@
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientBase } from 'pg'
-import type { UntoldDeath } from '../../job/death.ts'
+import type { DroppedNotice } from '../../job/death.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
@@ -124,7 +124,7 @@ export class Wakes {
     this.#sendSoon()
   }
 
-  newsOf(ready: ReadonlyMap<string, number>): string | null {
+  noticesOf(ready: ReadonlyMap<string, number>): string | null {
     if (ready.size === 0 || this.#sending || performance.now() < this.#silentUntil) return null
     this.#beSilent()
     return textOf({ from: this.#self, ready: [...ready] })
@@ -164,8 +164,8 @@ export class Wakes {
   }
 
   /** A job died in this process, and no notice was made for its `onDead` queue. */
-  untold(death: UntoldDeath): void {
-    for (const subscriber of this.#subscribers) subscriber.onUntold?.(death)
+  noticeDropped(death: DroppedNotice): void {
+    for (const subscriber of this.#subscribers) subscriber.onNoticeDropped?.(death)
   }
 
   #tellCancels(ids: readonly string[] | null): void {

@@ -7,7 +7,7 @@
 // first is left to chance each time: so nobody waits for ever. Lanes that are closed are not even seen.
 
 import { randomInt } from 'node:crypto'
-import { roomIn } from '../../job/limits.ts'
+import { freeSlots } from '../../job/limits.ts'
 import { newToken } from '../../runtime/id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
@@ -286,7 +286,7 @@ export function roomOf(tx: SqliteTransaction, queue: QueueRow): number {
   const limit = limitOf(queue)
   if (limit === null) return Number.POSITIVE_INFINITY
   const started = limit.rate === null ? 0 : startsOf(tx, queue, '')
-  return roomIn(limit, { admitted: queue.running, reserved: 0, started })
+  return freeSlots(limit, { admitted: queue.running, reserved: 0, started })
 }
 
 /** The claim's random token, and the row it holds so that a settlement finds it without a search. */

@@ -14,13 +14,13 @@
 // those that cannot land fail.
 
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
-import type { UntoldDeath } from '../../job/death.ts'
+import type { DroppedNotice } from '../../job/death.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import type { FinishedBatch, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
-import { addItems, batchChore, openBatch, steerBatch } from './batch/batch.ts'
+import { addItems, batchChore, controlBatch, openBatch } from './batch/batch.ts'
 import { readBatch, readBatches, readItems } from './batch/read-batch.ts'
 import { claim } from './claim.ts'
 import {
@@ -64,7 +64,7 @@ const durable = {
     purgeChunk,
     accept,
   },
-  ...{ openBatch, addItems, steerBatch, batchChore },
+  ...{ openBatch, addItems, controlBatch, batchChore },
   kvWrite: applyKv,
   repair,
 }
@@ -110,11 +110,11 @@ export interface CommitNotices {
   /** Running jobs that are asked to be cancelled; null: some. */
   readonly cancels: readonly string[] | null
   readonly finished: readonly FinishedBatch[]
-  readonly untold: readonly UntoldDeath[]
+  readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-export const nothingToTell: CommitNotices = { ready: [], cancels: [], finished: [], untold: [], undeliverable: [] }
+export const noNotices: CommitNotices = { ready: [], cancels: [], finished: [], droppedNotices: [], undeliverable: [] }
 
 /** Answers to a group that has committed, and its notices. */
 export type Deliver = (replies: readonly Reply[], notices: CommitNotices) => void
@@ -155,10 +155,7 @@ export class Engine {
     this.#commit(true, writes.slice(prompt), deliver)
     for (const call of calls) {
       if (!(call.verb in read)) continue
-      deliver(
-        [{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }],
-        nothingToTell,
-      )
+      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], noNotices)
     }
     this.#checkpointIfDue()
   }
@@ -195,7 +192,7 @@ export class Engine {
       tx.finish()
       this.#pagesInLog += pagesACommit
       for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
-      return { replies, notices: newsOf(tx) }
+      return { replies, notices: noticesOf(tx) }
     })
   }
 
@@ -203,7 +200,7 @@ export class Engine {
     const ready: (readonly [string, number])[] = []
     const cancels: string[] = []
     const finished: FinishedBatch[] = []
-    const untold: UntoldDeath[] = []
+    const droppedNotices: DroppedNotice[] = []
     const undeliverable: UndeliverableJob[] = []
     const answers = items.map((item) => {
       try {
@@ -211,14 +208,14 @@ export class Engine {
         ready.push(...alone.notices.ready)
         cancels.push(...(alone.notices.cancels ?? []))
         finished.push(...alone.notices.finished)
-        untold.push(...alone.notices.untold)
+        droppedNotices.push(...alone.notices.droppedNotices)
         undeliverable.push(...alone.notices.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
         return this.#unknown(error)
       }
     })
-    deliver([{ no, verb, answers }], { ready, cancels, finished, untold, undeliverable })
+    deliver([{ no, verb, answers }], { ready, cancels, finished, droppedNotices, undeliverable })
   }
 
   /**
@@ -246,7 +243,7 @@ export class Engine {
     const answers = ({ items }: Call) => items.map(() => this.#unknown(error))
     deliver(
       calls.map((call) => ({ no: call.no, verb: call.verb, answers: answers(call) })),
-      nothingToTell,
+      noNotices,
     )
   }
 
@@ -294,8 +291,14 @@ function settledUp<T>(tx: SqliteTransaction, verb: VerbName, answer: T): T {
   return answer
 }
 
-function newsOf({ becameReady, cancelsRequested, finished, untold, undeliverable }: SqliteTransaction): CommitNotices {
-  return { ready: [...becameReady], cancels: cancelsRequested, finished, untold, undeliverable }
+function noticesOf({
+  becameReady,
+  cancelsRequested,
+  finished,
+  droppedNotices,
+  undeliverable,
+}: SqliteTransaction): CommitNotices {
+  return { ready: [...becameReady], cancels: cancelsRequested, finished, droppedNotices, undeliverable }
 }
 
 /** Whatever else SQLite says once a statement of the application has run may be the fault of that statement. */

@@ -82,12 +82,12 @@ export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enque
 export function enqueueAnyway(tx: SqliteTransaction, job: NewJob, enqueuedFor: EnqueuedFor): Enqueued {
   const queue = tx.queue(job.queue)
   if (resolveKey(keyRuleOf(queue), job) !== undefined) return enqueueJob(tx, job)
-  bury(tx, queue, job, enqueuedFor)
+  insertDead(tx, queue, job, enqueuedFor)
   return { id: job.id, status: 'created' }
 }
 
 /** The empty limit key says that there should be one; see `keyToRevive`. */
-function bury(tx: SqliteTransaction, queue: QueueRow, job: NewJob, enqueuedFor: EnqueuedFor): void {
+function insertDead(tx: SqliteTransaction, queue: QueueRow, job: NewJob, enqueuedFor: EnqueuedFor): void {
   const { id, dedup } = job
   const why = limitKeyRequired(queue.name, queue.key_path)
   const [seq, error] = [tx.nextNumber(), undeliverable(why)]

@@ -24,6 +24,7 @@ import type {
   ChangesQuery,
   ClaimedJob,
   ClaimRequest,
+  ControlBatchRequest,
   DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
@@ -49,7 +50,6 @@ import type {
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
-  SteerRequest,
   Store,
   Subscriber,
   SweepRequest,
@@ -87,12 +87,12 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     readonly readOnly?: boolean
   }): Promise<Store> => {
     const subscribers = new Set<Subscriber>()
-    const onCommitted: OnCommitted = ({ ready, cancels, finished, untold, undeliverable }) => {
+    const onCommitted: OnCommitted = ({ ready, cancels, finished, droppedNotices, undeliverable }) => {
       for (const subscriber of subscribers) {
         for (const [queue, count] of ready) subscriber.onReady?.(queue, count)
         if (cancels === null || cancels.length > 0) subscriber.onCancel?.(cancels)
         for (const batch of finished) subscriber.onFinished?.(batch)
-        for (const death of untold) subscriber.onUntold?.(death)
+        for (const death of droppedNotices) subscriber.onNoticeDropped?.(death)
         for (const job of undeliverable) subscriber.onUndeliverable?.(job)
       }
     }
@@ -248,8 +248,8 @@ class SqliteStore implements Store {
   }
 
   /** What is to be done to many items is done in steps, and others come in between. */
-  async steerBatch(request: SteerRequest): Promise<BatchRecord | Refused> {
-    const [steered] = await this.#port.call('steerBatch', [request])
+  async controlBatch(request: ControlBatchRequest): Promise<BatchRecord | Refused> {
+    const [steered] = await this.#port.call('controlBatch', [request])
     if (steered === undefined || isRefused(steered)) return steered as Refused
     if (!steered.more) return steered.batch
     while (await this.#one('batchChore', request.batch));
@@ -275,7 +275,7 @@ class SqliteStore implements Store {
     return answer as AcceptAnswer
   }
 
-  standing(id: string) {
+  blockers(id: string) {
     return this.#one('readBlockers', id)
   }
 

@@ -1,10 +1,10 @@
 import type { ProgressRequest } from '../store.ts'
-import { findHeld } from './renew.ts'
+import { findLeased } from './renew.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 /** It lies with the lease, and is gone with it. */
 export function progress(tx: SqliteTransaction, request: ProgressRequest): 'ok' | 'lost' {
-  const held = findHeld(tx, request)
+  const held = findLeased(tx, request)
   if (!held) return 'lost'
   tx.db.run(
     'update holdfast_lease set progress = ?, progress_message = ?, progress_at = ? where seq = ?',

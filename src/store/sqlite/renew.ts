@@ -4,7 +4,7 @@ import type { JobRow } from './job.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 /** A job and the hold on it, as far as a settlement has to know. */
-export interface HeldRow extends JobRow {
+export interface LeasedRow extends JobRow {
   readonly token: string
   readonly worker: string
   readonly started_at: number
@@ -12,7 +12,7 @@ export interface HeldRow extends JobRow {
   readonly woken: number
 }
 
-export type HeldTuple = readonly [
+export type LeasedTuple = readonly [
   seq: number,
   id: string,
   queue: number,
@@ -38,14 +38,14 @@ const heldColumns = `j.seq, j.id, j.queue, j.priority, j.max_attempts, j.free_re
     j.dedup_scope, j.idempotency_key, j.cancel, j.past, c.token, c.worker, c.started_at, l.attempt,
     j.woken, j.batch, j.limit_key`
 
-export const selectHeld = `select ${heldColumns}
+export const selectLeased = `select ${heldColumns}
   from holdfast_lease l
   join holdfast_claim c on c.no = l.claim
   join holdfast_job j on j.seq = l.seq`
 
-const selectHeldBySeq = `${selectHeld} where l.seq = ?`
+const selectLeasedBySeq = `${selectLeased} where l.seq = ?`
 
-const selectHeldBySeqs = `select ${heldColumns}
+const selectLeasedBySeqs = `select ${heldColumns}
   from json_each(?) v
   cross join holdfast_lease l on l.seq = v.value
   cross join holdfast_claim c on c.no = l.claim
@@ -55,7 +55,7 @@ const selectHeldBySeqs = `select ${heldColumns}
 export function readAhead(tx: SqliteTransaction, names: readonly LeaseRef[]): void {
   const seqs = names.map(({ fence }) => parseFence(fence).seq)
   const keys = new Map<number, string[]>()
-  for (const tuple of tx.db.allTuples<HeldTuple>(selectHeldBySeqs, JSON.stringify(seqs))) {
+  for (const tuple of tx.db.allTuples<LeasedTuple>(selectLeasedBySeqs, JSON.stringify(seqs))) {
     const [seq, , queue] = tuple
     tx.ahead.set(seq, tuple)
     if (tuple[18] !== null) push(keys, queue, tuple[18])
@@ -70,18 +70,18 @@ function push<Key, Value>(lists: Map<Key, Value[]>, key: Key, value: Value): voi
 }
 
 /** The job, if this very hold on it still stands. Whether its time has run out does not matter until somebody rescues. */
-export function findHeld(tx: SqliteTransaction, { id, fence }: LeaseRef): HeldRow | undefined {
+export function findLeased(tx: SqliteTransaction, { id, fence }: LeaseRef): LeasedRow | undefined {
   const { token, seq } = parseFence(fence)
-  const tuple = tx.ahead.get(seq) ?? tx.db.getTuple<HeldTuple>(selectHeldBySeq, seq)
+  const tuple = tx.ahead.get(seq) ?? tx.db.getTuple<LeasedTuple>(selectLeasedBySeq, seq)
   tx.ahead.delete(seq) // what was read ahead is true once: this call may end the hold
-  return tuple && tuple[12] === token && tuple[1] === id ? toHeld(tuple) : undefined
+  return tuple && tuple[12] === token && tuple[1] === id ? toLeasedJob(tuple) : undefined
 }
 
-export function allHeld(tx: SqliteTransaction, sql: string, ...values: number[]): HeldRow[] {
-  return tx.db.allTuples<HeldTuple>(sql, ...values).map(toHeld)
+export function allLeased(tx: SqliteTransaction, sql: string, ...values: number[]): LeasedRow[] {
+  return tx.db.allTuples<LeasedTuple>(sql, ...values).map(toLeasedJob)
 }
 
-function toHeld(t: HeldTuple): HeldRow {
+function toLeasedJob(t: LeasedTuple): LeasedRow {
   return {
     seq: t[0],
     id: t[1],
@@ -106,11 +106,11 @@ function toHeld(t: HeldTuple): HeldRow {
 }
 
 export function readCancelRequested(tx: SqliteTransaction, hold: LeaseRef): boolean {
-  return (findHeld(tx, hold)?.cancel ?? null) !== null
+  return (findLeased(tx, hold)?.cancel ?? null) !== null
 }
 
 export function renew(tx: SqliteTransaction, request: RenewRequest): Exclude<RenewAnswer, { refused: unknown }> | Lost {
-  const held = findHeld(tx, request)
+  const held = findLeased(tx, request)
   if (!held) return 'lost'
   const expiresAt = tx.now + request.leaseMs
   tx.db.run(

@@ -2,7 +2,7 @@
 // fails instead, so that the settlements beside it never notice.
 
 import { isRefused, type Refused } from '../../errors.ts'
-import { deathNotice, effectError, isUntold, untoldError } from '../../job/death.ts'
+import { deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
 import type { Annotations, Attempt, Costs, EffectSet, Ending, JobError } from '../../job/record.ts'
 import { decodeCancel } from '../../job/stored.ts'
 import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
@@ -12,12 +12,12 @@ import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
 import { applyKv } from './kv.ts'
 import type { QueueRow } from './queue.ts'
-import { findHeld, type HeldRow } from './renew.ts'
+import { findLeased, type LeasedRow } from './renew.ts'
 import { runSql } from './sql-effect.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAnswer {
-  const held = findHeld(tx, request)
+  const held = findLeased(tx, request)
   if (!held) return 'lost'
   const { settlement, retryDelayMs } = request
   const verdict = settled(core(tx, held), settlement, tx.now)
@@ -38,7 +38,7 @@ export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAns
 }
 
 /** A lease ran out: the sweep settles in the place of a worker that is gone. */
-export function rescue(tx: SqliteTransaction, held: HeldRow): ExpiredLease {
+export function rescue(tx: SqliteTransaction, held: LeasedRow): ExpiredLease {
   const { state, failed } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
   const queue = tx.queueByNo(held.queue).name
@@ -48,7 +48,7 @@ export function rescue(tx: SqliteTransaction, held: HeldRow): ExpiredLease {
 /** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
 function landAnyway(
   tx: SqliteTransaction,
-  held: HeldRow,
+  held: LeasedRow,
   verdict: Verdict,
   costs: Costs | null,
 ): Landed & { readonly failed?: Refused } {
@@ -82,7 +82,7 @@ function onlyCosts(costs: Costs): Annotations {
 }
 
 /** What was handed over with a cancel request lands when the job becomes cancelled. */
-function requestedEffects(held: HeldRow, verdict: Verdict): EffectSet[] {
+function requestedEffects(held: LeasedRow, verdict: Verdict): EffectSet[] {
   return verdict.to === 'cancelled' ? decodeCancel(held.cancel) : []
 }
 
@@ -96,7 +96,7 @@ interface SettlementBody {
 
 function applyVerdict(
   tx: SqliteTransaction,
-  held: HeldRow,
+  held: LeasedRow,
   verdict: Verdict,
   { result, annotations, effects }: SettlementBody,
 ): Landed {
@@ -139,12 +139,12 @@ const plainlyDone: Landed = { state: 'done', runAt: null, enqueued: [] }
  * No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. And no batch
  * that it is to go with.
  */
-function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: HeldRow): boolean {
+function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: LeasedRow): boolean {
   return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
 }
 
 /** Once its batch is cancelled an item is asked to end, whether or not the chore has come to it yet. */
-function core(tx: SqliteTransaction, held: HeldRow) {
+function core(tx: SqliteTransaction, held: LeasedRow) {
   return {
     attempts: held.attempt,
     maxAttempts: held.max_attempts,
@@ -154,7 +154,7 @@ function core(tx: SqliteTransaction, held: HeldRow) {
   }
 }
 
-function attemptOf(tx: SqliteTransaction, held: HeldRow, { ending, error }: Ended, costs: Costs | null): Attempt {
+function attemptOf(tx: SqliteTransaction, held: LeasedRow, { ending, error }: Ended, costs: Costs | null): Attempt {
   const { attempt, worker, started_at: startedAt } = held
   return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }), ...(costs && { costs }) }
 }
@@ -183,11 +183,11 @@ function tellOfDeath(
   if (queue.on_dead === null) return error
   const payload =
     tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
-  const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, told: queue.on_dead, payload }
+  const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, onDead: queue.on_dead, payload }
   const notice = deathNotice(death, newId())
-  if (isUntold(notice)) {
-    tx.untold.push(notice)
-    return untoldError(error, notice)
+  if (isNoticeDropped(notice)) {
+    tx.droppedNotices.push(notice)
+    return droppedNoticeError(error, notice)
   }
   enqueueAnyway(tx, notice, 'onDead')
   return error

@@ -8,7 +8,7 @@ import { stepChore } from './batch/chores.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
-import { allHeld, selectHeld } from './renew.ts'
+import { allLeased, selectLeased } from './renew.ts'
 import { rescue } from './settle.ts'
 import type { SqliteTransaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
@@ -92,11 +92,11 @@ function shortenLeases(tx: SqliteTransaction): void {
   tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
 }
 
-const selectExpired = `${selectHeld} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
+const selectExpired = `${selectLeased} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
 function rescueExpired(tx: SqliteTransaction, max: number): readonly ExpiredLease[] {
   const lapsed = new Map<string, ExpiredLease>()
-  tx.each(allHeld(tx, selectExpired, tx.now, max), (held) => lapsed.set(held.id, rescue(tx, held)))
+  tx.each(allLeased(tx, selectExpired, tx.now, max), (held) => lapsed.set(held.id, rescue(tx, held)))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
   return [...lapsed.values()]
 }

@@ -12,7 +12,7 @@
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
-import type { UntoldDeath } from '../../job/death.ts'
+import type { DroppedNotice } from '../../job/death.ts'
 import type { Annotations, EndState, JobState } from '../../job/record.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
@@ -23,7 +23,7 @@ import type { Connection } from './connection/connection.ts'
 import { isDamage } from './connection/database.ts'
 import { Keys } from './limits/limit-keys.ts'
 import { type QueueRow, type QueueTuple, selectQueue, toQueueRow } from './queue.ts'
-import type { HeldRow, HeldTuple } from './renew.ts'
+import type { LeasedRow, LeasedTuple } from './renew.ts'
 import { EverythingUndone, type SqlFault } from './sql-effect.ts'
 import { type ChangedJob, isWatched, writeChanges } from './watch.ts'
 
@@ -59,13 +59,13 @@ export class SqliteTransaction {
   /** Jobs that run and are asked, by this transaction, to be cancelled. */
   readonly cancelsRequested: string[] = []
   /** Held jobs that were read together, by row; see `readAhead`. */
-  readonly ahead = new Map<number, HeldTuple>()
+  readonly ahead = new Map<number, LeasedTuple>()
   readonly keys: Keys
   readonly batches: BatchLedger
   /** Batches that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
   /** Deaths that this transaction tells no `onDead` queue of. */
-  readonly untold: UntoldDeath[] = []
+  readonly droppedNotices: DroppedNotice[] = []
   /** Jobs that this transaction had to enqueue and that cannot run. */
   readonly undeliverable: UndeliverableJob[] = []
   #byName = new Map<string, QueueRow>()
@@ -121,7 +121,7 @@ export class SqliteTransaction {
   /** Ends a held job that is done and leaves nothing to tidy up. */
   endPlainly(
     queue: QueueRow,
-    { seq, batch, limit_key }: HeldRow,
+    { seq, batch, limit_key }: LeasedRow,
     result: string | null,
     annotations: Annotations | null,
   ): void {
@@ -245,7 +245,7 @@ export class SqliteTransaction {
     const becameReady = [...this.becameReady]
     const told = this.#told.length
     const finished = this.finished.length
-    const untold = this.untold.length
+    const droppedNotices = this.droppedNotices.length
     const undeliverable = this.undeliverable.length
     const cancels = this.cancelsRequested.length
     const { admitted } = this.keys
@@ -265,7 +265,7 @@ export class SqliteTransaction {
       this.becameReady.clear()
       this.#told.length = told
       this.finished.length = finished
-      this.untold.length = untold
+      this.droppedNotices.length = droppedNotices
       this.undeliverable.length = undeliverable
       this.cancelsRequested.length = cancels
       this.keys.forget(admitted)

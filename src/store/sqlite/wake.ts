@@ -61,7 +61,13 @@ export class ForeignCommits {
       this.#seen = version
       this.#cancels = cancels
       if (ready.length > 0 || hasCancels)
-        this.#onCommitted({ ready, cancels: hasCancels ? null : [], finished: [], untold: [], undeliverable: [] })
+        this.#onCommitted({
+          ready,
+          cancels: hasCancels ? null : [],
+          finished: [],
+          droppedNotices: [],
+          undeliverable: [],
+        })
     } catch {
       // the next look or call meets the same
     }

@@ -1,11 +1,11 @@
 // Claims by hand and settles in every way, once, twice, late or never; sweeps.
-import { Life } from '../life.ts'
+import { Workload } from '../workload.ts'
 import { duty, openWorld, say, serve } from './member.ts'
 
 const sayEveryMs = 500
 
 const world = await openWorld()
-const life = Life.claimer(world, duty)
+const life = Workload.claimer(world, duty)
 let told = 0
 setInterval(() => {
   say({ said: 'settled', count: life.settled - told })

@@ -5,8 +5,8 @@
 import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
-import { batchNotFound, cannotSteer, Refusal } from '../../refusals.ts'
-import type { SteerRequest } from '../../store.ts'
+import { batchNotFound, cannotControlBatch, Refusal } from '../../refusals.ts'
+import type { ControlBatchRequest } from '../../store.ts'
 import type { Row } from '../connection/call.ts'
 import { list, parseList } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
@@ -23,7 +23,10 @@ const looksMax = 1_000
 /** Changes that are added up once there are so many. */
 const foldFrom = 100
 
-export async function steerBatch(context: StoreContext, request: SteerRequest): Promise<BatchRecord | Refused> {
+export async function controlBatch(
+  context: StoreContext,
+  request: ControlBatchRequest,
+): Promise<BatchRecord | Refused> {
   const no = await findNo(context, { id: request.batch })
   if (no === null) return batchNotFound(request.batch)
   const steered = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).steer(request)))
@@ -61,14 +64,14 @@ class BatchControl {
     this.#no = no
   }
 
-  async steer({ batch: id, as, by, reason }: SteerRequest): Promise<BatchRecord> {
+  async steer({ batch: id, as, by, reason }: ControlBatchRequest): Promise<BatchRecord> {
     const batch = await lockBatch(this.#tx, this.#no)
     if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // a number may be another batch's after a failover
     const { record, isCancelled } = batch
     const { now } = this.#tx
     const isOver = record.finishedAt !== null || isCancelled
     const refuseOver = () => {
-      if (isOver) throw new Refusal(cannotSteer(id, as, record.state))
+      if (isOver) throw new Refusal(cannotControlBatch(id, as, record.state))
     }
     switch (as) {
       case 'close':
@@ -88,7 +91,7 @@ class BatchControl {
         await this.#cancel(record, reason)
         break
       case 'retryFailed':
-        if (isCancelled) throw new Refusal(cannotSteer(id, as, record.state))
+        if (isCancelled) throw new Refusal(cannotControlBatch(id, as, record.state))
         if (record.dead > 0) await this.#set(`retry_until = greatest($2, (${latestDeath}))`, [now])
         break
       case 'delete':

@@ -230,7 +230,7 @@ export class Database {
         async (tx) => {
           const answer = await work(tx)
           const now = tx.knowsTime ? tx.now : await tx.readClock()
-          await tx.query('select holdfast.land($1, $2, $3)', [flush, now, JSON.stringify(answer)])
+          await tx.query('select holdfast.record_flush($1, $2, $3)', [flush, now, JSON.stringify(answer)])
           return answer
         },
         { durable: true },
@@ -262,7 +262,7 @@ export class Database {
     const values = [flush, this.now, JSON.stringify({ abandoned: suspected.fault } satisfies Abandoned)]
     await this.#elsewhere(suspected, async () => {
       try {
-        await this.query('select holdfast.land($1, holdfast.now_ms($2), $3)', values)
+        await this.query('select holdfast.record_flush($1, holdfast.now_ms($2), $3)', values)
       } catch (error) {
         if (!hasLanded(error)) throw error
       }

@@ -2,18 +2,18 @@
 
 import { bounds } from '../../../job/bounds.ts'
 import { decodeOverride } from '../../../job/stored-definition.ts'
-import type { KeyBlockers, Standing } from '../../store.ts'
+import type { JobBlockers, KeyBlockers } from '../../store.ts'
 import { readBatch } from '../batch/batch.ts'
 import { limitOf } from '../define.ts'
 import type { StoreContext } from '../enqueue.ts'
 import { readJob } from '../read.ts'
-import { numberOf } from '../schema/hash.ts'
+import { hashOf } from '../schema/hash.ts'
 
 const holdersMax = 10
 /** Looked for among so many that are ready or run: no index leads from a key to them. */
 const looksMax = 10_000
 
-export async function standing(context: StoreContext, id: string): Promise<Standing | null> {
+export async function blockers(context: StoreContext, id: string): Promise<JobBlockers | null> {
   const { db } = context
   const job = await readJob(db, id)
   if (!job) return null
@@ -76,7 +76,7 @@ const countAhead = `
 /** Of the jobs of no batch, or of the items: each has an index of its own. */
 function heldBefore(which: string): string {
   return `select from holdfast.job k
-           where k.is_held and ${which} and ${numberOf('k.limit_key')} = ${numberOf('j.limit_key')} and k.limit_key = j.limit_key
+           where k.is_held and ${which} and ${hashOf('k.limit_key')} = ${hashOf('j.limit_key')} and k.limit_key = j.limit_key
              and j.is_held and k.ord < j.ord`
 }
 
@@ -96,7 +96,7 @@ const selectKey = `
     from holdfast.job j
     join holdfast.lane l on l.no = j.lane & ~1
     join holdfast.queue q on q.no = l.queue
-    left join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = ${numberOf('j.limit_key')} and limit_key = j.limit_key
+    left join lateral (select * from holdfast.limit_usage where ${hashOf('limit_key')} = ${hashOf('j.limit_key')} and limit_key = j.limit_key
                         order by no desc limit 1) g on true
    cross join lateral (
      select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,

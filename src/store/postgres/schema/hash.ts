@@ -1,3 +1,3 @@
-export function numberOf(keyRef: string): string {
+export function hashOf(keyRef: string): string {
   return `hashtextextended(${keyRef}, 0)`
 }

@@ -72,7 +72,7 @@ begin
   for v_function in
     select p.oid from ${schema.quoted}.meta m, unnest(m.functions) u(signature)
       join pg_proc p on p.oid = to_regprocedure(u.signature)
-     where p.prosecdef or p.proconfig is not null or p.proname = 'land'
+     where p.prosecdef or p.proconfig is not null or p.proname = 'record_flush'
   loop
     execute format('alter function %s set search_path = pg_catalog, pg_temp', v_function);
   end loop;

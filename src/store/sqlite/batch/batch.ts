@@ -2,8 +2,8 @@
 
 import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, type BatchSettings, batchState } from '../../../job/batch.ts'
-import { batchNotFound, cannotAddItems, cannotSteer, itemsMissing } from '../../refusals.ts'
-import type { ItemsAnswer, ItemsRequest, OpenedBatch, Steering, SteerRequest } from '../../store.ts'
+import { batchNotFound, cannotAddItems, cannotControlBatch, itemsMissing } from '../../refusals.ts'
+import type { BatchAction, ControlBatchRequest, ItemsAnswer, ItemsRequest, OpenedBatch } from '../../store.ts'
 import { enqueueEach } from '../enqueue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { beginCancel } from './batch-end.ts'
@@ -57,10 +57,10 @@ export interface Steered {
   readonly more: boolean
 }
 
-export function steerBatch(tx: SqliteTransaction, request: SteerRequest): Steered | Refused {
+export function controlBatch(tx: SqliteTransaction, request: ControlBatchRequest): Steered | Refused {
   const row = tx.batches.find(request.batch)
   if (!row) return batchNotFound(request.batch)
-  if (isTooLate(row, request.as)) return cannotSteer(row.id, request.as, batchState(flagsOf(row)))
+  if (isTooLate(row, request.as)) return cannotControlBatch(row.id, request.as, batchState(flagsOf(row)))
   steer(tx, row, request)
   tx.batches.touch(row)
   const { no } = row
@@ -78,14 +78,14 @@ export function batchChore(tx: SqliteTransaction, id: string): boolean {
 }
 
 /** A batch that has ended stays as it is. */
-function isTooLate({ finished_at, is_cancelled }: BatchRow, as: Steering): boolean {
+function isTooLate({ finished_at, is_cancelled }: BatchRow, as: BatchAction): boolean {
   const isCancelled = is_cancelled !== 0
   if (as === 'pause' || as === 'resume') return isCancelled || finished_at !== null
   if (as === 'cancel') return !isCancelled && finished_at !== null
   return as === 'retryFailed' && isCancelled
 }
 
-function steer(tx: SqliteTransaction, row: BatchRow, { as, by, reason }: SteerRequest): void {
+function steer(tx: SqliteTransaction, row: BatchRow, { as, by, reason }: ControlBatchRequest): void {
   if (as === 'close') row.is_closed = 1
   if (as === 'pause') pause(tx, row, by)
   if (as === 'resume') tx.batches.resume(row)

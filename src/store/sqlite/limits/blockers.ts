@@ -2,7 +2,7 @@
 // know whether there are three before them or thousands.
 
 import { bounds } from '../../../job/bounds.ts'
-import type { KeyBlockers, Standing } from '../../store.ts'
+import type { JobBlockers, KeyBlockers } from '../../store.ts'
 import { toBatch } from '../batch/batches.ts'
 import { readOverrides } from '../define.ts'
 import { type FoundRow, findById } from '../job.ts'
@@ -13,7 +13,7 @@ import { nextStartOf } from './starts.ts'
 
 const holdersMax = 10
 
-export function readBlockers(tx: SqliteTransaction, id: string): Standing | null {
+export function readBlockers(tx: SqliteTransaction, id: string): JobBlockers | null {
   const job = findById(tx, id)
   const record = job && readRecord(tx, job.seq)
   if (!job || !record) return null

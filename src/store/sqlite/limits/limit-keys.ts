@@ -22,7 +22,7 @@
 //
 // All this is kept for every job that has a key, whether or not there is a limit: one may be set later.
 
-import { isBeyond, type LimitUse, roomIn } from '../../../job/limits.ts'
+import { freeSlots, isBeyond, type LimitUse } from '../../../job/limits.ts'
 import { place } from '../job.ts'
 import { keyLimitOf, type QueueRow } from '../queue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
@@ -306,7 +306,7 @@ export class Keys {
   }
 
   room(queue: QueueRow, row: KeyRow): number {
-    return roomIn(keyLimitOf(queue), this.#use(queue, row))
+    return freeSlots(keyLimitOf(queue), this.#use(queue, row))
   }
 
   /** Whether more are admitted than the limit allows: it was lowered. */

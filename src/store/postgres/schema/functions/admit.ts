@@ -73,12 +73,12 @@
 // Locks: limit_keys come last, in the order of their hashes, then the admission locks of batches in the order of their numbers.
 // Whoever holds one takes only locks of rows of jobs that are held; a pause takes those of lanes, and no limit_keys.
 
-import { numberOf } from '../hash.ts'
+import { hashOf } from '../hash.ts'
 
 export const admit = `
 -- Those who leave through these limit_keys, each named once for each, hand their room to the next in line; not where more have
 -- room than the limit of their queue allows, where it has a rate, or where it is being lowered (lower-limits.ts). Answers which lists of limit_events are to be attended to, and how many of which queues are ready now.
-create function holdfast.hand_over(p_limit_keys text[], p_queues int[], p_now bigint) returns jsonb language plpgsql
+create function holdfast.admit_next(p_limit_keys text[], p_queues int[], p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = on set enable_hashjoin = off
 set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -95,18 +95,18 @@ begin
     from holdfast.queue q where q.no = any (v_nos);
   with next as materialized (
     select row_number() over () as turn, w.limit_key, w.queue, j.spot
-      from (select u.limit_key, ${numberOf('u.limit_key')} as number, u.queue, v_most[array_position(v_nos, u.queue)] as most,
+      from (select u.limit_key, ${hashOf('u.limit_key')} as number, u.queue, v_most[array_position(v_nos, u.queue)] as most,
                    count(*) as jobs
               from unnest(p_limit_keys, p_queues) u(limit_key, queue) group by u.limit_key, u.queue) w
-     cross join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = w.number and limit_key = w.limit_key
+     cross join lateral (select * from holdfast.limit_usage where ${hashOf('limit_key')} = w.number and limit_key = w.limit_key
                           order by no desc limit 1) r
      cross join lateral (
        select k.ctid as spot from holdfast.job k
-        where k.is_held and not k.is_item and ${numberOf('k.limit_key')} = w.number and k.limit_key = w.limit_key and k.ord >= r.waiting_from
+        where k.is_held and not k.is_item and ${hashOf('k.limit_key')} = w.number and k.limit_key = w.limit_key and k.ord >= r.waiting_from
         order by k.ord limit w.jobs for update skip locked
      ) j
      where r.admitted <= w.most
-       and not exists (select from holdfast.job k where k.is_held and k.is_item and ${numberOf('k.limit_key')} = w.number and k.limit_key = w.limit_key)
+       and not exists (select from holdfast.job k where k.is_held and k.is_item and ${hashOf('k.limit_key')} = w.number and k.limit_key = w.limit_key)
   ),
   moved as ( -- they are locked: nobody has changed them
     update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = v_numbers[n.turn], line_ord = j.ord, run_at = p_now
@@ -129,7 +129,7 @@ begin
   if coalesce(cardinality(v_came), 0) < cardinality(p_limit_keys) then
     with gone as (
       select array_agg(g.limit_key order by g.number) as limit_keys, array_agg(g.gone order by g.number) as gone
-        from (select u.limit_key, ${numberOf('u.limit_key')} as number, sum(u.one) as gone
+        from (select u.limit_key, ${hashOf('u.limit_key')} as number, sum(u.one) as gone
                 from (select limit_key, 1 as one from unnest(p_limit_keys) l(limit_key)
                        union all select limit_key, -1 from unnest(v_came) c(limit_key)) u(limit_key, one)
                group by u.limit_key having sum(u.one) > 0) g
@@ -155,15 +155,15 @@ set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force
 as $holdfast$
 #variable_conflict use_column
 declare
-  v_number bigint := ${numberOf('p_limit_key')};
+  v_number bigint := ${hashOf('p_limit_key')};
   v_lane int;
 begin
   select k.lane into v_lane from holdfast.job k
-   where k.is_held and k.is_item and ${numberOf('k.limit_key')} = v_number and k.limit_key = p_limit_key order by k.lane limit 1;
+   where k.is_held and k.is_item and ${hashOf('k.limit_key')} = v_number and k.limit_key = p_limit_key order by k.lane limit 1;
   while v_lane is not null loop
     return query select v_lane;
     select (select k.lane from holdfast.job k
-             where k.is_held and k.is_item and ${numberOf('k.limit_key')} = v_number and k.limit_key = p_limit_key and k.lane > v_lane
+             where k.is_held and k.is_item and ${hashOf('k.limit_key')} = v_number and k.limit_key = p_limit_key and k.lane > v_lane
              order by k.lane limit 1) into v_lane;
   end loop;
 end $holdfast$;
@@ -190,7 +190,7 @@ begin
         from unnest(p_limit_keys, p_places, p_froms) with ordinality g(limit_key, places, waiting_from, i)
        cross join lateral (
          select j.ctid as spot, j.ord from holdfast.job j
-          where j.is_held and not j.is_item and ${numberOf('j.limit_key')} = ${numberOf('g.limit_key')} and j.limit_key = g.limit_key and j.ord >= g.waiting_from
+          where j.is_held and not j.is_item and ${hashOf('j.limit_key')} = ${hashOf('g.limit_key')} and j.limit_key = g.limit_key and j.ord >= g.waiting_from
           order by j.ord limit g.places) k
        union all
       select g.i, l.batch, k.spot, k.ord
@@ -199,7 +199,7 @@ begin
        cross join lateral (select * from holdfast.lane where no = n.lane & ~1 and is_open offset 0) l
        cross join lateral (
          select j.ctid as spot, j.ord from holdfast.job j
-          where j.is_held and j.is_item and ${numberOf('j.limit_key')} = ${numberOf('g.limit_key')} and j.limit_key = g.limit_key and j.lane = n.lane
+          where j.is_held and j.is_item and ${hashOf('j.limit_key')} = ${hashOf('g.limit_key')} and j.limit_key = g.limit_key and j.lane = n.lane
           order by j.ord limit greatest(0, least(g.places, coalesce((v_rooms ->> l.batch::text)::bigint, 0)))) k
     ) c
     order by c.ord
@@ -220,7 +220,7 @@ begin
      cross join lateral (select * from holdfast.lane where no = n.lane & ~1 offset 0) l
      cross join lateral (
        select j.ord from holdfast.job j
-        where j.is_held and j.is_item and ${numberOf('j.limit_key')} = ${numberOf('g.limit_key')} and j.limit_key = g.limit_key and j.lane = n.lane
+        where j.is_held and j.is_item and ${hashOf('j.limit_key')} = ${hashOf('g.limit_key')} and j.limit_key = g.limit_key and j.lane = n.lane
         order by j.ord limit 1) k
      where g.places > 0 and (not l.is_open or coalesce((v_rooms ->> l.batch::text)::bigint, 0) <= 0);
 end $holdfast$;
@@ -255,7 +255,7 @@ begin
      from (select distinct hashtext(u.limit_key) as lock from unnest(v_limit_keys) u(limit_key) order by 1 offset 0) o;
   v_item_limit_keys := array(
     select u.limit_key from unnest(v_limit_keys) u(limit_key)
-     where exists (select from holdfast.job k where k.is_held and k.is_item and ${numberOf('k.limit_key')} = ${numberOf('u.limit_key')} and k.limit_key = u.limit_key));
+     where exists (select from holdfast.job k where k.is_held and k.is_item and ${hashOf('k.limit_key')} = ${hashOf('u.limit_key')} and k.limit_key = u.limit_key));
   if cardinality(v_item_limit_keys) > 0 then
     v_batches := array(
       select distinct l.batch from unnest(v_item_limit_keys) u(limit_key) cross join lateral holdfast.item_lanes(u.limit_key) i
@@ -282,9 +282,9 @@ begin
   wanted as materialized (
     select row_number() over () as i, l.limit_key, l.number, l.gone, l.ord, q.no as queue, q.key_max_running, q.key_max_starts, r.no,
            coalesce(r.admitted, 0) as admitted, coalesce(r.reserved, 0) as reserved, coalesce(r.low, '0') as low, r.waiting_from
-      from (select l.*, ${numberOf('l.limit_key')} as number from listed l) l
+      from (select l.*, ${hashOf('l.limit_key')} as number from listed l) l
      cross join lateral (select * from holdfast.queue where no = split_part(l.limit_key, ':', 1)::int offset 0) q
-      left join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = l.number and limit_key = l.limit_key
+      left join lateral (select * from holdfast.limit_usage where ${hashOf('limit_key')} = l.number and limit_key = l.limit_key
                           order by no desc limit 1) r on true
   ),
   heard as (
@@ -313,7 +313,7 @@ begin
                      least(a.admitted, greatest(0, coalesce(s.reserved, w.reserved) - coalesce(s.unused, 0))) end as reserved,
                    case when least(w.ord, s.ord) < w.waiting_from then coalesce((
                      select k.ord from holdfast.job k -- nobody, where they were let in long ago
-                      where k.is_held and not k.is_item and ${numberOf('k.limit_key')} = w.number and k.limit_key = w.limit_key
+                      where k.is_held and not k.is_item and ${hashOf('k.limit_key')} = w.number and k.limit_key = w.limit_key
                         and k.ord >= least(w.ord, s.ord) and k.ord < w.waiting_from
                       order by k.ord limit 1), w.waiting_from)
                    else coalesce(w.waiting_from, least(w.ord, s.ord), 0) end as waiting_from
@@ -337,7 +337,7 @@ begin
       from room r cross join lateral (
         select f.spot, f.ord, row_number() over (order by f.ord) as turn
           from (select k.ctid as spot, k.ord from holdfast.job k
-                 where k.is_held and not k.is_item and ${numberOf('k.limit_key')} = r.number and k.limit_key = r.limit_key and k.ord >= r.waiting_from
+                 where k.is_held and not k.is_item and ${hashOf('k.limit_key')} = r.number and k.limit_key = r.limit_key and k.ord >= r.waiting_from
                  order by k.ord limit greatest(1, r.places)) f) j
      union all
     select r.i, r.limit_key, p.spot, p.ord, p.turn, true, true
@@ -374,7 +374,7 @@ begin
   old as (
     delete from holdfast.limit_usage g
      where g.ctid = any (array(select s.spot from changed c cross join lateral (
-       select o.ctid as spot from holdfast.limit_usage o where ${numberOf('o.limit_key')} = c.number and o.no = c.no offset 0) s))
+       select o.ctid as spot from holdfast.limit_usage o where ${hashOf('o.limit_key')} = c.number and o.no = c.no offset 0) s))
   ),
   written as (
     insert into holdfast.limit_usage (limit_key, admitted, reserved, low, waiting_from)

@@ -74,7 +74,7 @@ begin
   v_batch.submitted := v_batch.submitted + case when p_at is null then 0 else cardinality(p_ids) end;
   perform holdfast.end_items(v_batch.no, v_batch.submitted, cardinality(p_ids));
   v_answer := jsonb_build_object('submitted', v_batch.submitted, 'lists', v_lists::jsonb)::text;
-  perform holdfast.land(p_flush, v_now, v_answer);
+  perform holdfast.record_flush(p_flush, v_now, v_answer);
   return v_answer;
 end $holdfast$;
 

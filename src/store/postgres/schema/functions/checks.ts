@@ -56,7 +56,7 @@ create function holdfast.check_lanes(p_lanes int[]) returns void language plpgsq
 begin
   if exists (select from unnest(p_lanes) u(lane)
               where not exists (select from holdfast.lane l where l.no = u.lane and l.batch = 0)) then
-    perform holdfast.miss_lane();
+    perform holdfast.raise_outdated();
   end if;
 end $holdfast$;
 

@@ -26,7 +26,7 @@ begin
    cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = p_lane and l.epoch = p_epoch and q.definition_epoch = coalesce(p_definition_epoch, q.definition_epoch);
   if not found then
-    perform holdfast.miss_lane();
+    perform holdfast.raise_outdated();
   end if;
   if holdfast.is_watched(v_now) then
     perform holdfast.tell(l.queue, 'ready', array[p_id], v_now) from holdfast.lane l where l.no = p_lane;

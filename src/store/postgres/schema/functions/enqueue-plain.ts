@@ -1,6 +1,6 @@
 // Jobs that nothing can refuse and that hold no key, as one set. See `enqueue.ts`.
 
-import { numberOf } from '../hash.ts'
+import { hashOf } from '../hash.ts'
 
 /** Columns that tell whether a job is due, and stands at a limit_key. */
 const timed = 'p_lanes, p_delays, p_run_ats, p_limit_keys'
@@ -58,7 +58,7 @@ begin
        cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
        where l.no = p_lanes[1] and l.epoch = p_epochs[1] and q.definition_epoch = coalesce(p_definition_epochs[1], q.definition_epoch);
       if not found then
-        perform holdfast.miss_lane();
+        perform holdfast.raise_outdated();
       end if;
     else
       insert into holdfast.tally (xid, queue, ready)
@@ -70,7 +70,7 @@ begin
        where l.epoch = k.epoch and q.definition_epoch = coalesce(k.definition_epoch, q.definition_epoch);
       get diagnostics v_lanes = row_count;
       if v_lanes <> (select count(distinct u) from unnest(p_lanes) u) then
-        perform holdfast.miss_lane();
+        perform holdfast.raise_outdated();
       end if;
     end if;
     if holdfast.is_watched(v_now) then
@@ -87,7 +87,7 @@ begin
     join holdfast.lane l on l.no = k.no and l.epoch = k.epoch
     join holdfast.queue q on q.no = l.queue and q.definition_epoch = coalesce(k.definition_epoch, q.definition_epoch);
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
-    perform holdfast.miss_lane();
+    perform holdfast.raise_outdated();
   end if;
   v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids))); -- nobody's between them
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, limit_key,
@@ -123,7 +123,7 @@ begin
      group by 3, 4;
   end if;
   with came as (
-    select u.limit_key, ${numberOf('u.limit_key')} as number, v_key_most[u.i] as most, holdfast.waiting_ord(v_priorities[u.i], false, min(u.number)) as ord
+    select u.limit_key, ${hashOf('u.limit_key')} as number, v_key_most[u.i] as most, holdfast.waiting_ord(v_priorities[u.i], false, min(u.number)) as ord
       from (select j.number, j.limit_key, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i
               from unnest(v_numbers, ${timed}) j(number, ${timedNames})
              where j.limit_key is not null and (v_all_held or ${due})) u
@@ -132,7 +132,7 @@ begin
   found as (
     select c.limit_key, c.number, c.ord, coalesce(r.admitted >= c.most and r.waiting_from <= c.ord, false) as is_full
       from came c
-      left join lateral (select * from holdfast.limit_usage where ${numberOf('limit_key')} = c.number and limit_key = c.limit_key
+      left join lateral (select * from holdfast.limit_usage where ${hashOf('limit_key')} = c.number and limit_key = c.limit_key
                           order by no desc limit 1) r on true
   ),
   lists as materialized (

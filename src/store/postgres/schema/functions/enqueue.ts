@@ -48,7 +48,7 @@ begin
      where l.no = (p_job ->> 'lane')::int and l.epoch = (p_job ->> 'epoch')::uuid
        and q.definition_epoch = coalesce((p_job ->> 'definitionEpoch')::uuid, q.definition_epoch);
     if not found then
-      perform holdfast.miss_lane();
+      perform holdfast.raise_outdated();
     elsif p_job ? 'keyUnknown' then
       perform holdfast.require_key(q) from holdfast.queue q where q.no = v_queue;
     end if;
@@ -199,7 +199,7 @@ begin
     v_answers := array_append(v_answers, v_answer);
   end loop;
   if p_flush is not null then
-    perform holdfast.land(p_flush, v_now, to_jsonb(v_answers)::text);
+    perform holdfast.record_flush(p_flush, v_now, to_jsonb(v_answers)::text);
   end if;
   return to_jsonb(v_answers);
 end $holdfast$;

@@ -28,7 +28,7 @@ end $holdfast$;
 
 -- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, epoch, definitionEpoch, … }]. They are
 -- visible in no other state. The limit_key without a key says that there should be one.
-create function holdfast.bury(p_jobs jsonb, p_now bigint) returns void language plpgsql as $holdfast$
+create function holdfast.insert_dead(p_jobs jsonb, p_now bigint) returns void language plpgsql as $holdfast$
 declare
   v_buried int;
 begin
@@ -43,7 +43,7 @@ begin
    cross join lateral (select nextval('holdfast.number') as number, u.id) n;
   get diagnostics v_buried = row_count;
   if v_buried < jsonb_array_length(p_jobs) then
-    perform holdfast.miss_lane();
+    perform holdfast.raise_outdated();
   end if;
   insert into holdfast.tally (xid, queue, scheduled)
   select pg_current_xact_id(), l.queue, count(*) from jsonb_to_recordset(p_jobs) u(lane int) join holdfast.lane l on l.no = u.lane

@@ -16,7 +16,7 @@
 
 export const flush = `
 -- Tells that this call lands now. One that was sent again because its answer was lost is undone: it has landed before.
-create function holdfast.land(p_flush uuid, p_now bigint, p_answer text) returns void language plpgsql as $holdfast$
+create function holdfast.record_flush(p_flush uuid, p_now bigint, p_answer text) returns void language plpgsql as $holdfast$
 begin
   insert into holdfast.flush (id, at, answer, role) values (p_flush, p_now, p_answer, session_user) on conflict do nothing;
   if not found then

@@ -21,7 +21,6 @@ import { enqueueSql } from './enqueue-sql.ts'
 import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
 import { flush } from './flush.ts'
-import { heal } from './heal.ts'
 import { kvWrite } from './kv-write.ts'
 import { lanes } from './lanes.ts'
 import { lanesToClaim } from './lanes-to-claim.ts'
@@ -42,6 +41,7 @@ import { purge } from './purge.ts'
 import { rateWindows } from './rate-windows.ts'
 import { removeBatch } from './remove-batch.ts'
 import { renew } from './renew.ts'
+import { repairRestored } from './repair-restored.ts'
 import { requeue } from './requeue.ts'
 import { retention } from './retention.ts'
 import { settleDone } from './settle-done.ts'
@@ -75,7 +75,7 @@ export const functions: readonly string[] = [
   counts,
   partitions,
   nextDue,
-  heal,
+  repairRestored,
   lockJobs,
   walkWaiting,
   deleteJobs,

@@ -41,7 +41,7 @@ begin
     v_answers := array_append(v_answers, jsonb_build_object('applied', v_applied, 'version', v_version));
   end loop;
   if p_flush is not null then
-    perform holdfast.land(p_flush, v_now, to_jsonb(v_answers)::text);
+    perform holdfast.record_flush(p_flush, v_now, to_jsonb(v_answers)::text);
   end if;
   return to_jsonb(v_answers);
 end $holdfast$;

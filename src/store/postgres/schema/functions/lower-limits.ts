@@ -6,7 +6,7 @@
 //   1. The transaction that stores the limit gives `queue.lowering` a number. While it is there, claims pass over the queue: they
 //      read it once more under the locks of their lanes, as they read whether a queue is paused. So no claim goes beyond the new limit.
 //   2. Claims that are at work are waited for, lane by lane (`await_claims`).
-//   3. Admissions that are at work are waited for (`await_admissions`): `admit` and `hand_over` have the queue's LOWER_LOCKS, shared.
+//   3. Admissions that are at work are waited for (`await_admissions`): `admit` and `admit_next` have the queue's LOWER_LOCKS, shared.
 //      From then on jobs become ready only by the new limit.
 //   4. One pass counts the surplus of each key (`surplus`). From here on it only shrinks.
 //   5. A walk over the lanes, each from its end, in pages of a bounded size (`ready_page`), moves the surplus back into line, a
@@ -16,7 +16,7 @@
 // A crash leaves `lowering` as it is, and a sweep starts over at 2. Two processes may do this at the same time, or a job may end
 // between 4 and 5. Then more jobs go back than must. Each step knocks at its keys, so the first in line are let in again.
 //
-// Locks. Step 3 waits with no other lock. `admit` takes the shared lock before any other. `hand_over` has rows of jobs by then, so it
+// Locks. Step 3 waits with no other lock. `admit` takes the shared lock before any other. `admit_next` has rows of jobs by then, so it
 // only tries: where the lock is not to be had it knocks instead. So nothing waits in a circle. A step of 5 has the admission lock
 // of a batch and one lane, and waits for no row (lock-jobs.ts): rows that others have locked are passed over, and earlier jobs
 // of the key go back instead. Where too few are left, the caller waits for such a row with no lock at all, and starts over at 2.

@@ -13,7 +13,7 @@ begin
   select * into v_old from holdfast.job j where j.id = p_id;
   select * into v_lane from holdfast.lane l where l.no = p_lane;
   if not found then
-    perform holdfast.miss_lane();
+    perform holdfast.raise_outdated();
   end if;
   v_state := case when p_run_at > p_now then 'scheduled' when p_limit_key is not null then 'held' else 'ready' end;
   v_ord := nextval('holdfast.number');

@@ -79,7 +79,7 @@ end $holdfast$;
 -- restored, or in a schema that was dropped since, is gone. Its number may belong to another queue now, but its epoch does not.
 -- A client also remembers what the queue's definition says, with its epoch. Where either is out of date, the client forgets what
 -- it knows and starts over.
-create function holdfast.miss_lane() returns void language plpgsql as $holdfast$
+create function holdfast.raise_outdated() returns void language plpgsql as $holdfast$
 begin
   raise exception 'the database was set back behind a lane that this client knew, or the queue was defined anew; start over'
     using errcode = 'HF006';

@@ -167,14 +167,14 @@ begin
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
   if v_left is not null then -- last, because nothing may be waited for after it
-    v_handed := holdfast.hand_over(v_left, array(select v_queues[i] from unnest(v_left_i) i), v_now);
+    v_handed := holdfast.admit_next(v_left, array(select v_queues[i] from unnest(v_left_i) i), v_now);
   end if;
   v_batches := array(select distinct u from unnest(v_batches) u where u > 0);
   if v_lost is not null or v_limited is not null or v_handed is not null or cardinality(v_batches) > 0 then
     v_answer := jsonb_build_object('lost', v_lost, 'lists', v_handed -> 'lists', 'ready', v_handed -> 'ready',
       'batches', to_jsonb(v_batches), 'limited', v_limited)::text;
   end if;
-  perform holdfast.land(p_flush, v_now, v_answer);
+  perform holdfast.record_flush(p_flush, v_now, v_answer);
   return v_answer;
 end $holdfast$;
 `

@@ -13,7 +13,7 @@
 // order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being
 // removed, and nobody ever walks over them.
 //
-// Gates are found by number (`numberOf`), and told apart by name where two have the same. With an index of names the server
+// Gates are found by number (`hashOf`), and told apart by name where two have the same. With an index of names the server
 // took a tenth longer to enqueue jobs of 1,000 keys, and a twentieth longer to claim and settle them.
 //
 // Pages of `job_id` are left half empty: a job that is held, or comes back, is written once more under the same id. In pages
@@ -36,7 +36,7 @@
 //
 // Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back letter for letter.
 
-import { numberOf } from '../hash.ts'
+import { hashOf } from '../hash.ts'
 
 export const tables = `
 create table holdfast.meta (
@@ -132,8 +132,8 @@ create unique index job_id on holdfast.job (id) with (fillfactor = 50);
 create index job_place on holdfast.job (lane, ready_xid, ord) with (deduplicate_items = off);
 create index job_due on holdfast.job (run_at, seq) where ready_xid is null and not is_held;
 create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid is null and not is_held;
-create index job_waiting on holdfast.job (${numberOf('limit_key')}, ord) with (deduplicate_items = off) where is_held and not is_item;
-create index job_item_waiting on holdfast.job (${numberOf('limit_key')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
+create index job_waiting on holdfast.job (${hashOf('limit_key')}, ord) with (deduplicate_items = off) where is_held and not is_item;
+create index job_item_waiting on holdfast.job (${hashOf('limit_key')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
 
 create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
@@ -257,7 +257,7 @@ create table holdfast.limit_usage ( -- only the newest row of a limit_key counts
   low xid8 not null,
   waiting_from bigint not null
 );
-create unique index limit_usage_newest on holdfast.limit_usage (${numberOf('limit_key')}, no);
+create unique index limit_usage_newest on holdfast.limit_usage (${hashOf('limit_key')}, no);
 
 create table holdfast.limit_event (
   limit_key text collate "C" not null,

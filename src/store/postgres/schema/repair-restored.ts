@@ -6,16 +6,16 @@ import type { Database } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 
 /** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
-export async function heal(db: Database): Promise<void> {
+export async function repairRestored(db: Database): Promise<void> {
   const [may] = await db.query(`select has_table_privilege('holdfast.job', 'update')`, [])
   if (may?.[0] !== 't') return // a role that may only enqueue or look leaves it to the workers
   const here = await systemIdentifier(db)
-  const [row] = await db.query(needsHealing, [here])
-  if (row?.[0] === 't') await db.transactLightly((tx) => tx.query('select holdfast.heal($1)', [here]))
+  const [row] = await db.query(needsRepair, [here])
+  if (row?.[0] === 't') await db.transactLightly((tx) => tx.query('select holdfast.repair_restored($1)', [here]))
 }
 
 /** Or it has not been noted yet which cluster this is. */
-const needsHealing = `
+const needsRepair = `
   select holdfast.is_from_elsewhere($1) or $1::text is not null and m.system_identifier is null from holdfast.meta m`
 
 /** Null where the role may not ask. */

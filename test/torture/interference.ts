@@ -36,7 +36,7 @@ const deeds = {
 } as const
 
 /** One of the deeds at random, unless one is named. */
-export async function meddle(world: World, tag: string, named?: keyof typeof deeds): Promise<void> {
+export async function interfere(world: World, tag: string, named?: keyof typeof deeds): Promise<void> {
   const { holdfast, journal, random, now } = world
   const deed = named ?? random.weighted(deeds)
   switch (deed) {

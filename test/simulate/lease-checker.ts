@@ -18,7 +18,7 @@ import type {
 import { batchLimit, guarded, queueLimit, tenantLimit, tenants } from './guarded.ts'
 import type { Call, Caller, Observer } from './network.ts'
 import { leaseMs } from './plan.ts'
-import type { Stage } from './stage.ts'
+import type { Timeline } from './timeline.ts'
 
 /** A handler at work, as it sees itself. */
 export interface Running {
@@ -29,7 +29,7 @@ export interface Running {
   abortedAt: number | null
 }
 
-/** Whom the witness watches. */
+/** Whom the checker watches. */
 export interface Watched extends Caller {
   /** Since when nothing has kept it from doing what it should. */
   readonly calmSince: number
@@ -54,8 +54,8 @@ interface Hold {
 const slackMs = 400
 const cancelCheckMs = 1_000
 
-export class Witness implements Observer {
-  readonly #stage: Stage
+export class LeaseChecker implements Observer {
+  readonly #timeline: Timeline
   readonly #accuse: (promise: string, what: string) => void
   readonly #holds = new Map<string, Hold>()
   readonly #fences = new Set<string>()
@@ -67,8 +67,8 @@ export class Witness implements Observer {
   /** How often each job was settled, less how often that was told. */
   readonly #untold = new Map<string, number>()
 
-  constructor(stage: Stage, accuse: (promise: string, what: string) => void) {
-    this.#stage = stage
+  constructor(timeline: Timeline, accuse: (promise: string, what: string) => void) {
+    this.#timeline = timeline
     this.#accuse = accuse
   }
 
@@ -83,7 +83,7 @@ export class Witness implements Observer {
     else if (verb === 'settle') this.#settled(caller, requests as SettleRequest[], answer as SettleAnswer[])
     else if (verb === 'sweep') this.#swept(answer as SweepReport)
     else if (verb === 'cancel') this.#cancelled(requests as CancelRequest[], answer as CancelAnswer[])
-    else if (verb === 'steerBatch') this.#steered(answer as BatchRecord | Refused)
+    else if (verb === 'controlBatch') this.#steered(answer as BatchRecord | Refused)
     else if (verb === 'pause') this.pause(args[0] as string, args[1] as boolean)
   }
 
@@ -112,7 +112,7 @@ export class Witness implements Observer {
       const isWorkers = worker.startsWith(`${holder.name}#`)
       const tenant = queue === tenants.name ? (JSON.parse(job.payload) as { tenant: string }).tenant : null
       const place = { queue, batch, tenant }
-      this.#holds.set(id, { id, fence, holder, isWorkers, grantedAt: this.#stage.now, expiresAt, ...place })
+      this.#holds.set(id, { id, fence, holder, isWorkers, grantedAt: this.#timeline.now, expiresAt, ...place })
       this.#checkLimits(job)
     }
   }
@@ -135,8 +135,8 @@ export class Witness implements Observer {
     if (queue === guarded.name) {
       const running = holds.filter((hold) => hold.queue === queue).length
       if (running > queueLimit.concurrency) accuse(`${running} jobs of ${queue} run`)
-      this.#starts.push(this.#stage.clock)
-      const started = this.#starts.filter((at) => at > this.#stage.clock - queueLimit.windowMs).length
+      this.#starts.push(this.#timeline.clock)
+      const started = this.#starts.filter((at) => at > this.#timeline.clock - queueLimit.windowMs).length
       if (started > queueLimit.count) accuse(`${started} jobs of ${queue} have started within its window`)
     }
     if (queue === tenants.name) {
@@ -157,7 +157,7 @@ export class Witness implements Observer {
           `the renewal of ${id} is ${answer === 'lost' ? 'lost' : 'taken'}`,
         )
       if (hold && answer !== 'lost') {
-        hold.grantedAt = this.#stage.now
+        hold.grantedAt = this.#timeline.now
         hold.expiresAt = answer.expiresAt
       }
     })
@@ -186,10 +186,10 @@ export class Witness implements Observer {
         this.#accuse('only expired leases are taken back', `${id} is taken back from nobody`)
         continue
       }
-      if (hold.expiresAt > this.#stage.clock)
+      if (hold.expiresAt > this.#timeline.clock)
         this.#accuse(
           'only expired leases are taken back',
-          `${id} is taken back ${hold.expiresAt - this.#stage.clock} ms early`,
+          `${id} is taken back ${hold.expiresAt - this.#timeline.clock} ms early`,
         )
       if (hold.isWorkers) this.#lost(hold)
     }
@@ -213,16 +213,16 @@ export class Witness implements Observer {
 
   /** Its handler runs no longer, or was told to stop, once its process could for so long. */
   #expectAbort(promise: string, id: string, holder: Watched, withinMs: number): void {
-    const since = this.#stage.now
+    const since = this.#timeline.now
     const check = () => {
       const dueAt = Math.max(since, holder.calmSince) + withinMs
-      if (dueAt > this.#stage.now) return void this.#stage.after(dueAt - this.#stage.now, holder, check)
+      if (dueAt > this.#timeline.now) return void this.#timeline.after(dueAt - this.#timeline.now, holder, check)
       const deaf = holder.runs.find(
         (run) => run.id === id && run.startedAt <= since && run.endedAt === null && run.abortedAt === null,
       )
       if (deaf) this.#accuse(promise, `${holder.name} runs ${id} since ${deaf.startedAt.toFixed(0)} and was not told`)
     }
-    this.#stage.after(withinMs, holder, check)
+    this.#timeline.after(withinMs, holder, check)
   }
 
   #current(id: string, fence: string): Hold | null {

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { type Database, type Server, testDatabase } from '../support/postgres.ts'
 
-export interface Ground extends AsyncDisposable {
+export interface TestDatabase extends AsyncDisposable {
   readonly url: string
   readonly name: string
   readonly pool: pg.Pool
@@ -33,7 +33,7 @@ export async function databaseOn(server: Server): Promise<Database> {
 
 let databases = 0
 
-export async function setup(server?: Server): Promise<Ground> {
+export async function setup(server?: Server): Promise<TestDatabase> {
   const database = await (server ? databaseOn(server) : testDatabase())
   const client = new pg.Client({ connectionString: database.url })
   client.on('error', () => {})

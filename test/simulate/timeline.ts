@@ -20,7 +20,7 @@ export const epochMs = Date.UTC(2030, 0, 1)
 /** Turns of the event loop within which all comes to rest: a settlement waits for one, and so does who waits for a place. */
 const turnsToRest = 2
 
-export class Stage {
+export class Timeline {
   /** Sorted, the next one last. */
   readonly #events: Event[] = []
   #now = 0

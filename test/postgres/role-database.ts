@@ -1,15 +1,15 @@
 // Roles of one's own, on a database of one's own. Roles belong to the whole server, so their names carry the database's.
-import { type Ground, setup as ground } from './exactness-ground.ts'
+import { type TestDatabase, setup as testDatabase } from './exactness-database.ts'
 
-export interface RoleGround extends Ground {
+export interface RoleDatabase extends TestDatabase {
   /** Makes a role without any rights and answers its name. */
   role(name: string): Promise<string>
   /** The database as that role sees it. */
   urlOf(role: string): string
 }
 
-export async function setup(): Promise<RoleGround> {
-  const base = await ground()
+export async function setup(): Promise<RoleDatabase> {
+  const base = await testDatabase()
   const made: string[] = []
   return {
     ...base,

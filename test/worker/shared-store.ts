@@ -8,9 +8,9 @@ import { open } from '../../src/open.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
-export interface Ground extends AsyncDisposable {
+export interface SharedStore extends AsyncDisposable {
   readonly url: string
-  /** A client in this process; closed with the ground. */
+  /** A client in this process; closed with the sharedStore. */
   open(): Promise<Holdfast>
   /** The application's own connection. */
   query(text: string): Promise<Record<string, unknown>[]>
@@ -22,9 +22,9 @@ interface Suspended {
   kill(signal: NodeJS.Signals): void
 }
 
-export type MakeGround = () => Promise<Ground>
+export type MakeSharedStore = () => Promise<SharedStore>
 
-export async function sqliteGround(): Promise<Ground> {
+export async function sqliteSharedStore(): Promise<SharedStore> {
   const scratch = await scratchDirectory()
   const path = join(scratch.path, 'jobs.db')
   const query = async (text: string) => {
@@ -44,10 +44,10 @@ export async function sqliteGround(): Promise<Ground> {
       }
     }
   }
-  return groundOn(`sqlite:${path}`, { query, suspend }, scratch)
+  return sharedStoreOn(`sqlite:${path}`, { query, suspend }, scratch)
 }
 
-export async function postgresGround(): Promise<Ground> {
+export async function postgresSharedStore(): Promise<SharedStore> {
   const database = await testDatabase()
   const query = async (text: string) => {
     const client = new pg.Client({ connectionString: database.url })
@@ -59,10 +59,14 @@ export async function postgresGround(): Promise<Ground> {
     }
   }
   const suspend = async (process: Suspended) => process.kill('SIGSTOP') // the server lets go of what it held
-  return groundOn(database.url, { query, suspend }, database)
+  return sharedStoreOn(database.url, { query, suspend }, database)
 }
 
-function groundOn(url: string, hands: Pick<Ground, 'query' | 'suspend'>, below: AsyncDisposable): Ground {
+function sharedStoreOn(
+  url: string,
+  hands: Pick<SharedStore, 'query' | 'suspend'>,
+  below: AsyncDisposable,
+): SharedStore {
   const clients: Holdfast[] = []
   return {
     url,

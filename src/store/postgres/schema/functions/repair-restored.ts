@@ -6,7 +6,7 @@
 // lock and before it decides, and holds the table until it commits. So the heal waits for all that have looked, and those that come later read
 // what it leaves. It waits for reports and dumps of the table as well, which lane locks would not; a heal comes once after a restore.
 
-export const heal = `
+export const repairRestored = `
 -- Whether rows came from another cluster: it says so itself, or a number is ahead of what this one has given out, or behind
 -- what the rows have. A row that a snapshot can see and that carries a transaction from its xmax on was not written here.
 create function holdfast.is_from_elsewhere(p_system_identifier text) returns boolean language sql stable as $holdfast$
@@ -38,7 +38,7 @@ $holdfast$;
 
 -- After a restore into another cluster the transaction numbers in the rows mean nothing. Every ready job gets a new place
 -- in the same order; what was running is ready again, first, and its claim cost nothing.
-create function holdfast.heal(p_system_identifier text) returns void language plpgsql as $holdfast$
+create function holdfast.repair_restored(p_system_identifier text) returns void language plpgsql as $holdfast$
 begin
   perform pg_advisory_xact_lock(SCHEMA_LOCKS, 1);
   if not holdfast.is_from_elsewhere(p_system_identifier) then -- or not any more: another process has done it

@@ -1,4 +1,4 @@
-// Steering a batch: pause, resume, cancel, retry what failed, add, close, delete. Each at any moment, each twice.
+// BatchAction a batch: pause, resume, cancel, retry what failed, add, close, delete. Each at any moment, each twice.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'

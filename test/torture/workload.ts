@@ -2,17 +2,17 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../src/errors.ts'
-import { reviveFleeting, sample, steerSome, submitFleeting, submitOnce, submitPart } from './batches.ts'
+import { controlSome, reviveFleeting, sample, submitFleeting, submitOnce, submitPart } from './batches.ts'
 import { enqueueLimited, enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
 import { type Abandoned, claimAndSettle, claimLimited, haunt, settleLate } from './fates.ts'
-import { abandonRow, increment, meddle, misuse, putOwn, turnValve } from './meddling.ts'
+import { abandonRow, increment, interfere, misuse, putOwn, turnValve } from './interference.ts'
 import { enqueueTask } from './tasks.ts'
 import { type AppWorld, keyed, limited, narrow, paced, pieces, queues, type World } from './world.ts'
 
 type Lane = (label: string) => Promise<unknown>
 type Lanes = Readonly<Record<string, Lane>>
 
-export interface LifeOptions {
+export interface WorkloadOptions {
   /** The store may be down for a while. */
   readonly mayBeDown: boolean
   /** Ends by itself after so many rounds of each lane. */
@@ -26,7 +26,7 @@ const backlogMax = 300
 /** The same of what has a limit. */
 const limitedMax = 40
 
-export class Life {
+export class Workload {
   /** Resolves when every lane has ended; rejects when one has failed. */
   readonly over: Promise<unknown>
   readonly #world: World
@@ -36,14 +36,14 @@ export class Life {
   #backlog = 0
   #limitedBacklog: ReadonlyMap<string, number> = new Map()
 
-  /** Enqueues everything that is settled by hand, and meddles with it. */
-  static producer(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => ({ ...life.#producing(), ...life.#limiting() }))
+  /** Enqueues everything that is settled by hand, and interferes with it. */
+  static producer(world: World, options: WorkloadOptions): Workload {
+    return new Workload(world, options, (life) => ({ ...life.#producing(), ...life.#limiting() }))
   }
 
   /** Claims and settles by hand. */
-  static claimer(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => ({
+  static claimer(world: World, options: WorkloadOptions): Workload {
+    return new Workload(world, options, (life) => ({
       ...life.#claiming(),
       ...life.#claimingLimited(),
       haunt: (label) => haunt(world, label),
@@ -51,18 +51,18 @@ export class Life {
   }
 
   /** Both, of what has no limit. */
-  static whole(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => ({ ...life.#producing(), ...life.#claiming() }))
+  static whole(world: World, options: WorkloadOptions): Workload {
+    return new Workload(world, options, (life) => ({ ...life.#producing(), ...life.#claiming() }))
   }
 
   /** Both, of what has one. */
-  static limited(world: World, options: LifeOptions): Life {
-    return new Life(world, options, (life) => ({ ...life.#limiting(), ...life.#claimingLimited() }))
+  static limited(world: World, options: WorkloadOptions): Workload {
+    return new Workload(world, options, (life) => ({ ...life.#limiting(), ...life.#claimingLimited() }))
   }
 
   /** A producer that also has a database of its own, and work for handlers. */
-  static application(world: AppWorld, options: LifeOptions): Life {
-    return new Life(world, options, (life) => ({
+  static application(world: AppWorld, options: WorkloadOptions): Workload {
+    return new Workload(world, options, (life) => ({
       ...life.#producing(),
       ...life.#limiting(),
       ...{
@@ -75,7 +75,7 @@ export class Life {
     }))
   }
 
-  private constructor(world: World, options: LifeOptions, lanesOf: (life: Life) => Lanes) {
+  private constructor(world: World, options: WorkloadOptions, lanesOf: (life: Workload) => Lanes) {
     const { pauseMs = 10, rounds = Number.POSITIVE_INFINITY } = options
     this.#world = world
     this.#pauseMs = pauseMs
@@ -103,7 +103,7 @@ export class Life {
       enqueueOne: this.#unlessBehind((label) => enqueueOne(world, label)),
       enqueueMany: this.#unlessBehind((label) => enqueueMany(world, label)),
       enqueueLitter: this.#unlessBehind(this.#calmly((label) => enqueueLitter(world, label))),
-      meddle: (label) => meddle(world, label),
+      interfere: (label) => interfere(world, label),
       increment: () => increment(world),
       own: (label) => putOwn(world, label),
       valve: this.#calmly((label) => turnValve(world, label)),
@@ -140,7 +140,7 @@ export class Life {
         this.#calmly((label) => submitFleeting(world, label), 10),
       ),
       reviveFleeting: this.#calmly(() => reviveFleeting(world), 5),
-      steer: this.#calmly(() => steerSome(world)),
+      steer: this.#calmly(() => controlSome(world)),
       sample: this.#calmly(() => sample(world)),
     }
   }
@@ -185,7 +185,7 @@ export class Life {
 }
 
 /** Reads are not noted; where the store may be down, they may fail for that. */
-async function withRetry({ mayBeDown, pauseMs = 10 }: LifeOptions, round: () => Promise<unknown>): Promise<void> {
+async function withRetry({ mayBeDown, pauseMs = 10 }: WorkloadOptions, round: () => Promise<unknown>): Promise<void> {
   try {
     await round()
   } catch (error) {

@@ -16,6 +16,7 @@ export type { BatchProgress } from './batch/progress.ts'
 export type { ItemResult } from './batch/result.ts'
 export type { Items, Submitted } from './batch/submission.ts'
 export type { AttemptInfo, JobInfo, ProgressInfo } from './client/job-info.ts'
+export type { QueueInfo, Stats } from './client/queues.ts'
 export type { JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
 export type { JobChange, Watch, WatchFilter } from './client/watch.ts'
 export { type ErrorCode, HoldfastError, isHoldfastError } from './errors.ts'
@@ -28,7 +29,7 @@ export type {
   Listener,
   RunFacts,
 } from './events.ts'
-export type { Holdfast, QueueInfo, Stats } from './holdfast.ts'
+export type { Holdfast } from './holdfast.ts'
 export type { BatchState, Completion } from './job/batch.ts'
 export type { Costs, Ending, JobError, JobState } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'

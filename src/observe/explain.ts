@@ -12,8 +12,8 @@ import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
-import type { JobBlockers, KeyBlockers } from '../store/store.ts'
-import type { WorkerInfo } from '../worker/presence.ts'
+import type { JobBlockers, KeyBlockers, Store } from '../store/store.ts'
+import { readWorkers, type WorkerInfo } from '../worker/presence.ts'
 
 export type Why =
   | 'done'
@@ -65,6 +65,12 @@ export interface Explanation {
   readonly why: Why
   readonly sentence: string
   readonly facts: ExplanationFacts
+}
+
+/** Null: there is no such job. */
+export async function explainJob(store: Store, id: string): Promise<Explanation | null> {
+  const [blockers, workers] = await Promise.all([store.blockers(id), readWorkers(store)])
+  return blockers && explain(blockers, workers)
 }
 
 type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>

@@ -4,7 +4,7 @@
 
 import { AssertionError } from 'node:assert'
 import { HoldfastError } from '../errors.ts'
-import { backstageOf, type Holdfast } from '../holdfast.ts'
+import { type Holdfast, internalsOf } from '../holdfast.ts'
 import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
 import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
 import type { Queue } from '../queue/queue.ts'
@@ -120,7 +120,7 @@ async function runAll(
   const records = new RunRecords(holdfast, plan.name)
   const recorded = { ...plan, middleware: [records.middleware, ...plan.middleware] }
   const loopOptions = { ...options, onClaimed: records.claimed.bind(records) }
-  const worker = backstageOf(holdfast).startWorker(recorded, {
+  const worker = internalsOf(holdfast).startWorker(recorded, {
     makeLoop: (context, halt) => new DrainLoop(context, halt, loopOptions),
     random: () => noJitter,
   })

@@ -2,7 +2,8 @@
 
 import { inspect } from 'node:util'
 import type { JobInfo } from '../client/job-info.ts'
-import { backstageOf, type Holdfast, type QueueInfo } from '../holdfast.ts'
+import type { QueueInfo } from '../client/queues.ts'
+import { type Holdfast, internalsOf } from '../holdfast.ts'
 import { bounds } from '../job/bounds.ts'
 
 /** The most jobs that are looked through. */
@@ -58,7 +59,7 @@ export async function whyNothing(holdfast: Holdfast, queue: string): Promise<str
 
 /** What time it is for the store. */
 export async function storeTime(holdfast: Holdfast): Promise<number> {
-  return (await backstageOf(holdfast).store.sweep({ max: 1 })).now
+  return (await internalsOf(holdfast).store.sweep({ max: 1 })).now
 }
 
 async function dueIn(holdfast: Holdfast, queue: string): Promise<Date | null> {
@@ -69,13 +70,13 @@ async function dueIn(holdfast: Holdfast, queue: string): Promise<Date | null> {
 /** When the rate of the queue allows its next start; null where no rate is used up. */
 async function nextStartOfQueue(holdfast: Holdfast, queue: string): Promise<Date | null> {
   const { jobs } = await holdfast.jobs({ queue, state: 'ready', limit: 1 })
-  const blockers = jobs[0] && (await backstageOf(holdfast).store.blockers(jobs[0].id))
+  const blockers = jobs[0] && (await internalsOf(holdfast).store.blockers(jobs[0].id))
   return toDate(blockers?.queue.nextStartAt)
 }
 
 /** The same for the limit keys of held jobs, page by page until there is one that waits for its rate. */
 async function nextStartOfKeys(holdfast: Holdfast, queue: string): Promise<Date | null> {
-  const { store } = backstageOf(holdfast)
+  const { store } = internalsOf(holdfast)
   const asked = new Set<string | null>()
   let after: string | undefined
   do {

@@ -7,11 +7,12 @@ import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isQueueName, isText, isTime } from '../job/names.ts'
+import { entriesIn } from '../kv/entries.ts'
 import type { Timers } from '../runtime/clock.ts'
 import { newId } from '../runtime/id.ts'
-import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
+import type { KvAnswer, KvEntry, KvWrite, Store } from '../store/store.ts'
 
-export const presencePrefix = 'holdfast.worker.'
+const presencePrefix = 'holdfast.worker.'
 
 const ttlMs = 60_000
 const everyMs = ttlMs / 3
@@ -69,8 +70,13 @@ export class Presence {
   }
 }
 
+/** Every worker whose entry has not expired. */
+export async function readWorkers(store: Pick<Store, 'kvScan'>): Promise<WorkerInfo[]> {
+  return (await entriesIn(store, presencePrefix)).map(readPresence).filter((worker) => worker !== null)
+}
+
 /** Null: what is stored there is no presence of a worker. */
-export function readPresence({ value }: KvEntry): WorkerInfo | null {
+function readPresence({ value }: KvEntry): WorkerInfo | null {
   try {
     const stored = parseJson(value) as { readonly [Name in keyof WorkerInfo]?: unknown }
     const { name, queues, concurrency, host, pid, since } = stored

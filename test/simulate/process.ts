@@ -3,7 +3,7 @@
 // next wait, and nobody hears of it.
 
 import { isHoldfastError } from '../../src/errors.ts'
-import { backstageOf, Holdfast } from '../../src/holdfast.ts'
+import { internalsOf, Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { Timers } from '../../src/runtime/clock.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -240,7 +240,7 @@ export class Process implements Watched {
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }
     if (makeLoop === undefined) return this.holdfast.work(pairs as never, options)
     const ways = { makeLoop, random: () => this.random.fraction() }
-    return backstageOf(this.holdfast).startWorker(toPlan(pairs as never, options), ways)
+    return internalsOf(this.holdfast).startWorker(toPlan(pairs as never, options), ways)
   }
 
   #listen(): void {

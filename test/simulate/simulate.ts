@@ -1,6 +1,7 @@
 // One run: processes in trouble for a while, then calm, in which everything must come to its end; then the verdict.
 
-import { Holdfast, type QueueInfo } from '../../src/holdfast.ts'
+import type { QueueInfo } from '../../src/client/queues.ts'
+import { Holdfast } from '../../src/holdfast.ts'
 import type { Clock, Timers } from '../../src/runtime/clock.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'

@@ -1,6 +1,7 @@
 // Whoever comes after the last fault: brings everything that is left to its end.
 
-import type { Holdfast, Stats } from '../../src/holdfast.ts'
+import type { Stats } from '../../src/client/queues.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
 import { finishBatches } from './batches.ts'
 import { claim, settleAs } from './fates.ts'
 import { setPaused } from './interference.ts'

@@ -21,6 +21,7 @@ import { Waiters } from './client/waiters.ts'
 import { Watches } from './client/watch.ts'
 import { kvWeight, settleWeight, weightMax } from './client/weight.ts'
 import { Events } from './events.ts'
+import { checkOptions } from './job/names.ts'
 import type { NewJob } from './job/record.ts'
 import { Kv } from './kv/kv.ts'
 import { ManualClaims } from './lease/claim.ts'
@@ -34,6 +35,7 @@ import { Enqueues } from './queue/enqueue.ts'
 import { type ClaimOptions, Queue, type QueueContext } from './queue/queue.ts'
 import { Definitions } from './queue/stored-definitions.ts'
 import { systemTimers, type Timers } from './runtime/clock.ts'
+import { toMs } from './runtime/duration.ts'
 import { isDisabled } from './runtime/kill-switch.ts'
 import { Firing } from './schedule/firing.ts'
 import { ScheduleLoop } from './schedule/schedule-loop.ts'
@@ -182,7 +184,9 @@ export class Wiring {
     return isDisabled('reap') ? reaper : reaper.start()
   }
 
-  close(options: StopOptions): Promise<void> {
+  async close(options: StopOptions): Promise<void> {
+    checkOptions(options, 'close options', ['grace'])
+    if (options.grace !== undefined) toMs(options.grace, 'grace')
     const stopped = [...this.#workers, ...this.#reapers].map((each) => each.stop(options))
     this.#closing ??= this.#close(stopped)
     for (const stop of stopped) stop.catch(() => undefined) // the worker that failed has reported it

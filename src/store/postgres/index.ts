@@ -5,6 +5,7 @@ import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
+import { checkOptions } from '../../job/names.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
@@ -100,6 +101,8 @@ export interface PostgresOptions {
 }
 
 export function postgres(options: PostgresOptions) {
+  const names = ['pool', 'url', 'schema', 'listen', 'connections', 'answerTimeout']
+  checkOptions(options, 'postgres options', names)
   return async ({
     clock,
     readOnly = false,

@@ -4,6 +4,7 @@ import { realpathSync } from 'node:fs'
 import { isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
+import { checkOptions } from '../../job/names.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
 import { settingsText } from '../../job/stored-definition.ts'
 import { type Clock, systemClock } from '../../runtime/clock.ts'
@@ -73,6 +74,7 @@ export interface SqliteOptions {
 const chunkMax = 1_000
 
 export function sqlite(options: SqliteOptions) {
+  checkOptions(options, 'sqlite options', ['path', 'busyTimeout', 'inThread'])
   return sqliteOn(startThread, options)
 }
 

@@ -20,7 +20,7 @@ begin
   end if;
   insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
   if not found then
-    raise exception 'this job has landed before' using errcode = 'HF004';
+    raise exception 'this job was stored before' using errcode = 'HF004';
   end if;
   insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
   values (v_number, v_number, pg_current_xact_id(), v_now, v_now, p_id, p_lane, p_max_attempts, p_timeout_ms, p_headers, p_payload);

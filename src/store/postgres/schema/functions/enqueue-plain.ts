@@ -48,7 +48,7 @@ begin
   if p_flush is not null then -- as \`record_flush\` does it; calling it would take a tenth of the time that 32 jobs take
     insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
     if not found then
-      raise exception 'these jobs have landed before' using errcode = 'HF004';
+      raise exception 'these jobs were stored before' using errcode = 'HF004';
     end if;
   end if;
   if p_notification is not null then

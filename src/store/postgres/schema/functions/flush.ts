@@ -25,7 +25,7 @@ create function holdfast.record_flush(p_flush uuid, p_now bigint, p_answer text)
 begin
   insert into holdfast.flush (id, at, answer, role) values (p_flush, p_now, p_answer, session_user) on conflict do nothing;
   if not found then
-    raise exception 'this call has landed before' using errcode = 'HF004';
+    raise exception 'this call was stored before' using errcode = 'HF004';
   end if;
 end $holdfast$;
 

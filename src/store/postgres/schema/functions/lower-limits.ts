@@ -3,7 +3,7 @@
 // last in the order of claiming. Each goes back to the position that it had in the waiting list of its key. Jobs that run are
 // left alone.
 //
-//   limit stored ──▶ claims wait ──▶ surplus counted ──▶ surplus held again, page by page ──▶ claims go on
+//   limit stored ──▶ claims stop ──▶ surplus counted ──▶ surplus held again, page by page ──▶ claims go on
 //   (lowering set)   (2, 3)          (4)                 (5)                                 (6: lowering taken away)
 //
 // STEPS
@@ -14,6 +14,7 @@
 //   2. Wait for the claims that are at work, lane by lane (`await_claims`).
 //   3. Wait for the admissions that are at work (`await_admissions`): `admit` and `admit_next` have the queue's LOWER_LOCKS,
 //      shared. From then on jobs become ready only by the new limit.
+//      Steps 2 and 3 do not depend on each other.
 //   4. Count the surplus of each key, in one pass (`surplus`). From here on it only shrinks.
 //   5. Walk over the lanes, each from its end, in pages of a bounded size (`ready_page`), and hold the surplus again, a
 //      transaction for each page (`return_surplus`).

@@ -139,7 +139,7 @@ import { hashOf } from '../hash.ts'
 export const admit = `
 -- HANDOVER: jobs of these limit keys are done, a key is named once for each of its jobs. Their slots go to the next held jobs.
 -- Not where more slots are in use than the limit of the queue allows, where it has a rate, or where it is being lowered
--- (lower-limits.ts). Answers which lists need an admission now, and how many jobs of which queues are ready.
+-- (lower-limits.ts). Answers which event lists need an admission now, and how many jobs of which queues are ready.
 create function holdfast.admit_next(p_limit_keys text[], p_queues int[], p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = on set enable_hashjoin = off
 set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off
@@ -190,7 +190,7 @@ begin
   select (select array_agg(m.limit_key) from moved m),
          (select jsonb_object_agg(q.name, c.ready) from counted c join holdfast.queue q on q.no = c.queue)
     into v_came, v_ready;
-  -- 3. Slots that no held job took are freed by lists.
+  -- 3. Slots that no held job took are freed by event lists.
   if coalesce(cardinality(v_came), 0) < cardinality(p_limit_keys) then
     with gone as (
       select array_agg(g.limit_key order by g.number) as limit_keys, array_agg(g.gone order by g.number) as gone
@@ -207,7 +207,7 @@ begin
     )
     select jsonb_agg(l.no) into v_lists from lists l;
   end if;
-  -- 4. Now and then a list for the sweep, so that \`waiting_from\` moves forward.
+  -- 4. Now and then an event list for the sweep, so that \`waiting_from\` moves forward.
   insert into holdfast.limit_event_list (no, xid, limit_keys)
   select nextval('holdfast.number'), pg_current_xact_id(), p.limit_keys[s.first:s.first + 199]
     from (select array_agg(distinct c.limit_key) as limit_keys from unnest(v_came) c(limit_key) where random() < 0.02) p
@@ -236,8 +236,8 @@ end $holdfast$;
 
 -- Which jobs are admitted at these limit keys, each with so many free slots (p_places), where some of the held jobs are items:
 -- the first that can start. An item can start as long as its batch may admit some, and only if the batch is one of these, whose
--- locks are held. Where a key has free slots left and a batch can start none, its list is answered without a spot: it waits for
--- its batch alone.
+-- locks are held. Where a key has free slots left and a batch can start none, the first of its
+-- items is answered without a spot: they wait for their batch alone.
 create function holdfast.pick(p_limit_keys text[], p_places bigint[], p_froms bigint[], p_batches int[])
 returns table (limit_key text, batch int, spot tid, ord bigint, turn bigint) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -292,8 +292,8 @@ begin
      where g.places > 0 and (not l.is_open or coalesce((v_rooms ->> l.batch::text)::bigint, 0) <= 0);
 end $holdfast$;
 
--- ADMISSION: makes as many held jobs ready as there are free slots, at these limit keys and those of these lists. Answers how
--- many jobs of which queues.
+-- ADMISSION: makes as many held jobs ready as there are free slots, at these limit keys and those of these event lists. Answers
+-- how many jobs of which queues.
 create function holdfast.admit(p_limit_keys text[], p_lists bigint[], p_now bigint) returns table (name text, jobs bigint) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -340,7 +340,8 @@ begin
   end if;
   v_now := holdfast.call_ms(p_now);
 
-  -- 2. Take the lists and the events, and add them up. \`wanted\`: a row for each limit key, with its limits and its usage row.
+  -- 2. Take the event lists and the events, and add them up. \`wanted\` has a row for each limit key: its limits and its usage
+  --    row.
   with read as (
     delete from holdfast.limit_event_list l where l.no = any (p_lists) returning l.limit_keys, l.gone, l.ords
   ),
@@ -394,7 +395,7 @@ begin
               from wanted w left join sums s on s.limit_key = w.limit_key
              cross join lateral (select greatest(0, w.admitted - w.gone - coalesce(s.gone, 0)) as admitted) a) h
   ),
-  -- 4. Which held jobs are next. Keys with items: \`picked\` has the jobs that can start, and the lists that wait for their
+  -- 4. Which held jobs are next. Keys with items: \`picked\` has the jobs that can start, and items that wait for their
   --    batch alone.
   picked as materialized (
     select p.* from (select array_agg(r.limit_key) as limit_keys, array_agg(r.places) as places, array_agg(r.waiting_from) as froms
@@ -406,7 +407,7 @@ begin
     insert into holdfast.batch_wait (batch, limit_key, ord)
     select p.batch, p.limit_key, min(p.ord) from picked p where p.spot is null group by p.batch, p.limit_key on conflict do nothing
   ),
-  line as materialized ( -- where no job can be admitted, the first one says where the list begins
+  line as materialized ( -- where no job can be admitted, the first one says where the waiting list begins
     select r.i, r.limit_key, j.spot, j.ord, j.turn, false as is_item,
            case when r.limit_key = any (v_item_limit_keys) then exists (select from picked p where p.spot = j.spot)
                 else j.turn <= r.places end as is_next
@@ -438,9 +439,8 @@ begin
   newly_admitted as materialized (
     select m.i, count(*) as n, max(m.place) filter (where not m.is_item) as last from moved m group by m.i
   ),
-  -- 6. New usage rows, where something has changed. If only the list begins further on, most calls leave that to a later one,
-  --    which
-  -- then walks over a few more entries.
+  -- 6. New usage rows, where something has changed. If the waiting list only begins further on, most calls leave that to a later
+  --    call, which then walks over a few more entries.
   changed as materialized (
     select * from (
       select r.queue, r.limit_key, r.number, r.no, r.was_admitted, r.was_reserved, r.was_from, i.n, r.admitted + coalesce(i.n, 0) as admitted,
@@ -469,8 +469,8 @@ begin
   select array_agg(s.queue), array_agg(s.n), (select count(*) from turn) into v_queues, v_jobs, v_lined
     from (select r.queue, sum(i.n) as n from newly_admitted i join room r on r.i = i.i group by r.queue) s;
 
-  -- 7. Counts of the queues. And an event for a later admission, where more jobs wait than one call admits, or a row was being
-  --    changed.
+  -- 7. Counts of the queues. And an event for a later admission, where more jobs wait than one call admits, or a row was
+  --    being changed.
   insert into holdfast.tally (xid, queue, held, ready)
   select pg_current_xact_id(), u.queue, -u.n, u.n from unnest(v_queues, v_jobs) u(queue, n);
   if v_lined >= v_most or v_lined > (select coalesce(sum(u.n), 0) from unnest(v_jobs) u(n)) then

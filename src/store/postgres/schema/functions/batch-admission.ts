@@ -9,8 +9,8 @@ import { lanesInAStep } from './purge.ts'
 export const batchAdmission = `
 -- After items of these batches were settled. Answers:
 --
--- - examine: which batches must be looked at, because no item is left, there are enough changes to fold, or a share of the
---   items may fail. Every settlement asks: 0.1 ms, where to read the batches took 0.8;
+-- - examine: which batches must be looked at, because no item is left, there are enough changes to fold, or the batch
+--   is given up when too large a share of its items fails. Every settlement asks: 0.1 ms, where to read the batches took 0.8;
 -- - admit: which batches have notes in \`batch_wait\`. An admission that made such a note has committed by the time its batch's
 --   lock is taken here, so the note is seen.
 create function holdfast.batches_to_settle(p_nos int[], p_changes int, out examine int[], out admit int[]) language plpgsql volatile

@@ -3,8 +3,8 @@
 //
 // COUNTS are rows of changes, as those of queues are, each in the transaction that changes an item.
 //
-// WHEN A BATCH IS FINISHED. A transaction that ends an item cannot see it: another one may end the last of the others at the
-// same time. So it is decided afterwards:
+// WHEN A BATCH IS FINISHED. A transaction that ends an item cannot see whether it was the last: another one may end the last of
+// the others at the same time. So it is decided afterwards:
 //
 //   1. After its commit, each settlement looks whether any item is left. Of the last two that commit, at least one sees that
 //      none is.

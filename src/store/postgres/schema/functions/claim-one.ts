@@ -5,8 +5,8 @@
 // CONDITIONS. It claims only where all of this holds:
 //
 //   - the queue has one open lane, which the caller knows by number and epoch; it is of no batch and has no limit;
-//   - no job that was released or rescued waits in it, or may yet, and no job was passed over for being too late;
-//   - no job of a gap waits behind the cursor, and no gap is to be removed unless a job is taken as well;
+//   - no job that was released or rescued waits in the lane beside it, or may yet, and no job was passed over for being too late;
+//   - no job of a gap waits before the cursor, and no gap is to be removed unless a job is taken as well;
 //   - after the cursor there is one job at most (or one is wanted), without `startBefore` and without a dedup key of scope
 //     `waiting`.
 //
@@ -36,7 +36,7 @@ export const claimed = `lane int, started_at bigint, expires_at bigint, xids xid
   attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
   have_limit_keys boolean, epoch uuid`
 
-/** So that no plan depends on what the tables were like when a session made it. */
+/** Settings of functions: with them no plan depends on the size of the tables at the time when a session made it. */
 export const pinned = `set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off`
 

@@ -6,8 +6,8 @@
 //
 // TERMS
 //
-// - lane: the jobs of one queue and priority, or those of one batch among them. Beside each lane is another one (its number +
-//   1) for jobs that came back; claims take from that one first.
+// - lane: the jobs of one queue and priority, or those of one batch among them. Beside each lane is another one, with
+//   the next number, for jobs that came back. Claims take from that one first.
 // - place: (`ready_xid`, `ord`), the transaction that made a job ready, and the job's turn in it.
 // - cursor: the newest row of `lane_cursor`. Places up to it have been passed.
 // - gap: a transaction that was open when the cursor passed its places. It is kept with the cursor, with the `ord` up to which
@@ -19,7 +19,7 @@
 // statement of its own, because the snapshot of a statement is older than any lock that it waits for. Then, for each lane:
 //
 //   1. Read the gaps. From gaps that have ended since, take jobs first, in order. Where the limit of this claim ends inside a
-//      gap, that gap stays with the place that was reached. Gaps behind it stay whole.
+//      gap, that gap stays with the place that was reached. Later gaps stay whole.
 //   2. Take places after the cursor, in order, up to the limit, and below the xmax of the snapshot.
 //   3. Set the new cursor to the last place taken. If the scan came to its end, the new cursor is (xmax, 0), so cancelled and
 //      uncommitted rows before it are not walked again. Transactions in progress from the old cursor (inclusive) to the new one
@@ -29,12 +29,13 @@
 // NO READY JOB IS LOST (no-hiding argument). Assume that a row has the place (x, o), and that a claim with the snapshot S set
 // the cursor after it without taking it.
 //
-//   1. S did not see the row. Otherwise the claim would have taken it. So x had not committed for S: x was in progress, or not
-//      assigned yet.
+//   1. S did not see the row. Otherwise the claim would have taken it: it takes every place that it sees up to the new cursor
+//      (but for jobs that are too late, see below). So x had not committed for S: x was in progress, or not assigned yet.
 //   2. x was assigned. Not assigned means x ≥ xmax(S), and the cursor never passes (xmax(S), 0). So x was in progress.
 //   3. x became a gap. In progress means that x is in the list of S. The gaps are taken from the same S, and x is between the
 //      old and the new cursor.
-//   4. A gap stays until a later snapshot sees x ended. Then the same snapshot reads its places. So the row is taken.
+//   4. A gap stays until a later snapshot sees x ended. Then the same snapshot reads its places. They are taken, or the gap stays
+//      for the places that are left. So the row is taken by that claim or a later one.
 //
 // The argument needs three more facts:
 //

@@ -48,9 +48,9 @@ begin
     end if;
   end if;
   -- 1. Death notices must not go in a circle (\`onDead\`). Two definitions that make a circle together see each other's row
-  --    only if one of
-  -- them waits for the other to commit. So a call that changes \`onDead\` takes this lock first, before any row. A caller's
-  -- transaction takes none, because it may stay open: a circle that is missed here is bounded by the depth of notices.
+  --    only if one of them waits for the other to commit. So a call that changes \`onDead\` takes this lock first, before any
+  --    row. A caller's transaction takes none, because it may stay open: a circle that is missed here is bounded by the depth
+  --    of notices.
   if v_on_dead is not null
      and not exists (select from holdfast.queue q where q.name = p_name and q.on_dead = v_on_dead) then
     if not coalesce(p_only_new, false) then

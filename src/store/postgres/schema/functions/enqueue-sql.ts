@@ -113,7 +113,7 @@ begin
   end if;
 end $holdfast$;
 
--- Whether JavaScript, whose numbers are double precision, reads the number that is written.
+-- Whether JavaScript, whose numbers are double precision, reads the same number.
 create function holdfast.is_exact(p_number numeric) returns boolean language sql immutable set extra_float_digits = 1
 as $holdfast$
   select case when p_number = 0 then true
@@ -155,7 +155,7 @@ begin
   perform holdfast.refuse('HF106', 'INVALID_OPTION: headers is an object of strings, at most 16384 bytes as JSON.');
 end $holdfast$;
 
--- As milliseconds where it is a window.
+-- The window of a dedup key in milliseconds; null: its scope is no window.
 create function holdfast.dedup_window(p_dedup jsonb) returns bigint language plpgsql as $holdfast$
 begin
   if p_dedup is null or coalesce(p_dedup ->> 'scope', 'live') in ('live', 'waiting') then

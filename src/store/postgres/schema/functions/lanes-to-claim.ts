@@ -13,14 +13,20 @@
 // (`await_batch_claims`). A claim reads under the lane's lock once more whether the lane is open. So once the pause has
 // answered, no item starts.
 //
-// PAUSES AND LOWER LIMITS. A pause waits for the claims that are at work (`await_claims`). Once it has answered, no job starts.
+// PAUSES AND LOWER LIMITS of queues. A claim reads the queue once more under the locks of its lanes. A pause, or a limit that
+// was lowered, waits for the claims that have these locks (`await_claims`). Once it has answered, no job starts by what was
+// before.
 //
-// NO LANE STARVES:
+// NO LANE IS LEFT OUT WITHOUT A CAUSE (no-hiding argument). A lane with a job that can be taken is left out of a claim only in
+// these cases:
 //
-//   1. Lanes are ordered by priority. Within a queue and priority the order of batches and plain jobs is drawn anew each time.
-//   2. A lane is left out only if a look found nothing to take there, or if enough other lanes give jobs to this claim.
-//   3. A lane with many rows after its cursor that cannot be taken makes a look slow. It is then added to the lanes, so that
-//      the claim moves its cursor past them.
+//   1. A limit of its queue or batch leaves nothing. A settlement changes that.
+//   2. Enough lanes before it in the order give the jobs that are wanted, or 64 do. The order is by priority, so jobs of a
+//      lower priority wait while there are others: that is what a priority means. Within a queue and priority the order is
+//      drawn anew for each claim, so none of its lanes starves.
+//
+// A lane with nothing to take, but many rows after its cursor that cannot be taken, makes looks slow. It is added to the lanes,
+// so that the claim moves its cursor past these rows.
 
 const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
 
@@ -131,8 +137,8 @@ declare
   v_lanes int[];
   v_look int[];
   v_full int[];
-  v_bound int[]; -- by a limit of their queue
-  v_shared int[]; -- by one of their batch
+  v_bound int[]; -- lanes with a limit of their queue
+  v_shared int[]; -- lanes with a limit of their batch; v_batches: these batches
   v_batches int[];
   v_givers int[] := '{}'; -- lanes, and batches as numbers below zero
   v_giver int;

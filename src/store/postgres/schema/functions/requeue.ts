@@ -2,7 +2,7 @@
 //
 //   dead_jobs (one step, newest first, rows locked) ──▶ pure code ──▶ revive (one job after the other)
 //
-// `revive` keeps a job dead, and answers what stands in the way, if: a live job has its id; its batch was cancelled; its dedup
+// `revive` keeps a job dead, and answers what is in the way, if: a live job has its id; its batch was cancelled; its dedup
 // key (scope `live`) is taken; or its limit key cannot be known. The row moves from `ended` to `job` in one transaction. With a
 // limit key the job is held, and an event with its position is inserted (`admit.ts`).
 

@@ -2,15 +2,14 @@
 // `find-leased.ts`. All other settlements are in `apply-verdict.ts`.
 //
 //   1. Read the leases (worker, start) and the lanes (queue, priority, batch, retention).
-//   2. Few stretches: delete each as a range of the index. Many: find all rows as one set, delete them by ctid, and look again
-//      for rows that moved meanwhile.
-//   3. Each of these statements also inserts the rows of `ended`, the counts, and the changes for watchers.
-//   4. Free dedup and idempotency keys; count annotations.
-//   5. Jobs that were not at their places are lost leases: the answer names them.
-//   6. Last, hand the slots of limit keys over (`admit_next` in `admit.ts`). No row or lock may be waited for after that.
+//   2. Delete the jobs. Few stretches: each as a range of the index. Many: find all rows as one set, delete them by ctid, and
+//      look again for rows that moved meanwhile. Each of these statements also inserts the rows of `ended`, the counts, and the
+//      changes for watchers. After it, dedup and idempotency keys are freed, and annotations are counted.
+//   3. Jobs that were not at their places are lost leases: the answer names them.
+//   4. Last, hand the slots of limit keys over (`admit_next` in `admit.ts`). No row or lock may be waited for after that.
 //
 // NO SLOT IS LOST. Each deleted job with a limit key is handed to `admit_next`, which gives the slot to a held job or inserts
-// an event list. The client asks for the admission of the lists that are answered. If it dies, the sweep takes them.
+// an event list. The client asks for the admission of the event lists that are answered. If it dies, the sweep takes them.
 
 /** Stores jobs that are done: rows `gone` with their number (turn), claim, and the number (i) of their lane. */
 const storeDone = `

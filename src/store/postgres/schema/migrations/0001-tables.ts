@@ -64,8 +64,8 @@ create table holdfast.queue (
   name text collate "C" not null unique,
   is_named boolean not null default false, -- defined, limited or paused by name; else it exists because it had a job
   paused boolean not null default false,
-  retain_done_ms bigint, -- null: no end
-  retain_dead_ms bigint, -- null: no end
+  retain_done_ms bigint, -- null: forever
+  retain_dead_ms bigint, -- null: forever
   on_dead text,
   definition jsonb, -- whole; null: it was never defined
   version int not null default 0, -- of the definition, a counter for operators
@@ -304,7 +304,7 @@ create table holdfast.batch (
   concurrency int, -- null: no limit
   fail_share float8,
   on_complete text, -- JSON
-  retain_ms bigint, -- null: no end
+  retain_ms bigint, -- null: forever
   created_at bigint not null,
   submitted bigint not null default 0,
   round int not null default 1,

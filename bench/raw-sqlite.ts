@@ -18,7 +18,7 @@ import { payload, queueName } from './load.ts'
 
 const payloadText = JSON.stringify(payload)
 const queueNo = 1
-const retentionNo = 2
+const retentionClassNo = 2
 const leaseMs = 30_000
 const retainMs = 86_400_000
 const checkpointEvery = 4_000
@@ -29,7 +29,7 @@ export type Taken = readonly [priority: number, ord: number, seq: number, ...unk
 export class RawSqlite implements Disposable {
   readonly #db: DatabaseSync
   readonly #statements: Readonly<Record<StatementName, StatementSync>>
-  readonly #retentionNo: number
+  readonly #retentionClassNo: number
   #next: number
   #ready: number
   #running: number
@@ -45,17 +45,17 @@ export class RawSqlite implements Disposable {
        values (${queueNo}, '${queueName}', ${retainMs}, ${14 * retainMs})`,
     )
     this.#db.exec(
-      `insert into holdfast_shelf (no, queue, state, retain_ms)
-       select ${retentionNo}, ${queueNo}, 'done', ${retainMs} where not exists (select 1 from holdfast_shelf)`,
+      `insert into holdfast_retention_class (no, queue, state, retain_ms)
+       select ${retentionClassNo}, ${queueNo}, 'done', ${retainMs} where not exists (select 1 from holdfast_retention_class)`,
     )
     this.#statements = Object.fromEntries(
       Object.entries(statementTexts).map(([name, sql]) => [name, this.#db.prepare(sql)]),
     ) as Record<StatementName, StatementSync>
-    this.#retentionNo = (this.#db.prepare('select no from holdfast_shelf').get() as { no: number }).no
+    this.#retentionClassNo = (this.#db.prepare('select no from holdfast_retention_class').get() as { no: number }).no
     this.#statements.take.setReturnArrays(true)
     const meta = this.#db.prepare('select next from holdfast_meta').get() as { next: number }
     const queue = this.#db.prepare('select ready, running, done from holdfast_queue').get() as Record<string, number>
-    this.#next = Math.max(meta.next, retentionNo + 1)
+    this.#next = Math.max(meta.next, retentionClassNo + 1)
     this.#ready = queue['ready'] as number
     this.#running = queue['running'] as number
     this.#done = queue['done'] as number
@@ -102,7 +102,7 @@ export class RawSqlite implements Disposable {
     this.#transaction('full', () => {
       for (const [, , seq] of rows) {
         deleteLease.run(seq)
-        insertEnded.run(seq, this.#retentionNo, 1, 1, 'process-12345', now, 'done', now, null, null)
+        insertEnded.run(seq, this.#retentionClassNo, 1, 1, 'process-12345', now, 'done', now, null, null)
       }
       this.#running -= rows.length
       this.#done += rows.length
@@ -138,8 +138,8 @@ export class RawSqlite implements Disposable {
     const now = Date.now()
     this.#transaction('off', () => {
       this.#db.exec(
-        `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at)
-         select seq, ${this.#retentionNo}, 1, 1, 'process-12345', ${now}, 'done', ${now} from holdfast_ready`,
+        `insert into holdfast_ended (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at)
+         select seq, ${this.#retentionClassNo}, 1, 1, 'process-12345', ${now}, 'done', ${now} from holdfast_ready`,
       )
       this.#db.exec('delete from holdfast_ready')
       this.#done += this.#ready
@@ -199,7 +199,7 @@ const statementTexts = {
       order by r.priority, r.ord limit ?`,
   deleteLease: 'delete from holdfast_lease where seq = ?',
   insertEnded: `insert into holdfast_ended
-       (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error)
+       (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result, error)
      values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
   count: `update holdfast_queue
             set scheduled = ?, ready = ?, running = ?, done = ?, dead = ?, cancelled = ?

@@ -74,7 +74,7 @@
 //    - Limits of a key bound what becomes ready. A job whose key has no free slot is `held`, ordered by priority. Whatever frees
 //      a slot (a settlement, a cancel, a sweep that finds that a time has come) admits the next job.
 //    - An admitted job has its slot until it ends or waits for a time again. A job that is released or rescued comes first
-//      among the held jobs of its key.
+//      among the held jobs of its key and priority.
 //    - A start counts when the job is claimed, and an admitted job has its start reserved. So in no interval of `windowMs` do
 //      more than `count` jobs start.
 //    - After a limit was raised, the next sweep admits jobs.

@@ -23,7 +23,7 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
-import { type Care, eachAlone } from './alone.ts'
+import { orEachInOwnTransaction, type StatementPolicy } from './alone.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
@@ -57,15 +57,17 @@ export async function pause(
 }
 
 export async function cancel(context: StoreContext, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
-  const answers = await eachAlone(requests, (some, care) => cancelTogether(context, some, care))
+  const answers = await orEachInOwnTransaction(requests, (some, policy) =>
+    cancelInOneTransaction(context, some, policy),
+  )
   context.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   return answers
 }
 
-async function cancelTogether(
+async function cancelInOneTransaction(
   context: StoreContext,
   requests: readonly CancelRequest[],
-  care: Care,
+  policy: StatementPolicy,
 ): Promise<CancelAnswer[]> {
   const { db, lanes } = context
   let ready = new Map<string, number>()
@@ -74,7 +76,7 @@ async function cancelTogether(
     const ids = requests.map(({ id }) => id)
     await lockJobs(tx, ids, { waits: true })
     await tx.readClock()
-    const writer = new SettlementWriter(tx, lanes, care)
+    const writer = new SettlementWriter(tx, lanes, policy)
     const answered: CancelAnswer[] = []
     // Read one by one: the effects of the one before may have moved this one.
     for (const request of requests) {
@@ -231,9 +233,9 @@ async function keyRequired(tx: PgTransaction, queue: string): Promise<Refused> {
 /** The limit keys of dead jobs that wait again; for a job that was stored dead, the one found just now. */
 async function limitKeyRefsOf(tx: PgTransaction, revived: readonly Row[]): Promise<string[]> {
   const keyRefs = revived.flatMap((row) => row[12] ?? [])
-  const buried = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
-  if (buried.length === 0) return keyRefs
-  const found = await tx.query('select limit_key from holdfast.job where id = any ($1::uuid[])', [list(buried)])
+  const storedDead = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
+  if (storedDead.length === 0) return keyRefs
+  const found = await tx.query('select limit_key from holdfast.job where id = any ($1::uuid[])', [list(storedDead)])
   return [...keyRefs, ...found.flatMap(([keyRef]) => keyRef ?? [])]
 }
 
@@ -247,7 +249,7 @@ export async function revive(tx: PgTransaction, dead: readonly Row[], dryRun: bo
 function pastOf(row: Row): string | null {
   const [, , past, attempt, worker, startedAt, finishedAt, ending, error] = row
   if (attempt == null) return past ?? null
-  const told = decodeError(error ?? null)
+  const jobError = decodeError(error ?? null)
   const costs = decodeAnnotations(row[13] ?? null)?.costs
   return encodePast(past ?? null, {
     attempt: Number(attempt),
@@ -255,7 +257,7 @@ function pastOf(row: Row): string | null {
     startedAt: Number(startedAt),
     endedAt: Number(finishedAt),
     ending: ending as 'failed',
-    ...(told && { error: told }),
+    ...(jobError && { error: jobError }),
     ...(costs && { costs }),
   })
 }
@@ -320,9 +322,9 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
   const keyRefs = new Set<string>()
   const chunk = await context.db.transact(async (tx): Promise<Chunk> => {
     await tx.readClock()
-    const place = [queue, mark.finishedAt, mark.seq]
+    const from = [queue, mark.finishedAt, mark.seq]
     const dead = await tx.query('select * from holdfast.dead_jobs($1, $2, $3, $4, $5, $6, $7, $8)', [
-      ...place,
+      ...from,
       ...[diedSince, diedBefore, error, chunkMax, !dryRun],
     ])
     const heldBy = await revive(tx, dead, dryRun)

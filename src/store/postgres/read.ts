@@ -14,7 +14,7 @@ import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { limitOf } from './define.ts'
-import { keyOf } from './enqueue.ts'
+import { limitKeyIn } from './enqueue.ts'
 
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
   j.start_before, j.dedup_key, j.idempotency_key, j.payload, j.headers, j.cancel, j.past,
@@ -25,7 +25,7 @@ const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.tim
   (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted)`
 
 /** Who holds the job: of the leases that list its place the youngest. */
-const holder = `left join lateral (
+const joinLease = `left join lateral (
     select s.token, s.worker, s.started_at, s.expires_at
       from holdfast.lease s
      where s.lane = j.lane and j.ord = any (s.ords)
@@ -33,11 +33,11 @@ const holder = `left join lateral (
   ) h on j.ready_xid is not null`
 
 /** What was told under that lease. */
-const told = `left join holdfast.progress p
+const joinProgress = `left join holdfast.progress p
     on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord and p.token = h.token`
 
 /** Nobody holds it. */
-const unheld = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
+const joinNoLease = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
     null::bigint as expires_at) h on true
   left join lateral (select null::float8 as value, null::text as message, null::bigint as at) p on true`
 
@@ -48,7 +48,7 @@ const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.ti
   (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted)`
 
 const fromLive = `from holdfast.job j
-  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${holder} ${told}`
+  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}`
 const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
 
 export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
@@ -64,8 +64,8 @@ export async function readOutcomes(db: Database, ids: readonly string[]): Promis
   const rows = await db.query('select * from holdfast.outcomes($1)', [list(ids)])
   const outcomes = new Map<string, JobOutcome | 'live'>()
   for (const [id, state, attempts, result, error] of rows) {
-    const told = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }
-    outcomes.set(id as string, state == null ? 'live' : { state: state as EndState, ...told })
+    const outcome = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }
+    outcomes.set(id as string, state == null ? 'live' : { state: state as EndState, ...outcome })
   }
   return ids.map((id) => outcomes.get(id) ?? null)
 }
@@ -87,8 +87,8 @@ function toRecord(row: Row): JobRecord {
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
   const [attempt, worker, startedAt, ending, expiresAt, value, message, at, keyRef, annotations, batch] = row.slice(19)
   const isRunning = state === 'running'
-  const told = decodeError(error ?? null)
-  const said = decodeAnnotations(annotations ?? null)
+  const jobError = decodeError(error ?? null)
+  const decoded = decodeAnnotations(annotations ?? null)
   return {
     id: id as string,
     queue: queue as string,
@@ -109,9 +109,9 @@ function toRecord(row: Row): JobRecord {
     cancelRequested: cancel != null,
     finishedAt: numberOrNull(finishedAt),
     result: result ?? null,
-    error: told,
-    annotations: said,
-    limitKey: keyOf(keyRef),
+    error: jobError,
+    annotations: decoded,
+    limitKey: limitKeyIn(keyRef),
     batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
   }
@@ -123,8 +123,8 @@ function toRecord(row: Row): JobRecord {
       startedAt: Number(startedAt),
       endedAt: Number(finishedAt),
       ending: ending as Attempt['ending'],
-      ...(told && { error: told }),
-      ...(said?.costs && { costs: said.costs }),
+      ...(jobError && { error: jobError }),
+      ...(decoded?.costs && { costs: decoded.costs }),
     }
   }
 }
@@ -244,7 +244,7 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
        select ${liveColumns}, j.lane, ${first}, ${second}
          from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
            select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed} limit $6) j
-         join holdfast.queue q on q.no = l.queue ${holder} ${told}
+         join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}
         where l.batch = $1 and l.no + 1 >= $2
      ) found(${Array.from({ length: recordWidth + 3 }, (_, i) => `c${i + 1}`)})
       where $5::text is null or c16 = $5
@@ -285,7 +285,7 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
          select ${liveColumns}, j.seq
            from holds h
            join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${told}
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
           where j.seq > $2 order by j.seq limit $3`,
         [no, a, max],
       )
@@ -311,7 +311,7 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
          )
          select ${liveColumns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
            from listed j
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
           order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
         [no, a, b, String(Math.max(0, c)), d, max],
       )
@@ -319,7 +319,7 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
       return db.query(
         `select ${liveColumns}, j.run_at, j.seq
            from holdfast.lane l join holdfast.job j on j.lane in (l.no, l.no + 1)
-           join holdfast.queue q on q.no = l.queue ${unheld}
+           join holdfast.queue q on q.no = l.queue ${joinNoLease}
           where l.queue = $1 and j.ready_xid is null and not j.is_held and (j.run_at, j.seq) > ($2, $3)
           order by j.run_at, j.seq limit $4`,
         [no, a, b, max],
@@ -347,7 +347,7 @@ function readHeld(db: Database, no: number, place: Place | null, max: number): P
                 where lane = l.no + f.front and ready_xid is null and is_held and ord > ($2::bigint << 32 | $3::bigint)
                 order by ord limit $4) k
               where l.queue = $1 order by k.ord limit $4) j
-       join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
+       join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
       order by j.ord`,
     [no, high, low, max],
   )

@@ -12,7 +12,7 @@ import { list, parseList } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 import { revive } from '../control.ts'
-import { addAnyway, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
+import { addOrInsertDead, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
 import type { AskForLanes } from '../lanes.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 
@@ -29,15 +29,15 @@ export async function controlBatch(
 ): Promise<BatchRecord | Refused> {
   const no = await findNo(context, { id: request.batch })
   if (no === null) return batchNotFound(request.batch)
-  const steered = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).steer(request)))
-  if (isRefused(steered)) return steered
+  const controlled = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).apply(request)))
+  if (isRefused(controlled)) return controlled
   if (request.as === 'pause') await awaitClaims(context, no)
   await doChores(context, no)
   if (request.as === 'pause') await returnSlots(context, no)
   if (request.as === 'resume') await admitItems(context, no)
   if (request.as === 'resume' || request.as === 'retryFailed') context.announce(await queuesOf(context, no))
   const [batch] = await readNos(context.db, [no])
-  return batch?.record ?? steered
+  return batch?.record ?? controlled
 }
 
 async function queuesOf({ db }: StoreContext, no: number): Promise<Map<string, number>> {
@@ -64,7 +64,7 @@ class BatchControl {
     this.#no = no
   }
 
-  async steer({ batch: id, as, by, reason }: ControlBatchRequest): Promise<BatchRecord> {
+  async apply({ batch: id, as, by, reason }: ControlBatchRequest): Promise<BatchRecord> {
     const batch = await lockBatch(this.#tx, this.#no)
     if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // a number may be another batch's after a failover
     const { record, isCancelled } = batch
@@ -286,7 +286,7 @@ export async function settleBatches(context: StoreContext, nos: readonly number[
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
   const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
-  const each = new Each()
+  const each = new EachBatch()
   for (const no of parseList(row?.[1] as string).map(Number)) await each.do(() => admitItems(context, no))
   for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
@@ -297,7 +297,7 @@ export async function settleBatches(context: StoreContext, nos: readonly number[
 }
 
 /** Does something for each of several batches. One that fails holds up none of the others, and is told of at the end. */
-class Each {
+class EachBatch {
   #failed = 0
   #first: unknown
 
@@ -338,10 +338,10 @@ function fold(db: Database, no: number): Promise<unknown> {
  * the completion is busy, the batch is left as it is, and the sweep finds it again.
  */
 async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
-  const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
+  const completion = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
   let followUps: FollowUps = {}
   const outcome = await context.lanes.withLanesNow(async (ask) => {
-    if (told) ask([told])
+    if (completion) ask([completion])
     return context.db.transact(async (tx) => {
       const batch = await lockBatch(tx, no)
       if (!batch) return null
@@ -354,7 +354,7 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         // A completion that is refused for another reason than its limit key is not enqueued, and the batch is finished all the same.
-        const added = await tx.attempt(() => addAnyway(tx, context.lanes, [job], 'onComplete'))
+        const added = await tx.attempt(() => addOrInsertDead(tx, context.lanes, [job], 'onComplete'))
         if (!isRefused(added)) followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
       }
       return 'finished'
@@ -363,8 +363,8 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
   if (outcome === 'gave up') await doChores(context, no)
   if (outcome !== 'finished') return
   context.finished({ ...completionOf(seen), name: seen.name })
-  if (told) {
-    context.announce(countReady([told]))
+  if (completion) {
+    context.announce(countReady([completion]))
     await context.followUp(followUps)
   }
 }
@@ -388,7 +388,7 @@ interface BatchSweep {
 
 /** What other calls have left half done, and what is not needed any more. */
 export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
-  const each = new Each()
+  const each = new EachBatch()
   const chores = await context.db.query(
     `select no from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
@@ -396,7 +396,7 @@ export async function sweepBatches(context: StoreContext, { max, pruneMax, from 
     [max],
   )
   for (const [no] of chores) await each.do(() => doChores(context, Number(no)))
-  const next = from === null ? null : await attendBehind(context, from, each)
+  const next = from === null ? null : await settleOpenBatches(context, from, each)
   const over = await context.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
@@ -420,7 +420,7 @@ interface SweptBatches {
   throwFailure(): void
 }
 
-async function attendBehind(context: StoreContext, from: number, each: Each): Promise<number | null> {
+async function settleOpenBatches(context: StoreContext, from: number, each: EachBatch): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
   const nos = (await context.db.query(text, [from])).map(([no]) => Number(no))
   await each.do(() => settleBatches(context, nos))

@@ -16,7 +16,7 @@ import type {
 } from '../../store.ts'
 import type { PgTransaction } from '../connection/database.ts'
 import {
-  addCarefully,
+  addChecked,
   addPlain,
   areKeysKnown,
   comesReady,
@@ -63,7 +63,7 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     ]
     const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
-    return context.db.land(call, ([row]) => read(row?.[0]), read)
+    return context.db.commitOnce(call, ([row]) => read(row?.[0]), read)
   })
   if (answer === null) return null
   context.announce(countReady(jobs.filter((job) => comesReady(context.lanes, job))))
@@ -118,7 +118,7 @@ interface Added extends FollowUps {
 }
 
 async function addTo(tx: PgTransaction, { lanes }: StoreContext, id: string, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, id)
+  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addChecked(tx, lanes, jobs, id)
   const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }

@@ -44,14 +44,14 @@ import { type Leaves, Setters } from '../setters.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
 import {
+  alreadyCommitted,
   CommitRefused,
   EffectsSuspected,
-  hasLanded,
+  isAlreadyCommitted,
   isBroken,
   isCancelled,
   isFromServer,
   isUnprepared,
-  landedBefore,
   markAfterEffects,
   type StatementFault,
   suspectUnanswered,
@@ -169,8 +169,8 @@ export class Database {
 
   async #rows(statement: Statement, client?: ClientBase): Promise<Row[]> {
     try {
-      if (client) return await this.#lineOf(client).ask(statement)
-      return await this.lend((client) => this.#lineOf(client).ask(statement))
+      if (client) return await this.#sessionOf(client).query(statement)
+      return await this.lend((client) => this.#sessionOf(client).query(statement))
     } catch (error) {
       if (isCancelled(error) && statement.text !== sessionSettings) await this.learnSession({ struck: true })
       throw error
@@ -205,7 +205,7 @@ export class Database {
   }
 
   /** A durable call that is one statement; `flush` is its first parameter. */
-  async land<T>(
+  async commitOnce<T>(
     call: { readonly text: string; readonly values: readonly Value[] },
     read: (rows: Row[]) => T,
     readKept: (answer: string | null) => T,
@@ -216,7 +216,7 @@ export class Database {
     try {
       return read(await withRetry(() => this.hot(call.text, [flush, ...call.values]), { failFast, ifMayHaveLanded }))
     } catch (error) {
-      if (!hasLanded(error)) throw error
+      if (!isAlreadyCommitted(error)) throw error
       return readKept(await this.#answerOf(flush))
     }
   }
@@ -239,7 +239,7 @@ export class Database {
       return await withRetry(once, { ifMayHaveLanded })
     } catch (error) {
       if (error instanceof EffectsSuspected) await this.#abandon(flush, error)
-      else if (!hasLanded(error)) throw error
+      else if (!isAlreadyCommitted(error)) throw error
       const answer: unknown = JSON.parse((await this.#answerOf(flush)) ?? 'null')
       if (isAbandoned(answer)) throw new CommitRefused(answer.abandoned)
       return answer as T
@@ -264,7 +264,7 @@ export class Database {
       try {
         await this.query('select holdfast.record_flush($1, holdfast.now_ms($2), $3)', values)
       } catch (error) {
-        if (!hasLanded(error)) throw error
+        if (!isAlreadyCommitted(error)) throw error
       }
     })
   }
@@ -286,8 +286,8 @@ export class Database {
   #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     let isLeftChanged = false
     const run = async (client: PoolClient) => {
-      const session = this.#lineOf(client)
-      await session.tell(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
+      const session = this.#sessionOf(client)
+      await session.run(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
       const { schema, now } = this
       const { hasTimeouts } = this.#sessions
       const tx = new PgTransaction(session, { schema, now, hasTimeouts, setters: this.#setters })
@@ -310,22 +310,22 @@ export class Database {
    */
   lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
     const isFit = async (client: PoolClient, error: unknown) =>
-      !isBroken(error) && (!rollsBack || (await rolledBack(this.#lineOf(client))))
+      !isBroken(error) && (!rollsBack || (await rolledBack(this.#sessionOf(client))))
     return this.#connections.use(work, { ends, isFit, purpose: this.#purpose })
   }
 
-  #lineOf(client: ClientBase): Session {
+  #sessionOf(client: ClientBase): Session {
     return {
-      ask: (statement) => this.#watchdog.over(client, call(client, statement)),
-      tell: (statement) => this.#watchdog.over(client, client.query(statement as string)),
+      query: (statement) => this.#watchdog.over(client, call(client, statement)),
+      run: (statement) => this.#watchdog.over(client, client.query(statement as string)),
     }
   }
 
   /** Throws this error if no send of the call has landed, and none will; else says that it has (HF004). */
   async #withdraw(flush: string, error: unknown): Promise<never> {
-    if (hasLanded(error)) throw error
+    if (isAlreadyCommitted(error)) throw error
     const [row] = await this.query('select holdfast.withdraw($1, $2)', [flush, this.now])
-    throw row?.[0] === 't' ? landedBefore() : error
+    throw row?.[0] === 't' ? alreadyCommitted() : error
   }
 
   async #answerOf(flush: string): Promise<string | null> {
@@ -337,9 +337,9 @@ export class Database {
 /** A connection that is lent; it does not wait for ever. */
 interface Session {
   /** One statement of ours, with its values. */
-  ask(statement: Statement): Promise<Row[]>
+  query(statement: Statement): Promise<Row[]>
   /** Statements without values, or one of the application's. */
-  tell(statement: string | object): Promise<unknown>
+  run(statement: string | object): Promise<unknown>
 }
 
 interface LendOptions {
@@ -391,7 +391,7 @@ export class PgTransaction {
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return this.#session.ask({ text: this.#schema.sql(text), values })
+    return this.#session.query({ text: this.#schema.sql(text), values })
   }
 
   get ranEffects(): boolean {
@@ -406,19 +406,19 @@ export class PgTransaction {
   /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
     this.#lastEffect = text
-    await this.#tellForeign({ text, values: [...values], queryMode: 'extended' })
+    await this.#runForeign({ text, values: [...values], queryMode: 'extended' })
   }
 
-  async #tellForeign(statement: string | object): Promise<void> {
+  async #runForeign(statement: string | object): Promise<void> {
     this.#effectError = null
-    if (this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    if (this.#hasTimeouts) await this.#session.run(restoreTimeouts)
     try {
-      await this.#session.tell(statement)
+      await this.#session.run(statement)
     } catch (error) {
       this.#effectError = (error as Error).message
       throw error
     }
-    if (this.#hasTimeouts) await this.#session.tell(liftTimeouts)
+    if (this.#hasTimeouts) await this.#session.run(liftTimeouts)
   }
 
   /** What a statement of the application may leave for the statements behind it. */
@@ -472,14 +472,14 @@ export class PgTransaction {
    * transaction checks every constraint at once, so it must run no statement of another job after this.
    */
   checkDeferred(): Promise<void> {
-    return this.#tellForeign('set constraints all immediate')
+    return this.#runForeign('set constraints all immediate')
   }
 
   /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
   async commit(): Promise<void> {
-    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.run(restoreTimeouts)
     try {
-      await this.#session.tell('commit')
+      await this.#session.run('commit')
     } catch (error) {
       const isRefused = this.#lastEffect !== null && isFromServer(error) && (await rolledBack(this.#session))
       if (isRefused) throw new CommitRefused({ text: null, why: (error as Error).message })
@@ -489,14 +489,14 @@ export class PgTransaction {
 
   /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.#session.tell('savepoint attempt')
+    await this.#session.run('savepoint attempt')
     try {
       const answer = await work()
-      await this.#session.tell('release savepoint attempt')
+      await this.#session.run('release savepoint attempt')
       return answer
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      await this.#session.tell('rollback to savepoint attempt; release savepoint attempt')
+      await this.#session.run('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
   }
@@ -514,8 +514,8 @@ export function isAbandoned(answer: unknown): answer is Abandoned {
 /** Makes a session as it was when it began, but for its prepared statements. False: it could not be done. */
 async function restored(session: Session): Promise<boolean> {
   try {
-    await session.tell('discard temp')
-    await session.tell('reset session authorization; reset role; reset all')
+    await session.run('discard temp')
+    await session.run('reset session authorization; reset role; reset all')
     return true
   } catch {
     return false
@@ -523,7 +523,7 @@ async function restored(session: Session): Promise<boolean> {
 }
 
 async function rolledBack(session: Session): Promise<boolean> {
-  return session.tell('rollback').then(
+  return session.run('rollback').then(
     () => true,
     () => false,
   )

@@ -8,7 +8,7 @@ import type { Database } from '../connection/database.ts'
 import { release, steps } from '../schema/migrations.ts'
 import { hardenFunctions, ownersNames } from '../schema/roles.ts'
 import type { Schema } from '../schema/schema.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 interface Wanted {
   readonly kind: 'function' | 'index' | 'table'
@@ -71,7 +71,7 @@ const selectThere = `
    where c.relnamespace = $1::regnamespace and c.relkind in ('i', 'I', 'r', 'p') and i.indisvalid is not false`
 
 /** A schema that is newer, and has room for this client, is another version's to judge. */
-export async function schemaDrift({ db, request }: Patient): Promise<Finding[]> {
+export async function schemaDrift({ db, request }: Examination): Promise<Finding[]> {
   const [installed] = await db.query('select schema from holdfast.meta', [])
   if (Number(installed?.[0]) !== steps.length) return []
   const drifted = await findDrift(db)

@@ -5,7 +5,7 @@ import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { list } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 import { countJobsWithoutLane } from './laneless.ts'
 
 const selectExpired = `
@@ -27,7 +27,7 @@ const selectDue = `
 const sweepStepsMax = 1_000
 
 /** What a sweep would have taken back or promoted long ago. */
-export async function unsweptJobs({ db, request, sweep }: Patient): Promise<Finding[]> {
+export async function unsweptJobs({ db, request, sweep }: Examination): Promise<Finding[]> {
   const values = [db.now, request.patienceMs]
   const [expired] = await db.query(selectExpired, values)
   const [due] = await db.query(selectDue, values)
@@ -84,7 +84,7 @@ const selectAstray = `
      and ($1::uuid[] is null or j.id = any ($1))
    limit ${astrayMax}`
 
-export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
+export async function astrayJobs({ db, request }: Examination): Promise<Finding[]> {
   const rows = await db.query(selectAstray, [null])
   const ids = rows.map(([id]) => id as string)
   if (ids.length === 0) return [fine('jobs-astray', 'Every job waits where a claim finds it, or is held by a lease.')]
@@ -172,7 +172,7 @@ const countTold = `
   select coalesce(sum(${states.map((state) => `abs(${state})`).join(' + ')}), 0)
     from holdfast.tally where xid >= holdfast.low_tally()`
 
-export async function counts({ db, request }: Patient): Promise<Finding[]> {
+export async function counts({ db, request }: Examination): Promise<Finding[]> {
   const [told] = await db.query(countTold, [])
   if (Number(told?.[0]) > recountMax && !request.full)
     return [

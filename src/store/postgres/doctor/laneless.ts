@@ -16,7 +16,7 @@ import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { list } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 import { correctCounts, surplusOf } from './jobs.ts'
 
 /** Lanes that jobs name and that do not exist, by one look into the index for each lane that jobs name. */
@@ -48,7 +48,7 @@ export async function countJobsWithoutLane(db: Database): Promise<number> {
   return Number(row?.[0])
 }
 
-export async function jobsWithoutLane({ db, request }: Patient): Promise<Finding[]> {
+export async function jobsWithoutLane({ db, request }: Examination): Promise<Finding[]> {
   const jobs = await countJobsWithoutLane(db)
   if (jobs === 0) return [fine('jobs-without-lane', 'Every job lies in a lane.')]
   const adopted = request.fix ? await adoptAll(db) : new Map<string, readonly string[]>()

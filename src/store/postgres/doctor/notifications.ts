@@ -7,11 +7,11 @@ import { fine, warning } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../connection/database.ts'
 import { withClient } from '../connection/one-off-client.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 const probeMs = 2_000
 
-export async function notifications({ db, listen }: Patient): Promise<Finding[]> {
+export async function notifications({ db, listen }: Examination): Promise<Finding[]> {
   if (listen === false)
     return [fine('notifications', 'Wake-ups are polled for, because the store was opened with listen: false.')]
   if (await isHeard(db, listen)) return [fine('notifications', 'Wake-ups arrive.')]

@@ -6,7 +6,7 @@ import { few, fine, repaired, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Row } from '../connection/call.ts'
 import type { Database } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 /** Logged tables of the schema without a usable identity, each with the publications of updates or deletes that cover it. */
 const selectBare = `
@@ -24,8 +24,8 @@ const selectBare = `
                else false end
    order by c.relname`
 
-export async function publications(patient: Patient): Promise<Finding[]> {
-  const { db, request } = patient
+export async function publications(examination: Examination): Promise<Finding[]> {
+  const { db, request } = examination
   const bare = await db.query(selectBare, [db.schema.quoted])
   if (bare.length > 0 && request.fix) return identify(db, bare)
   const blocked = bare.filter(([, by]) => by !== '')

@@ -4,11 +4,11 @@ import { span } from '../../../runtime/duration.ts'
 import { fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 const oldestVersion = 140_000
 
-export async function serverVersion({ db }: Patient): Promise<Finding[]> {
+export async function serverVersion({ db }: Examination): Promise<Finding[]> {
   const { server_version: version, server_version_num: number } = await settings(db, [
     'server_version',
     'server_version_num',
@@ -29,7 +29,7 @@ const harm: Readonly<Record<string, string>> = {
   synchronous_commit: 'an enqueue or settlement that was answered may be lost in a crash of the server',
 }
 
-export async function durability({ db }: Patient): Promise<Finding[]> {
+export async function durability({ db }: Examination): Promise<Finding[]> {
   const set = await settings(db, Object.keys(harm))
   const off = Object.keys(harm).filter((name) => set[name] === 'off')
   if (off.length === 0) return [fine('durability', 'What was committed survives a crash of the server.', set)]
@@ -45,7 +45,7 @@ export async function durability({ db }: Patient): Promise<Finding[]> {
 
 const fullAt = 0.9
 
-export async function connections({ db }: Patient): Promise<Finding[]> {
+export async function connections({ db }: Examination): Promise<Finding[]> {
   const [row] = await db.query(
     `select count(*), current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
        from pg_stat_activity where backend_type = 'client backend'`,
@@ -67,7 +67,7 @@ export async function connections({ db }: Patient): Promise<Finding[]> {
 const skewMaxMs = 2_000
 
 /** By the middle of the call that asks: what is shorter than the call cannot be told. */
-export async function serverClock({ db }: Patient): Promise<Finding[]> {
+export async function serverClock({ db }: Examination): Promise<Finding[]> {
   const before = Date.now()
   const [row] = await db.query('select holdfast.now_ms(null)', [])
   const tookMs = Date.now() - before
@@ -86,7 +86,7 @@ export async function serverClock({ db }: Patient): Promise<Finding[]> {
 }
 
 /** Payloads go to the server as parameters, so these settings decide whether they are written into its log. */
-export async function loggedPayloads({ db }: Patient): Promise<Finding[]> {
+export async function loggedPayloads({ db }: Examination): Promise<Finding[]> {
   const set = await settings(db, ['log_statement', 'log_min_duration_statement', 'log_parameter_max_length'])
   const logsStatements =
     ['all', 'mod'].includes(set['log_statement'] ?? '') || set['log_min_duration_statement'] !== '-1'

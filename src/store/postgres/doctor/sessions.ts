@@ -4,7 +4,7 @@
 import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 /** So many times the patience, and it is no longer something to look at but something that is wrong. */
 const farTooLong = 12
@@ -27,7 +27,7 @@ const countGaps = `
 
 const countHidden = `select count(*), current_user from pg_stat_activity where query = '<insufficient privilege>'`
 
-export async function oldTransactions({ db, request }: Patient): Promise<Finding[]> {
+export async function oldTransactions({ db, request }: Examination): Promise<Finding[]> {
   const old = await db.query(selectOld, [request.patienceMs])
   const [hidden] = await db.query(countHidden, [])
   const [gaps] = await db.query(countGaps, [])
@@ -59,7 +59,7 @@ function hiddenSessions(sessions: number, role: string): Finding {
   )
 }
 
-export async function preparedTransactions({ db, request }: Patient): Promise<Finding[]> {
+export async function preparedTransactions({ db, request }: Examination): Promise<Finding[]> {
   const rows = await db.query(
     `select gid, owner, database, floor(extract(epoch from clock_timestamp() - prepared) * 1000)::bigint
        from pg_prepared_xacts where prepared < clock_timestamp() - $1 * interval '1 millisecond'
@@ -88,12 +88,12 @@ const selectSlots = (behind: number) => `
 const selectStandbys = (behind: number) => `
   select application_name, age(backend_xmin) from pg_stat_replication where age(backend_xmin) > ${behind}`
 
-export function replication(patient: Patient): Promise<Finding[]> {
-  return replicationBehind(patient, behindMax)
+export function replication(examination: Examination): Promise<Finding[]> {
+  return replicationBehind(examination, behindMax)
 }
 
 /** More than so many transactions. */
-export async function replicationBehind({ db }: Pick<Patient, 'db'>, most: number): Promise<Finding[]> {
+export async function replicationBehind({ db }: Pick<Examination, 'db'>, most: number): Promise<Finding[]> {
   const slots = (await db.query(selectSlots(most), [])).map(([name, active, behind, bytes]) => {
     const mib = Math.round(Number(bytes) / 2 ** 20)
     const how = active === 't' ? `is ${counted(Number(behind), 'transaction')} behind` : 'is used by nobody'

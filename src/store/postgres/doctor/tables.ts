@@ -4,9 +4,9 @@ import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { keepPartitions } from '../schema/partitions.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
-export async function autovacuum({ db }: Patient): Promise<Finding[]> {
+export async function autovacuum({ db }: Examination): Promise<Finding[]> {
   const [row] = await db.query(
     `select current_setting('autovacuum'), current_setting('track_counts'),
             array_to_string(array(
@@ -57,7 +57,7 @@ const selectDead = `
                                            + ${option('autovacuum_vacuum_scale_factor')} * s.n_live_tup)
    order by s.n_dead_tup desc`
 
-export async function deadRows({ db }: Patient): Promise<Finding[]> {
+export async function deadRows({ db }: Examination): Promise<Finding[]> {
   const rows = await db.query(selectDead, [db.schema.quoted])
   if (rows.length === 0) return [fine('dead-rows', 'Autovacuum keeps up with dead rows.')]
   return rows.map(([table, dead, live, agoMs]) => {
@@ -102,7 +102,7 @@ const countRest = `
 const upkeepMs = 120_000
 
 /** Under a clock of its own nothing has a partition. */
-export async function partitions({ db, request }: Patient): Promise<Finding[]> {
+export async function partitions({ db, request }: Examination): Promise<Finding[]> {
   if (db.now !== null) return []
   if (request.fix) await keepPartitions(db)
   const [missing] = await db.query(countMissing, [])

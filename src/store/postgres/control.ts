@@ -1,7 +1,7 @@
-// What people do to jobs and queues from outside: pause, cancel, requeue.
+// Verbs for operators: pause, cancel, requeue.
 //
-// Cancel must know whether a job waits or runs, and claims leave no mark on it. Which locks that takes, and in which order, is in
-// `schema/functions/lock-jobs.ts`.
+// Cancel must know whether a job waits or runs, and claims write nothing into the job's row. Which locks that takes, and in which order, is
+// in `schema/functions/lock-jobs.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -33,7 +33,7 @@ import { liveOrEnded, readCounts, readReady } from './read.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
 
-/** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
+/** After a pause is answered, no claim takes a job of this queue. A resume answers how many ready jobs may be claimed again. */
 export async function pause(
   context: StoreContext,
   queue: string,
@@ -78,7 +78,7 @@ async function cancelInOneTransaction(
     await tx.readClock()
     const writer = new SettlementWriter(tx, lanes, policy)
     const answered: CancelAnswer[] = []
-    // Read one by one: the effects of the one before may have moved this one.
+    // Read one by one: the effects of an earlier request may have moved this job.
     for (const request of requests) {
       const [job] = await liveOrEnded<LockedJob | Refused>(
         async () => [...(await lockJobs(tx, [request.id])).values()],
@@ -116,13 +116,15 @@ export interface LockedJob {
   readonly keyRef: string | null
 }
 
-/** The batch and the limit key that get a slot back when it goes: the limit key only where the job had one. */
+/** The batch and the limit key to check when the job is gone: the limit key only if the job had a slot. */
 export function leaving({ state, batch, keyRef }: LockedJob): Pick<LockedJob, 'batch' | 'keyRef'> {
   return { batch, keyRef: state === 'ready' ? keyRef : null }
 }
 
-/** Live jobs of these ids, their rows locked and, where they are ready, their lanes; and what state they are in. A transaction
- * waits for rows with its first locks; later ones are there already, or it starts over. */
+/**
+ * Locks the rows of live jobs with these ids and, for ready jobs, their lanes. Answers the jobs with their states. A transaction waits for
+ * rows only with its first locks (`waits`). Later it has them already, or it starts over.
+ */
 export async function lockJobs(
   tx: PgTransaction,
   ids: readonly string[],
@@ -172,7 +174,7 @@ async function cannotCancelEnded(tx: PgTransaction, id: string): Promise<Refused
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
 
-/** Without a lock: one that lives cannot be requeued, whatever becomes of it. */
+/** Without a lock: a live job cannot be requeued, whatever its state is by then. */
 const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
     when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready' else 'running' end
   from holdfast.job j where j.id = $1`
@@ -193,7 +195,7 @@ export async function requeue(context: StoreContext, ids: readonly string[]): Pr
   return answers
 }
 
-/** Before the rows of these jobs, here as everywhere; see REMOVAL in `schema/functions/remove-batch.ts`. */
+/** Batches are locked before the rows of jobs, as everywhere; see REMOVAL in `schema/functions/remove-batch.ts`. */
 const lockBatchesOf =
   'select holdfast.lock_batches(array(select e.batch from holdfast.ended e where e.id = any ($1::uuid[])))'
 
@@ -230,7 +232,7 @@ async function keyRequired(tx: PgTransaction, queue: string): Promise<Refused> {
   return limitKeyRequired(queue, row?.[0] ?? null)
 }
 
-/** The limit keys of dead jobs that wait again; for a job that was stored dead, the one found just now. */
+/** The limit keys of dead jobs that wait again. For a job that was stored as dead, the key was found by this requeue. */
 async function limitKeyRefsOf(tx: PgTransaction, revived: readonly Row[]): Promise<string[]> {
   const keyRefs = revived.flatMap((row) => row[12] ?? [])
   const storedDead = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
@@ -264,7 +266,7 @@ function pastOf(row: Row): string | null {
 
 const chunkMax = 1_000
 
-/** A place among the dead of a queue, newest first. */
+/** Where a chunk ended among the dead jobs of a queue, newest first. */
 interface Mark {
   readonly finishedAt: number
   readonly seq: string
@@ -273,8 +275,8 @@ interface Mark {
 const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
 
 /**
- * Queue by queue, newest first, each chunk from where the last one ended: so of the jobs with one dedup key the newest comes
- * back. A dry run frees nothing, so it remembers which keys the chunks before would have taken.
+ * Requeues queue by queue, newest first, each chunk from where the last one ended. So of the jobs with one dedup key the newest is
+ * requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken.
  */
 export async function requeueAll(
   context: StoreContext,
@@ -336,7 +338,7 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
     const revived = dead.filter((_, i) => !dryRun && heldBy[i] == null)
     for (const row of revived) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
     for (const keyRef of await limitKeyRefsOf(tx, revived)) keyRefs.add(keyRef)
-    const last = dead.at(-1) // a chunk may be short and not the last
+    const last = dead.at(-1) // a short chunk need not be the last one
     return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })
   context.announce(ready)

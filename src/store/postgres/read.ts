@@ -1,5 +1,5 @@
-// Reads. Pages go by queue, then by state; waiting jobs in the order they will run, running ones in the order they were
-// enqueued, finished ones newest first. Whether a ready job runs is told by the leases that list its place.
+// Reads. Pages are ordered by queue, then by state. Waiting jobs are in the order in which they will run, running jobs in the order in
+// which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
 
 import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
@@ -24,7 +24,7 @@ const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.tim
   p.value, p.message, p.at, j.limit_key, null::text,
   (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted)`
 
-/** Who holds the job: of the leases that list its place the youngest. */
+/** The lease of the job: the newest one that lists its place. */
 const joinLease = `left join lateral (
     select s.token, s.worker, s.started_at, s.expires_at
       from holdfast.lease s
@@ -32,11 +32,11 @@ const joinLease = `left join lateral (
      order by s.no desc limit 1
   ) h on j.ready_xid is not null`
 
-/** What was told under that lease. */
+/** The progress that was reported under that lease. */
 const joinProgress = `left join holdfast.progress p
     on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord and p.token = h.token`
 
-/** Nobody holds it. */
+/** For jobs without a lease. */
 const joinNoLease = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
     null::bigint as expires_at) h on true
   left join lateral (select null::float8 as value, null::text as message, null::bigint as at) p on true`
@@ -70,7 +70,7 @@ export async function readOutcomes(db: Database, ids: readonly string[]): Promis
   return ids.map((id) => outcomes.get(id) ?? null)
 }
 
-/** A job that is requeued between the two looks is found by neither: so they look again. */
+/** A job that is requeued between the two reads is found by neither. So both are made a second time. */
 export async function liveOrEnded<T>(
   lookAlive: () => Promise<readonly T[]>,
   lookEnded: () => Promise<readonly T[]>,
@@ -135,10 +135,10 @@ function numberOrNull(text: string | null | undefined): number | null {
 
 const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
 
-/** Where a page stopped: the queue, the state, and the last job's place in that list. */
+/** Where a page ended: the queue, the state, and the last job's position in that list. */
 type Mark = readonly [queue: string, state: number, ...Place]
 
-/** As `readList` says it. */
+/** A position in a list: the last columns of a row of `readList`. */
 type Place = readonly number[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
@@ -184,7 +184,7 @@ async function listsOf(db: Database, queue: string | null, state: JobState | nul
     )
 }
 
-/** Those that have ended, in the order of their submission; then the others, lane by lane: in their turn, then those that are not ready. */
+/** Part 0: ended items, in the order of their submission. Part 1: ready and running items, lane by lane. Part 2: items that are not ready. */
 type ItemMark = readonly [part: 0 | 1 | 2, ...place: number[]]
 
 export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPage> {
@@ -206,7 +206,7 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
   return { jobs: page.map(({ record }) => record), next: next && Buffer.from(next).toString('base64url') }
 }
 
-/** Only what has ended is asked for. */
+/** The query asks only for ended items. */
 function isOfEnded({ state, outcome, warning }: ItemsQuery): boolean {
   return outcome !== null || warning !== null || state === 'done' || state === 'dead' || state === 'cancelled'
 }
@@ -253,7 +253,7 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
   )
 }
 
-/** Of a number that JavaScript cannot hold. */
+/** The two halves of a number that is too large for JavaScript. */
 function halves(column: string): readonly [high: string, low: string] {
   return [`${column} >> 32`, `${column} & 4294967295`]
 }
@@ -336,7 +336,7 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
   }
 }
 
-/** In the order of their places, below which all are that are not held. */
+/** In the order of their `ord`. The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
 function readHeld(db: Database, no: number, place: Place | null, max: number): Promise<Row[]> {
   const [high = 0, low = 0] = place ?? [2 ** 24]
   const [first, second] = halves('j.ord')
@@ -369,7 +369,7 @@ function decodeMark(text: string): Mark {
   throw toError(unknownMark())
 }
 
-/** As `readList` numbers them; a ready job's begins with its priority and with whether it is in the lane of those in turn. */
+/** Checks a position as `readList` makes it. That of a ready job begins with its priority, and 0 if it was released or rescued, else 1. */
 function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
   if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
   if (state === 'running') return b === undefined
@@ -429,7 +429,7 @@ export async function readReady(db: Database): Promise<Map<string, number>> {
   )
 }
 
-/** The head of what waits in each lane is its oldest: a few seeks, whatever the backlog. */
+/** The first waiting job of each lane is its oldest. So this takes a few seeks, whatever the backlog. */
 const selectOldest = `
   select l.queue, min(w.run_at), holdfast.now_ms($1)
     from holdfast.lane l cross join (values (0), (1)) f(front)

@@ -1,4 +1,4 @@
-// Batches: opened, filled and read. How they lie in the database, and which locks are taken in which order, is in
+// Batches: opened, filled and read. How they are stored, and which locks are taken in which order, is in
 // `schema/functions/batch-counts.ts`.
 
 import { isRefused, type Refused, toError } from '../../../errors.ts'
@@ -50,7 +50,7 @@ export async function addItems(context: StoreContext, request: ItemsRequest): Pr
 
 const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
 
-/** In one call; null: nothing was done, and why is found out in turn. */
+/** Adds the items in one call. Null: nothing was done, and `addInTurn` finds out why. */
 async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(jobs, id)
@@ -71,7 +71,7 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
 
-/** What `holdfast.add_items` tells; see there. */
+/** What `holdfast.add_items` answers; see there. */
 interface AddedAtOnce {
   readonly submitted: number
   readonly lists: readonly number[] | null
@@ -140,7 +140,7 @@ const conditions = {
 
 const lastNo = 0x7fffffff
 
-/** The number of a batch. */
+/** A mark is the number of a batch. */
 function isMark(text: string): boolean {
   return /^\d{1,10}$/.test(text) && Number(text) <= lastNo
 }

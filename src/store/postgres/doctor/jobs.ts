@@ -1,4 +1,4 @@
-// The jobs themselves: held by workers that are gone, due and not promoted, behind the cursor without a lease, miscounted.
+// Checks of the jobs: leased by workers that are gone, due and not promoted, behind the cursor without a lease, miscounted.
 
 import { span } from '../../../runtime/duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
@@ -26,35 +26,35 @@ const selectDue = `
 
 const sweepStepsMax = 1_000
 
-/** What a sweep would have taken back or promoted long ago. */
+/** Jobs that a sweep would have rescued or promoted long ago. */
 export async function unsweptJobs({ db, request, sweep }: Examination): Promise<Finding[]> {
   const values = [db.now, request.patienceMs]
   const [expired] = await db.query(selectExpired, values)
   const [due] = await db.query(selectDue, values)
-  const [lapsed, late] = [Number(expired?.[0]), Number(due?.[0])]
-  if (lapsed + late === 0)
+  const [leases, late] = [Number(expired?.[0]), Number(due?.[0])]
+  if (leases + late === 0)
     return [fine('leases-expired', 'Leases that run out are taken back, and due jobs are promoted.')]
   if (request.fix) {
     for (let steps = 0; steps < sweepStepsMax && (await sweep()).more; steps++);
-    const sentence = `Swept: ${counted(lapsed, 'expired lease')}, ${counted(late, 'due job')}.`
-    return [repaired('leases-expired', sentence, { lapsed, late })]
+    const sentence = `Swept: ${counted(leases, 'expired lease')}, ${counted(late, 'due job')}.`
+    return [repaired('leases-expired', sentence, { leases, late })]
   }
   const fix = 'Start a worker: every worker sweeps. holdfast sweep does it once.'
   const findings: Finding[] = []
-  if (lapsed > 0)
+  if (leases > 0)
     findings.push(
       wrong(
         'leases-expired',
-        `${counted(lapsed, 'job')} ${lapsed === 1 ? 'is' : 'are'} held by leases that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and nobody sweeps.`,
+        `${counted(leases, 'job')} ${leases === 1 ? 'is' : 'are'} held by leases that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and no process sweeps.`,
         fix,
-        { jobs: lapsed, overdueMs: Number(expired?.[1]), workers: expired?.[2]?.split(', ') },
+        { jobs: leases, overdueMs: Number(expired?.[1]), workers: expired?.[2]?.split(', ') },
       ),
     )
   if (late > 0)
     findings.push(
       wrong(
         'jobs-not-promoted',
-        `${counted(late, 'job')} ${late === 1 ? 'has' : 'have'} been due for up to ${span(Number(due?.[1]))} and ${late === 1 ? 'is' : 'are'} still scheduled: nobody sweeps.`,
+        `${counted(late, 'job')} ${late === 1 ? 'has' : 'have'} been due for up to ${span(Number(due?.[1]))} and ${late === 1 ? 'is' : 'are'} still scheduled: no process sweeps.`,
         fix,
         {
           jobs: late,
@@ -66,12 +66,12 @@ export async function unsweptJobs({ db, request, sweep }: Examination): Promise<
 }
 
 const astrayMax = 1_000
-/** Lanes that are locked in one transaction, which has room for only so many locks. */
+/** How many lanes are locked in one transaction, because the server's lock table is bounded. */
 const lanesMax = 64
 
 /**
- * Behind the cursor of their lane, in no gap, not passed over for being late, and in no lease: no claim comes by there
- * again. One statement, so one snapshot: cursor and lease of a claim are committed together.
+ * Jobs that the cursor of their lane has passed, and that are in no gap, were not skipped for being late, and are in no lease: no claim
+ * will find them. This is one statement, so it has one snapshot: cursor and lease of a claim are committed in one transaction.
  */
 const selectAstray = `
   select j.id, j.lane
@@ -93,7 +93,7 @@ export async function astrayJobs({ db, request }: Examination): Promise<Finding[
     return [
       wrong(
         'jobs-astray',
-        `${jobs} ${have} been claimed, and the lease is missing: nobody holds ${ids.length === 1 ? 'it' : 'them'}, and no claim will find ${ids.length === 1 ? 'it' : 'them'} (${few(ids)}).`,
+        `${jobs} ${have} been claimed, and the lease is missing: no worker holds ${ids.length === 1 ? 'it' : 'them'}, and no claim will find ${ids.length === 1 ? 'it' : 'them'} (${few(ids)}).`,
         'holdfast doctor --fix makes them ready again.',
         facts,
       ),
@@ -114,7 +114,7 @@ export async function astrayJobs({ db, request }: Examination): Promise<Finding[
   ]
 }
 
-/** First among those that came back, as a rescue would. Whoever counted them as running is corrected. */
+/** Makes them ready as a rescue does, in the lanes of rescued jobs, and corrects the counts, in which they were running. */
 async function putBack(tx: PgTransaction, ids: readonly string[], lanes: readonly string[]): Promise<number> {
   await tx.query('select holdfast.lock_lanes($1)', [list(lanes)])
   await tx.readClock()
@@ -132,11 +132,11 @@ async function putBack(tx: PgTransaction, ids: readonly string[], lanes: readonl
   return still.length
 }
 
-/** Rows up to which counts are compared without being asked to. */
+/** Up to so many rows, counts are compared also without `full`. */
 const recountMax = 200_000
 const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
 
-/** What is told and what is there, by queue, in one snapshot; only where they differ. */
+/** Queues whose stored counts (`told`) differ from a recount (`there`), in one snapshot. */
 const selectMiscounted = `
   with place as (
     select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
@@ -195,17 +195,17 @@ export async function counts({ db, request }: Examination): Promise<Finding[]> {
   ]
 }
 
-/** A recount does not find these jobs, and correcting the counts would leave no trace of them. */
+/** A recount does not find jobs without a lane. If the counts were corrected, no trace of these jobs would be left. */
 function countsOfLost(queues: readonly string[], facts: { readonly lost: number; readonly off: unknown }): Finding {
   return wrong(
     'counts',
     `The counts of ${few(queues)} differ from a recount, which misses ${counted(facts.lost, 'job')} whose lane does not exist.`,
-    'See to jobs-without-lane first: the counts are the trace of these jobs, and are corrected once they are back.',
+    'Repair jobs-without-lane first: the counts are the only trace of these jobs, and are corrected once they are back.',
     facts,
   )
 }
 
-/** A difference that is inserted is exact whatever is counted meanwhile: all of it is of one snapshot. */
+/** The inserted difference is exact, whatever is counted meanwhile: all of it is of one snapshot. */
 export async function correctCounts(db: Database): Promise<void> {
   await db.transact(async (tx) => {
     await tx.readClock()
@@ -213,7 +213,7 @@ export async function correctCounts(db: Database): Promise<void> {
   })
 }
 
-/** How many more live jobs each queue is told to have than there are, where it is told to have more. */
+/** Queues whose counts have more live jobs than there are, and how many more. */
 export async function surplusOf(db: Database): Promise<readonly (readonly [queue: string, jobs: number])[]> {
   const rows = await db.query(selectMiscounted, [])
   return rows
@@ -224,7 +224,7 @@ export async function surplusOf(db: Database): Promise<readonly (readonly [queue
     .filter(([, jobs]) => jobs > 0)
 }
 
-/** What would have to be added to the count of each state. */
+/** What has to be added to the count of each state. */
 function differencesOf(values: readonly (string | null)[]): Record<string, number> {
   return Object.fromEntries(states.map((state, i) => [state, Number(values[i])] as const).filter(([, n]) => n !== 0))
 }

@@ -1,4 +1,4 @@
-// Whether roles still have what they were granted, and whose rights the functions run with that run with the owner's.
+// Checks whether roles still have what they were granted, and which role's rights the functions have that run with the owner's rights.
 
 import { few, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
@@ -72,7 +72,7 @@ function byHand(role: string): Finding {
   )
 }
 
-/** It matters once somebody else may call them. */
+/** Reported only if another role was granted something, because then it may call these functions. */
 export async function ownersFunctions({ db }: Examination): Promise<Finding[]> {
   const [row] = await db.query(
     `select o.rolname, o.rolsuper, exists (select from holdfast.grantee)

@@ -1,4 +1,4 @@
-// The server as it is set up: its age, what it does to what was committed, how many more it lets in, and its clock.
+// Checks of the server: its version, durability, connections, clock, and whether it logs payloads.
 
 import { span } from '../../../runtime/duration.ts'
 import { fine, warning, wrong } from '../../findings.ts'
@@ -22,7 +22,7 @@ export async function serverVersion({ db }: Examination): Promise<Finding[]> {
   ]
 }
 
-/** What each of these costs when it is off. */
+/** The harm that each of these settings does when it is off. */
 const harm: Readonly<Record<string, string>> = {
   fsync: 'a crash of the machine may leave the whole database damaged',
   full_page_writes: 'a crash of the machine may leave pages half written',
@@ -53,11 +53,11 @@ export async function connections({ db }: Examination): Promise<Finding[]> {
   )
   const [used, max] = [Number(row?.[0]), Number(row?.[1])]
   const facts = { used, max }
-  if (used < max * fullAt) return [fine('connections', `${used} of ${max} connections are taken.`, facts)]
+  if (used < max * fullAt) return [fine('connections', `${used} of ${max} connections are in use.`, facts)]
   return [
     warning(
       'connections',
-      `${used} of ${max} connections are taken: whoever comes next may be turned away.`,
+      `${used} of ${max} connections are in use: the server may refuse the next ones.`,
       'Raise max_connections, make pools smaller, or put a pooler in front.',
       facts,
     ),
@@ -66,7 +66,7 @@ export async function connections({ db }: Examination): Promise<Finding[]> {
 
 const skewMaxMs = 2_000
 
-/** By the middle of the call that asks: what is shorter than the call cannot be told. */
+/** Compares the server's time with the middle of the call. A difference that is shorter than the call cannot be measured. */
 export async function serverClock({ db }: Examination): Promise<Finding[]> {
   const before = Date.now()
   const [row] = await db.query('select holdfast.now_ms(null)', [])
@@ -78,7 +78,7 @@ export async function serverClock({ db }: Examination): Promise<Finding[]> {
   return [
     warning(
       'clock-skew',
-      `The clock of this machine is ${span(Math.abs(skewMs))} ${skewMs > 0 ? 'behind' : 'ahead of'} the server’s. Jobs go by the server’s; times that this machine works out (runAt, startBefore) are off by as much.`,
+      `The clock of this machine is ${span(Math.abs(skewMs))} ${skewMs > 0 ? 'behind' : 'ahead of'} the server’s. Jobs follow the server’s; times that this machine works out (runAt, startBefore) are off by as much.`,
       'Have both machines set their clocks by NTP.',
       facts,
     ),

@@ -175,7 +175,7 @@ export interface Store {
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
   requeue(ids: readonly string[]): Promise<RequeueAnswer[]>
   requeueAll(request: RequeueAllRequest): Promise<RequeueAllAnswer>
-  /** Changes waiting jobs. `delete` also takes ended jobs. `wake` also takes a running job, which is woken when it waits again. */
+  /** Changes waiting jobs. `delete` also takes ended jobs. `wake` also takes running jobs: each is woken when it waits again. */
   alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]>
   /** Deletes the jobs of a queue that are in these states, in bounded steps. */
   purge(request: PurgeRequest): Promise<PurgeAnswer>
@@ -627,8 +627,8 @@ export interface AdvanceRequest {
 }
 
 /**
- * `stale`: another process was first. `busy`: another open transaction is the first to use a queue of these jobs. Then nothing was
- * done, and the caller may make the same request again later.
+ * `stale`: another process was first. `busy`: another open transaction is the first to use a queue of these jobs. Then nothing
+ * was done, and the caller may make the same request again later.
  */
 export type AdvanceAnswer =
   | { readonly version: number; readonly enqueued: readonly Enqueued[] }

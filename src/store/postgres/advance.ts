@@ -3,8 +3,9 @@ import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
 import { addOrInsertDead, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
 
 /**
- * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered `stale`.
- * An advance never waits for a lane, because schedules are fired one after the other. A slot whose lane is busy is tried again later.
+ * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered
+ * `stale`. An advance never waits for a lane, because schedules are fired one after the other. A slot whose lane is busy is
+ * tried again later.
  */
 export async function advance(context: StoreContext, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
   let followUps: FollowUps = {}

@@ -43,7 +43,7 @@ export async function inOwnTransaction<T>(transact: (policy: StatementPolicy) =>
   }
 }
 
-/** Makes a call that is one request. If the server refuses to commit it, makes it again with deferred constraints checked first. */
+/** Makes a call that is one request. If its commit is refused, makes it again with deferred constraints checked first. */
 export async function orInOwnTransaction<T>(transact: (policy: StatementPolicy) => Promise<T>): Promise<T> {
   try {
     return await transact(sharedTransaction)
@@ -53,7 +53,7 @@ export async function orInOwnTransaction<T>(transact: (policy: StatementPolicy) 
   }
 }
 
-/** Makes the requests of a call in one transaction. If the server refuses to commit that, makes each in a transaction of its own. */
+/** Makes the requests of a call in one transaction. If its commit is refused, makes each in a transaction of its own. */
 export async function orEachInOwnTransaction<R, A>(
   requests: readonly R[],
   transact: (requests: readonly R[], policy: StatementPolicy) => Promise<A[]>,

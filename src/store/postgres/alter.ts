@@ -136,7 +136,8 @@ export async function purge(context: StoreContext, { queue, states }: PurgeReque
       for (const batch of step.batches) batches.add(batch)
     }
   }
-  await context.followUp({ keyRefs: [...keyRefs], batches: [...batches] }) // at the end, or jobs admitted here would be purged too
+  // At the end: jobs that are admitted earlier would be purged too.
+  await context.followUp({ keyRefs: [...keyRefs], batches: [...batches] })
   return { deleted }
 }
 

@@ -1,15 +1,15 @@
-// Checks that the caller's `tx` has a transaction open. A job that is enqueued without one stays when the caller rolls back. So such
-// an enqueue is refused before anything is sent.
+// Checks that the caller's `tx` has a transaction open. A job that is enqueued without one stays when the caller rolls back. So
+// such an enqueue is refused before anything is sent.
 //
 // - A pool has no transaction: each of its statements may run on another connection.
 // - A client of `pg` answers by `getTransactionStatus` the status that the server sent after the last statement. `I` is idle: no
 //   transaction is open. This costs no round trip.
-// - The status is old while statements are under way, such as a `begin` that was not awaited. Then the check waits for the client's
-//   `drain` event.
+// - The status is old while statements are under way, such as a `begin` that was not awaited. Then the check waits for the
+//   client's `drain` event.
 // - A value without this method (an adapter, a wrapped client) is accepted as it is.
 //
-// REJECTED: to ask the server within the statement itself. The start of a transaction and the start of its statement differ by some
-// microseconds even if a single statement is sent without `begin`, because the statement is parsed first.
+// REJECTED: to ask the server within the statement itself. The start of a transaction and the start of its statement differ by
+// some microseconds even if a single statement is sent without `begin`, because the statement is parsed first.
 
 import { HoldfastError } from '../../errors.ts'
 

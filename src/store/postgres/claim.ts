@@ -1,15 +1,15 @@
 // Claim. The statement, and the proof that no job is missed, are in `schema/functions/claim.ts`.
 //
-// IN FLIGHT. One claim at a time for each store and list of queues. Claims of one lane wait for each other on the server, and each
-// of them would hold a connection meanwhile.
+// IN FLIGHT. One claim at a time for each store and list of queues. Claims of one lane wait for each other on the server, and
+// each of them would hold a connection meanwhile.
 //
 // FINISHED CLAIMS. When all jobs of a claim are settled, its leases are removed by a later claim, many at a time.
 //
 // SINGLE JOBS. If the last claim of a queue brought one job, the next one probably brings one job too. So a cheaper statement is
 // tried first (`schema/functions/claim-one.ts`). If it does not fit, the full claim follows.
 //
-// CONNECTION. While the connection that listens is free, a claim goes over it. Its session has just received the notification, so it
-// is awake, and the claim does not wait for a connection of the pool.
+// CONNECTION. While the connection that listens is free, a claim goes over it. Its session has just received the notification,
+// so it is awake, and the claim does not wait for a connection of the pool.
 
 import { newToken } from '../../runtime/id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
@@ -138,8 +138,8 @@ export class Claimer {
   }
 
   /**
-   * These leases were ended by settlements. A lease ends in this way at most once. So when as many leases of a claim have ended as it
-   * had, the claim is finished. A claim with a lost lease is left to the sweep.
+   * These leases were ended by settlements. A lease ends in this way at most once. So when as many leases of a claim have ended
+   * as it had, the claim is finished. A claim with a lost lease is left to the sweep.
    */
   forget(fences: readonly string[]): void {
     for (let at = 0; at < fences.length; ) {
@@ -183,7 +183,7 @@ interface Texts {
   readonly payloads: readonly string[]
 }
 
-/** Payloads and headers by job. Null: a row that was not written by Holdfast contains the separator, so they must be read one by one. */
+/** Payloads and headers by job. Null: a row that Holdfast did not write contains the separator, so they must be read singly. */
 function textsOf(row: Row, count: number): Texts | null {
   const headers = row[10] == null ? null : row[10].split(separator)
   const payloads = (row[11] as string).split(separator)

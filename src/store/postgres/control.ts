@@ -1,7 +1,7 @@
 // Verbs for operators: pause, cancel, requeue.
 //
-// Cancel must know whether a job waits or runs, and claims write nothing into the job's row. Which locks that takes, and in which order, is
-// in `schema/functions/lock-jobs.ts`.
+// Cancel must know whether a job waits or runs, and claims write nothing into the job's row. Which locks that takes, and in
+// which order, is in `schema/functions/lock-jobs.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -122,8 +122,8 @@ export function leaving({ state, batch, keyRef }: LockedJob): Pick<LockedJob, 'b
 }
 
 /**
- * Locks the rows of live jobs with these ids and, for ready jobs, their lanes. Answers the jobs with their states. A transaction waits for
- * rows only with its first locks (`waits`). Later it has them already, or it starts over.
+ * Locks the rows of live jobs with these ids and, for ready jobs, their lanes. Answers the jobs with their states. A
+ * transaction waits for rows only with its first locks (`waits`). Later it has them already, or it starts over.
  */
 export async function lockJobs(
   tx: PgTransaction,
@@ -275,8 +275,8 @@ interface Mark {
 const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
 
 /**
- * Requeues queue by queue, newest first, each chunk from where the last one ended. So of the jobs with one dedup key the newest is
- * requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken.
+ * Requeues queue by queue, newest first, each chunk from where the last one ended. So of the jobs with one dedup key the newest
+ * is requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken.
  */
 export async function requeueAll(
   context: StoreContext,

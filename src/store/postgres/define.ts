@@ -20,8 +20,8 @@ import type { StoreContext } from './enqueue.ts'
 import { lowerLimits } from './limits/lower.ts'
 
 /**
- * Also opens the lanes of these queues and of their `onDead` queues, so that later calls find most of them open. A busy lane is left
- * to those calls.
+ * Also opens the lanes of these queues and of their `onDead` queues, so that later calls find most of them open. A busy lane is
+ * left to those calls.
  */
 export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
   const { db, lanes, definitions, polls } = context
@@ -40,17 +40,17 @@ export async function define(context: StoreContext, queues: readonly QueueSettin
 }
 
 /**
- * Another open transaction may have inserted or locked the row of this queue. Then the statement gives up after 20 ms, releases all its
- * locks, and is made again later (`lock-polls.ts`). So a definition that waits holds no connection, and does not hold the lock that all
- * definitions with a new `onDead` need.
+ * Another open transaction may have inserted or locked the row of this queue. Then the statement gives up after 20 ms, releases
+ * all its locks, and is made again later (`lock-polls.ts`). So a definition that waits holds no connection, and does not hold
+ * the lock that all definitions with a new `onDead` need.
  */
 export function changeQueue({ db, polls }: StoreContext, text: string, values: readonly Value[]): Promise<Row[]> {
   return polls.until(() => withRetry(() => db.once(text, values), { failFast: true }))
 }
 
 /**
- * Fails with a collision if another open transaction has locked the row of this queue. `lost`: the version that the server has lost. A
- * queue that has that version, or a later one, stays as it is.
+ * Fails with a collision if another open transaction has locked the row of this queue. `lost`: the version that the server has
+ * lost. A queue that has that version, or a later one, stays as it is.
  */
 export async function storeDefinition(
   db: Database,

@@ -31,7 +31,7 @@ import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
 import type { OwnDefinitions } from './own-definitions.ts'
 
-/** Work after the commit of a transaction: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
+/** Work after a commit: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
 export interface FollowUps extends LimitKeyRefs {
   readonly batches?: readonly number[]
   /** Deaths for which no notice was enqueued in the `onDead` queue, to be reported. */
@@ -48,7 +48,9 @@ export interface StoreContext {
   readonly polls: LockPolls
   /** Notifies this process and, unless `areOthersNotified`, other processes that jobs became ready. */
   announce(ready: ReadonlyMap<string, number>, areOthersNotified?: boolean): void
-  /** The notification for other processes, to be sent with the commit that makes these jobs ready; null: leave it to `announce`. */
+  /**
+   * The notification for other processes, to be sent with the commit that makes these jobs ready; null: leave it to `announce`.
+   */
   noticesOf(ready: ReadonlyMap<string, number>): string | null
   /** Admits held jobs of these limit keys, and checks whether these batches are finished. */
   followUp(followUps: FollowUps): Promise<void>
@@ -316,7 +318,8 @@ async function isDoneSoon(action: Promise<unknown>): Promise<boolean> {
   const done = action.then(
     () => true,
     (error) => {
-      if (isHoldfastError(error) && error.code !== 'STORE_UNAVAILABLE') throw error // a refusal; nothing was sent over the caller's connection
+      // A refusal: nothing was sent over the caller's connection.
+      if (isHoldfastError(error) && error.code !== 'STORE_UNAVAILABLE') throw error
       return false // the caller's own connection does it, or fails in the same way
     },
   )
@@ -354,17 +357,18 @@ function definedAs(definitions: OwnDefinitions, { queue }: NewJob): { readonly d
 /**
  * Needs only the caller's connection, also for the first use of a queue or priority.
  *
- * LANES. Queues and lanes are looked up by name. A lane that is used for the first time should be opened in a transaction of its own.
- * If the caller's transaction opened it, it would stay invisible until the caller commits, and block every other first use of that queue
- * or priority. So another connection gets 100 ms to open it. If the callers have taken all connections, the caller's transaction opens
- * it.
+ * LANES. Queues and lanes are looked up by name. A lane that is used for the first time should be opened in a transaction of
+ * its own. If the caller's transaction opened it, it would stay invisible until the caller commits, and block every other first
+ * use of that queue or priority. So another connection gets 100 ms to open it. If the callers have taken all connections, the
+ * caller's transaction opens it.
  *
- * DEFINITIONS. The same holds for a definition. The caller's transaction stores it only if its queue has none; a definition that differs
- * from the stored one is left to `define`. What a job does not state is filled in on the server, from the definition that the caller's
- * transaction sees. If the server has lost a definition that this process has stored, it is stored again in the same two ways.
+ * DEFINITIONS. The same holds for a definition. The caller's transaction stores it only if its queue has none; a definition
+ * that differs from the stored one is left to `define`. What a job does not state is filled in on the server, from the
+ * definition that the caller's transaction sees. If the server has lost a definition that this process has stored, it is stored
+ * again in the same two ways.
  *
- * DRIVERS. The caller's driver runs these statements, whichever it is. So every parameter is text or a number with an explicit type,
- * because some drivers would encode JSON a second time. Every column is text, because some drivers know no other types.
+ * DRIVERS. The caller's driver runs these statements, whichever it is. So every parameter is text or a number with an explicit
+ * type, because some drivers would encode JSON a second time. Every column is text, because some drivers know no other types.
  */
 export async function enqueueIn(
   context: StoreContext,

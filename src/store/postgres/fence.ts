@@ -75,7 +75,7 @@ interface PlacedLease {
   readonly ord: number
 }
 
-/** Reads fences. Most begin like the one before, with the same token, lane and transaction, and are then read without the pattern. */
+/** Reads fences. Most begin with the token, lane and transaction of the one before, and are read without the pattern. */
 class ClaimTokens {
   readonly tokens: string[] = []
   readonly #numbers = new Map<string, number>()

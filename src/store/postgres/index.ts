@@ -74,8 +74,8 @@ import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
   /**
-   * Your own pool, which the store does not end; or a URL, from which the store makes a pool of its own. While the store is open, it
-   * listens to the pool's `error` events, so that a server that restarts does not end the process.
+   * Your own pool, which the store does not end; or a URL, from which the store makes a pool of its own. While the store is
+   * open, it listens to the pool's `error` events, so that a server that restarts does not end the process.
    */
   readonly pool?: Pool
   readonly url?: string

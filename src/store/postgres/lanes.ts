@@ -1,26 +1,27 @@
 // The numbers of queues and lanes, remembered by this process.
 //
-// EPOCHS. A number does not identify a lane for good. The server may give the same number to another queue after a failover that lost
-// the newest commits, after a restore, or in a schema that was dropped and made again. So each lane has an epoch: 128 random bits,
-// drawn when the lane is opened, that no other server repeats. A statement that names a lane by its number names its epoch too, and the
-// server compares both in the statement that makes the change. If they differ, the statement is undone (HF006), this process forgets
-// everything it remembers, and the call starts over. A claim answers with the epoch of each lane, so a job is never handed to the
-// handler of another queue.
+// EPOCHS. A number does not identify a lane for good. The server may give the same number to another queue after a failover
+// that lost the newest commits, after a restore, or in a schema that was dropped and made again. So each lane has an epoch: 128
+// random bits, drawn when the lane is opened, that no other server repeats. A statement that names a lane by its number names
+// its epoch too, and the server compares both in the statement that makes the change. If they differ, the statement is undone
+// (HF006), this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane,
+// so a job is never handed to the handler of another queue.
 //
-// DEFINITIONS. With each lane, the process remembers what the queue's definition says of jobs, and the epoch of that definition. Jobs
-// that are filled in from this memory are sent with that epoch, and the statement checks it in the same way; see
-// `schema/functions/limit-key.ts`. If the server has lost a definition that this process has stored, the process stores it again before
-// it enqueues; see `own-definitions.ts`.
+// DEFINITIONS. With each lane, the process remembers what the queue's definition says of jobs, and the epoch of that
+// definition. Jobs that are filled in from this memory are sent with that epoch, and the statement checks it in the same way;
+// see `schema/functions/limit-key.ts`. If the server has lost a definition that this process has stored, the process stores it
+// again before it enqueues; see `own-definitions.ts`.
 //
-// BUSY LANES. Lanes are opened in a short transaction of the store's own. An application's transaction may also open one: by the SQL
-// function, or if the application's pool has no other connection left (`enqueueIn`). Until it commits, that lane is busy: a first use of
-// the same queue and priority elsewhere has to wait for it. Only what needs that lane is delayed:
+// BUSY LANES. Lanes are opened in a short transaction of the store's own. An application's transaction may also open one: by
+// the SQL function, or if the application's pool has no other connection left (`enqueueIn`). Until it commits, that lane is
+// busy: a first use of the same queue and priority elsewhere has to wait for it. Only what needs that lane is delayed:
 //
-// - A call that is one request waits (`open`, `withLanes`). It holds no connection meanwhile; see `lock-polls.ts`. All calls that wait
-//   for the same lane share one poll.
-// - A call of several requests never waits (`withLanesNow`). It asks once for each lane that it misses, and leaves out the requests that
-//   need a busy lane. An enqueue or a settlement that was left out is made afterwards, in a transaction of its own. The sweep leaves such
-//   a job to a later sweep, and a schedule leaves its slot to a later try. The end of a batch is found again by the sweep.
+// - A call that is one request waits (`open`, `withLanes`). It holds no connection meanwhile; see `lock-polls.ts`. All calls
+//   that wait for the same lane share one poll.
+// - A call of several requests never waits (`withLanesNow`). It asks once for each lane that it misses, and leaves out the
+//   requests that need a busy lane. An enqueue or a settlement that was left out is made afterwards, in a transaction of its
+//   own. The sweep leaves such a job to a later sweep, and a schedule leaves its slot to a later try. The end of a batch is
+//   found again by the sweep.
 
 import { defaults } from '../../job/bounds.ts'
 import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
@@ -83,8 +84,8 @@ export type AskForLanes = (jobs: readonly Wanted[]) => void
 const startsMax = 10
 
 /**
- * Thrown before a statement is sent that needs lanes which this process does not know. Then the work is undone, the lanes are opened,
- * and the work starts over.
+ * Thrown before a statement is sent that needs lanes which this process does not know. Then the work is undone, the lanes are
+ * opened, and the work starts over.
  */
 export class LanesMissing extends Error {
   readonly wanted: readonly Wanted[]
@@ -106,7 +107,7 @@ export class Lanes {
   readonly #queues = new Map<string, KnownQueue>()
   /** Limit keys that were found, so that a payload is read once. */
   readonly #keys = new WeakMap<NewJob, { readonly of: KnownQueue; readonly key: string | null | undefined }>()
-  /** Lanes of batches, the least recently used first. They are bounded, because other processes remove batches without a notification. */
+  /** Lanes of batches, the least recently used first. They are bounded: batches that other processes remove stay here. */
   readonly #ofBatches = new Set<Lane>()
 
   /** Busy lanes that some call waits for. */
@@ -142,8 +143,8 @@ export class Lanes {
   }
 
   /**
-   * Opens lanes one by one, because one busy lane keeps all lanes of a statement from being opened. The lanes that were found busy
-   * longest ago come first, so that each is tried by some call.
+   * Opens lanes one by one, because one busy lane keeps all lanes of a statement from being opened. The lanes that were found
+   * busy longest ago come first, so that each is tried by some call.
    */
   async #openSome(wanted: readonly Wanted[], batch: BatchId): Promise<boolean> {
     const [only] = wanted
@@ -176,7 +177,7 @@ export class Lanes {
     return awaited
   }
 
-  /** Opens lanes that a caller's transaction did not find. What this process remembers of them may be out of date, so it is dropped. */
+  /** Opens lanes that a caller's transaction did not find. Forgets them first: what is known may be out of date. */
   openAnew(jobs: readonly Wanted[]): Promise<boolean> {
     const known = jobs.flatMap((job) => this.knownOf(job) ?? [])
     for (const lane of known) this.#forget(laneKeyOf(lane), lane)
@@ -232,17 +233,17 @@ export class Lanes {
   }
 
   /**
-   * For work that is one request. Starts the work over if lanes are missing, because they are not open yet, or were known and are gone.
-   * Waits for busy lanes.
+   * For work that is one request. Starts the work over if lanes are missing, because they are not open yet, or were known and
+   * are gone. Waits for busy lanes.
    */
   withLanes<T>(work: () => Promise<T>): Promise<T> {
     return this.#startingOver(work, ({ wanted, batch }) => this.open(wanted, batch))
   }
 
   /**
-   * The same without a wait, for work of several requests. The work calls `ask` with the lanes that it needs. If some are not known and
-   * were not tried yet, `ask` throws LanesMissing, they are tried, and the work starts over. After that, lanes that are still not known
-   * (`knows`) are busy, and the work leaves out the requests that need them.
+   * The same without a wait, for work of several requests. The work calls `ask` with the lanes that it needs. If some are not
+   * known and were not tried yet, `ask` throws LanesMissing, they are tried, and the work starts over. After that, lanes that
+   * are still not known (`knows`) are busy, and the work leaves out the requests that need them.
    */
   withLanesNow<T>(work: (ask: AskForLanes) => Promise<T>): Promise<T> {
     const asked = new Set<string>()
@@ -271,7 +272,10 @@ export class Lanes {
     }
   }
 
-  /** HF006: the database has lost a lane that this process knows, or a queue was redefined; see `schema/functions/open-lanes.ts`. */
+  /**
+   * HF006: the database has lost a lane that this process knows, or a queue was redefined; see
+   * `schema/functions/open-lanes.ts`.
+   */
   #forgetIfOutdated(error: unknown): boolean {
     if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
     this.#queues.clear()

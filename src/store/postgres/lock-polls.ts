@@ -1,15 +1,17 @@
 // How a call waits for another open transaction: without a connection.
 //
-// A row that another transaction has inserted or locked is free once that transaction ends. PostgreSQL would let a statement wait for
-// that inside the server, and the statement would keep its connection. The other transaction may be an application's, and stay open for
-// minutes. A few such waits would take every connection of the store, and a transaction that waits keeps its own locks. So a statement
-// that may meet such a row gives up after 20 ms (`lock_timeout`), is undone, and is made again a little later.
+// A row that another transaction has inserted or locked is free once that transaction ends. PostgreSQL would let a statement
+// wait for that inside the server, and the statement would keep its connection. The other transaction may be an application's,
+// and stay open for minutes. A few such waits would take every connection of the store, and a transaction that waits keeps its
+// own locks. So a statement that may meet such a row gives up after 20 ms (`lock_timeout`), is undone, and is made again a
+// little later.
 //
 // - Between two attempts the call holds no connection and no lock.
 // - Attempts after the first pass a semaphore, so they use at most a third of the connections at any moment.
 // - An attempt that gave up has changed nothing. So when the store closes, a call that waits ends with CLOSED at once.
 //
-// Only a call that is one request waits here. A call of several requests leaves out those that would have to wait; see `lanes.ts`.
+// Only a call that is one request waits here. A call of several requests leaves out those that would have to wait; see
+// `lanes.ts`.
 
 import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'

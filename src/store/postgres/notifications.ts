@@ -1,9 +1,9 @@
-// The messages that processes send each other by NOTIFY. They are gathered, and sent as one message that fits a notification. A message
-// that would be too long says only that there is something, and every process that receives it reads all counts.
+// The messages that processes send each other by NOTIFY. They are gathered, and sent as one message that fits a notification. A
+// message that would be too long says only that there is something, and every process that receives it reads all counts.
 //
-// Every login of the database may send a notification on this channel, whatever its rights. So a message is read strictly: anything
-// that this file does not write itself reads as null. What remains is a hint. A forged one makes a process read the store's tables, and
-// only these tables decide which jobs are ready, and which are to be cancelled.
+// Every login of the database may send a notification on this channel, whatever its rights. So a message is read strictly:
+// anything that this file does not write itself reads as null. What remains is a hint. A forged one makes a process read the
+// store's tables, and only these tables decide which jobs are ready, and which are to be cancelled.
 
 import { isJobId, isQueueName } from '../../job/names.ts'
 

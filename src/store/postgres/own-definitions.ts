@@ -4,9 +4,9 @@
 // dropped and made again. Then limits, attempts and `onDead` of the definition are gone. Without this file they would stay gone
 // until a process with the definition starts.
 //
-// The version of a queue's definition only grows, unless the database was set back. So if the server has a lower version than this
-// process got when it stored its definition, the definition is lost, and the process stores it again. A version that is as high, or
-// higher, belongs to a definition that another process has stored since. That one stays, as after any redefinition.
+// The version of a queue's definition only grows, unless the database was set back. So if the server has a lower version than
+// this process got when it stored its definition, the definition is lost, and the process stores it again. A version that is as
+// high, or higher, belongs to a definition that another process has stored since. That one stays, as after any redefinition.
 //
 // Three calls check the version:
 //
@@ -14,13 +14,14 @@
 // - an enqueue in a caller's transaction, on the server (`enqueue_in`);
 // - the sweep, every few seconds, for processes that only work.
 //
-// Storing again takes the locks of `define_queue`, in a transaction of its own. There the version is compared once more, under the lock
-// of the queue's row: the version that was read before may be older than what another process has defined.
+// Storing again takes the locks of `define_queue`, in a transaction of its own. There the version is compared once more, under
+// the lock of the queue's row: the version that was read before may be older than what another process has defined.
 //
-// - Two processes, or two calls of one process, may store at the same time: the second finds the same definition and changes nothing.
+// - Two processes, or two calls of one process, may store at the same time: the second finds the same definition and changes
+//   nothing.
 // - After a crash in between, the definition is stored or not, and the next call checks again.
-// - Storing raises the version, and the process remembers the new one. So two processes with different definitions store theirs once
-//   each, and do not replace each other's again and again.
+// - Storing raises the version, and the process remembers the new one. So two processes with different definitions store theirs
+//   once each, and do not replace each other's again and again.
 
 import type { QueueSettings } from '../../job/record.ts'
 import { texts } from './connection/columns.ts'

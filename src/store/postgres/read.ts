@@ -1,5 +1,5 @@
-// Reads. Pages are ordered by queue, then by state. Waiting jobs are in the order in which they will run, running jobs in the order in
-// which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
+// Reads. Pages are ordered by queue, then by state. Waiting jobs are in the order in which they will run, running jobs in the
+// order in which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
 
 import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
@@ -184,7 +184,7 @@ async function listsOf(db: Database, queue: string | null, state: JobState | nul
     )
 }
 
-/** Part 0: ended items, in the order of their submission. Part 1: ready and running items, lane by lane. Part 2: items that are not ready. */
+/** Part 0: ended items, in the order of submission. Part 1: ready and running items, by lane. Part 2: all others, by lane. */
 type ItemMark = readonly [part: 0 | 1 | 2, ...place: number[]]
 
 export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPage> {
@@ -369,7 +369,7 @@ function decodeMark(text: string): Mark {
   throw toError(unknownMark())
 }
 
-/** Checks a position as `readList` makes it. That of a ready job begins with its priority, and 0 if it was released or rescued, else 1. */
+/** Checks a position of `readList`. That of a ready job begins with its priority, and 0 if it was released or rescued. */
 function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
   if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
   if (state === 'running') return b === undefined

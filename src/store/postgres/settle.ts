@@ -2,18 +2,18 @@
 //
 // PLAINLY DONE. Jobs that are done, without effects, are settled as one set in one statement.
 //
-// EVERYTHING ELSE. The rows are read and locked, `src/job/transition.ts` decides what becomes of each job, and the changes are written
-// back as sets. Settlements with effects that may fail are made one after the other, each behind a savepoint. If one fails, it is undone
-// to its savepoint, and the settlements beside it are not affected.
+// EVERYTHING ELSE. The rows are read and locked, `src/job/transition.ts` decides what becomes of each job, and the changes are
+// written back as sets. Settlements with effects that may fail are made one after the other, each behind a savepoint. If one
+// fails, it is undone to its savepoint, and the settlements beside it are not affected.
 //
-// BUSY LANES. A settlement may need a busy lane (`lanes.ts`) for its follow-ups or its death notice. Then it is left out of its flush,
-// and is made afterwards in a transaction of its own. It waits without a connection, its job stays leased meanwhile, and the other
-// settlements are answered at once. So its answer is a promise:
+// BUSY LANES. A settlement may need a busy lane (`lanes.ts`) for its follow-ups or its death notice. Then it is left out of its
+// flush, and is made afterwards in a transaction of its own. It waits without a connection, its job stays leased meanwhile, and
+// the other settlements are answered at once. So its answer is a promise:
 //
-//   the flush         commits without it, and keeps the answer `later` for it. A caller that asks again with the same token reads `later`
-//                     again
-//   own transaction   commits under a flush number of its own, which is derived from the same token. A crash in between leaves the
-//                     settlement undone, as if it had never been sent: the lease expires, and the job is rescued
+//   the flush         commits without it, and keeps the answer `later` for it. A caller that asks again with the same token reads
+//                     `later` again
+//   own transaction   commits under a flush number of its own, which is derived from the same token. A crash in between leaves
+//                     the settlement undone, as if it had never been sent: the lease expires, and the job is rescued
 
 import { createHash } from 'node:crypto'
 import { isHoldfastError, refuse } from '../../errors.ts'
@@ -93,15 +93,15 @@ function isPlainlyDone({ settlement }: SettleRequest): boolean {
 const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 
 /**
- * From so many jobs on, jobs with limit keys are settled by two calls at the same time, because passing slots on costs the server twice
- * as much as the rest of a settlement. Jobs of 1,000 keys were drained in 30 µs each instead of 34. Jobs without keys would take 14 µs
- * instead of 13, so they stay one call.
+ * From so many jobs on, jobs with limit keys are settled by two calls at the same time, because passing slots on costs the
+ * server twice as much as the rest of a settlement. Jobs of 1,000 keys were drained in 30 µs each instead of 34. Jobs without
+ * keys would take 14 µs instead of 13, so they stay one call.
  */
 const halvesFrom = 500
 
 /**
- * If all are lost, they may have been committed in the other way by an earlier call with this token: a repeated call no longer knows
- * that the jobs had limit keys. So the other way is tried too.
+ * If all are lost, they may have been committed in the other way by an earlier call with this token: a repeated call no longer
+ * knows that the jobs had limit keys. So the other way is tried too.
  */
 async function settleDone(
   context: StoreContext,
@@ -172,9 +172,9 @@ const nothingDone: DoneAnswer = {}
 /**
  * Settles all in one transaction or, if the server refuses to commit that, each in a transaction of its own (`alone.ts`).
  *
- * Each of those has a flush number of its own, and another one with its statements refused, because the first may have been abandoned
- * (`database.ts`). If the connection breaks in between, the caller may ask again for the whole flush. Then jobs that were settled in
- * their own transactions look `lost`, and their kept answers are looked up.
+ * Each of those has a flush number of its own, and another one with its statements refused, because the first may have been
+ * abandoned (`database.ts`). If the connection breaks in between, the caller may ask again for the whole flush. Then jobs that
+ * were settled in their own transactions look `lost`, and their kept answers are looked up.
  */
 async function settleInTurn(
   context: StoreContext,
@@ -207,7 +207,7 @@ async function settleInTurn(
   })
 }
 
-/** Settles as soon as the lanes are open. If the promise fails, the caller may ask again for the whole flush, under the same token. */
+/** Settles once the lanes are open. If the promise fails, the caller may ask again for the whole flush, with its token. */
 function settleLater(
   context: StoreContext,
   request: SettleRequest,
@@ -219,9 +219,9 @@ function settleLater(
 }
 
 /**
- * The indexes of requests that share a transaction: all whose statements set nothing (`setters.ts`). A lease that is given twice must be
- * settled by the first request that names it. So if a lease is given twice and some request cannot share, none shares, and all are made
- * in their order.
+ * The indexes of requests that share a transaction: all whose statements set nothing (`setters.ts`). A lease that is given
+ * twice must be settled by the first request that names it. So if a lease is given twice and some request cannot share, none
+ * shares, and all are made in their order.
  */
 async function sharingOf({ db }: StoreContext, requests: readonly SettleRequest[]): Promise<number[]> {
   const sharing: number[] = []

@@ -1,5 +1,6 @@
-// Writes the settlements of one transaction. The same pure functions as on every store decide what becomes of each job. Settlements
-// that cannot fail are gathered and written as sets. Each settlement that may fail is tried behind a savepoint of its own.
+// Writes the settlements of one transaction. The same pure functions as on every store decide what becomes of each job.
+// Settlements that cannot fail are gathered and written as sets. Each settlement that may fail is tried behind a savepoint of
+// its own.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { type DroppedNotice, deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
@@ -112,7 +113,7 @@ export class SettlementWriter {
     if (settlements.length > 0) await this.#write(settlements)
   }
 
-  /** In a set, jobs that wait again are written before follow-ups. So a job that waits again after one with follow-ups starts a new set. */
+  /** In a set, jobs that wait again are written before follow-ups. So one that comes after follow-ups starts a new set. */
   async #gather(pending: PendingSettlement): Promise<SettledAnswer> {
     if (waits(pending.verdict) && this.#gathered.some(enqueues)) await this.write()
     this.#gathered.push(pending)
@@ -120,7 +121,7 @@ export class SettlementWriter {
     return answerOf(pending.verdict, enqueued)
   }
 
-  /** For a verdict that must be written. If the effects of a cancel request fail, it is written without them, and the answer says why. */
+  /** For a verdict that must be written. If effects of a cancel request fail, it is written without them. */
   async #settleOrDropEffects(
     job: LeasedJob,
     verdict: Verdict,
@@ -240,7 +241,9 @@ export class SettlementWriter {
     await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
   }
 
-  /** Statements that may set something run in a transaction of their own, so that no other job sees the setting (`setters.ts`). */
+  /**
+   * Statements that may set something run in a transaction of their own, so that no other job sees the setting (`setters.ts`).
+   */
   async #runAll(statements: readonly SqlEffect[]): Promise<void> {
     const run = async () => {
       for (const statement of statements) await this.#run(statement)
@@ -260,8 +263,9 @@ export class SettlementWriter {
   }
 
   /**
-   * A statement that fails is a failure of the job. If the session has ended, undoing the statement fails, and that error counts. A full
-   * disk may not be the job's fault: in that case the same request fails without its statements too (`alone.ts`).
+   * A statement that fails is a failure of the job. If the session has ended, undoing the statement fails, and that error
+   * counts. A full disk may not be the job's fault: in that case the same request fails without its statements too
+   * (`alone.ts`).
    */
   async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {
@@ -290,8 +294,8 @@ export class SettlementWriter {
 const anyError = jobError('')
 
 /**
- * The lanes that a settlement of this job needs: for its follow-ups, for those of a cancel request, and for its death notice. If an
- * effect may fail, the lanes of the verdict after that failure are included.
+ * The lanes that a settlement of this job needs: for its follow-ups, for those of a cancel request, and for its death notice.
+ * If an effect may fail, the lanes of the verdict after that failure are included.
  */
 export function lanesToSettle(job: LeasedJob, { settlement, retryDelayMs }: SettleRequest, now: number): Wanted[] {
   const verdict = settled(core(job), settlement, now)

@@ -1,5 +1,5 @@
-// Finds statements that a settlement must not run: they would end the transaction that they are part of, or change the session for
-// the next call that uses it.
+// Finds statements that a settlement must not run: they would end the transaction that they are part of, or change the session
+// for the next call that uses it.
 
 const refused =
   /^(abort|begin|checkpoint|close|commit|deallocate|declare|discard|end|listen|prepare|release|reset|rollback|savepoint|set|start|unlisten)$/

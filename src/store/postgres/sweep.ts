@@ -1,17 +1,17 @@
-// Sweep. Its transactions do not wait for the disk: one that is lost in a crash is done again by the next sweep. Each part is bounded
-// by `max`.
+// Sweep. Its transactions do not wait for the disk: one that is lost in a crash is done again by the next sweep. Each part is
+// bounded by `max`.
 //
-// OVERDUE. Jobs that missed their `startBefore` are cancelled in a transaction of their own, because it needs lane locks. In the
-// transaction of the rescues, claims of those lanes would wait while a rescue waits for a row, or runs the effects of a cancel request.
-// If a lane's lock is not free within 200 ms, its jobs are left to the next sweep.
+// OVERDUE. Jobs that missed their `startBefore` are cancelled in a transaction of their own, because it needs lane locks. In
+// the transaction of the rescues, claims of those lanes would wait while a rescue waits for a row, or runs the effects of a
+// cancel request. If a lane's lock is not free within 200 ms, its jobs are left to the next sweep.
 //
-// BUSY LANES. A rescued job that dies, or is cancelled, may enqueue others: a death notice, follow-ups. A sweep never waits for their
-// lanes (`lanes.ts`). If one is busy, the job is left out: it keeps its lease for another 200 ms, and a later sweep tries again.
-// Everything else is swept.
+// BUSY LANES. A rescued job that dies, or is cancelled, may enqueue others: a death notice, follow-ups. A sweep never waits for
+// their lanes (`lanes.ts`). If one is busy, the job is left out: it keeps its lease for another 200 ms, and a later sweep tries
+// again. Everything else is swept.
 //
-// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit (`alone.ts`). Then each rescue
-// is a transaction of its own, so that one bad statement keeps no other job from being rescued. The other parts follow in another
-// transaction.
+// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit (`alone.ts`). Then each
+// rescue is a transaction of its own, so that one bad statement keeps no other job from being rescued. The other parts follow
+// in another transaction.
 
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
@@ -102,7 +102,8 @@ export class Sweeps {
     const { promoted, pruned, starts, now } = rest
     const counts = { rescued: rescued.expired.length, promoted, overdue, pruned }
     const more = [...Object.values(counts), starts, rescued.found].some((count) => count >= max)
-    // If a lane or a row was locked, its jobs are still due. The next sweep comes a little later, so that the lock may be released.
+    // If a lane or a row was locked, its jobs are still due. The next sweep comes a little later, so that the lock may be
+    // released.
     const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
     const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
     return {
@@ -114,7 +115,9 @@ export class Sweeps {
     }
   }
 
-  /** Sweeps in one transaction. `rest` is null if jobs have missed their start, or the server refuses to commit the transaction. */
+  /**
+   * Sweeps in one transaction. `rest` is null if jobs have missed their start, or the server refuses to commit the transaction.
+   */
   async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
     try {
       return await this.#inOne(async (tx, ask) => {
@@ -173,8 +176,8 @@ export class Sweeps {
   }
 
   /**
-   * If a process died after it settled the last item of a batch, and before it checked whether the batch is finished, this finds the
-   * batch: open batches are checked in rounds, some of them in each sweep.
+   * If a process died after it settled the last item of a batch, and before it checked whether the batch is finished, this
+   * finds the batch: open batches are checked in rounds, some of them in each sweep.
    */
   #fromBatch(): number | null {
     if (this.#batchesFrom !== null) return this.#batchesFrom
@@ -184,8 +187,8 @@ export class Sweeps {
   }
 
   /**
-   * Admits jobs for limit events that are left over: those of callers' own transactions, and of processes that died after their commit.
-   * `tookAll`: there were no more events than this call has read.
+   * Admits jobs for limit events that are left over: those of callers' own transactions, and of processes that died after their
+   * commit. `tookAll`: there were no more events than this call has read.
    */
   async #admit(max: number): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allLimitEventsAt
@@ -340,7 +343,7 @@ async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, 
   return promoted
 }
 
-/** Starts that are out of their window free slots: those of a limit key by a limit event, which `#admit` takes; those of a queue at once. */
+/** Starts that left their window free slots: of a limit key by a limit event, which `#admit` takes; of a queue at once. */
 async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)

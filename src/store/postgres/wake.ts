@@ -1,21 +1,22 @@
 // Wake-ups: jobs that became ready, and running jobs that are asked to cancel.
 //
-// SENDING. This process is notified at once, other processes by NOTIFY. Every commit with a NOTIFY takes a lock that all such commits
-// wait for. So a NOTIFY is sent after the commit, in a transaction of its own, and gathered:
-//   - The first is sent at once. Those that follow are sent as one, after a pause of twice as many milliseconds as the last one had
-//     calls, up to `gatherMs`. So an occasional job is announced at once: with one job every 5 ms, jobs were picked up after 1.9 ms.
-//     If notifications were always gathered for 10 ms, they were picked up after 4.9 ms. A producer under full load announces its jobs
-//     every `gatherMs`.
-//   - If nothing was sent for `silenceMs`, the notification of an enqueue is sent with its own commit, a millisecond sooner. That happens
-//     too seldom for commits to wait for each other.
+// SENDING. This process is notified at once, other processes by NOTIFY. Every commit with a NOTIFY takes a lock that all such
+// commits wait for. So a NOTIFY is sent after the commit, in a transaction of its own, and gathered:
+//   - The first is sent at once. Those that follow are sent as one, after a pause of twice as many milliseconds as the last one
+//     had calls, up to `gatherMs`. So an occasional job is announced at once: with one job every 5 ms, jobs were picked up
+//     after 1.9 ms. If notifications were always gathered for 10 ms, they were picked up after 4.9 ms. A producer under full
+//     load announces its jobs every `gatherMs`.
+//   - If nothing was sent for `silenceMs`, the notification of an enqueue is sent with its own commit, a millisecond sooner.
+//     That happens too seldom for commits to wait for each other.
 //   - A notification that could not be sent is sent again, a few times, with what was gathered since.
 //
-// LISTENING. A process that claims, or renews leases, keeps one connection for LISTEN. If it breaks, it is made again. Notifications may
-// have been lost meanwhile, so the counts are read, and workers ask whether their jobs were cancelled.
+// LISTENING. A process that claims, or renews leases, keeps one connection for LISTEN. If it breaks, it is made again.
+// Notifications may have been lost meanwhile, so the counts are read, and workers ask whether their jobs were cancelled.
 //
-// POLLING. Whether notifications arrive at all is tested at the start, because a pooler in transaction mode drops them. If they do not
-// arrive, the counts are polled: often while there is work, less and less often while there is none. With every poll, but at most every
-// `askEveryMs`, workers ask about their jobs. Polling keeps no connection, and listening is tried again from time to time.
+// POLLING. Whether notifications arrive at all is tested at the start, because a pooler in transaction mode drops them. If they
+// do not arrive, the counts are polled: often while there is work, less and less often while there is none. With every poll,
+// but at most every `askEveryMs`, workers ask about their jobs. Polling keeps no connection, and listening is tried again from
+// time to time.
 //
 // Behind a pooler, the connection for LISTEN may have an address of its own, which bypasses the pooler.
 
@@ -84,9 +85,10 @@ export class Wakes {
   }
 
   /**
-   * Runs `work` over the connection that listens. Its session has just received a notification, so it is awake, and claims sooner than a
-   * session that has to be woken. Null: there is no such connection, it is in use, or it has an address of its own (there it may have
-   * another role). Notifications that arrive meanwhile are handled afterwards. As in the pool, a connection that broke is not used again.
+   * Runs `work` over the connection that listens. Its session has just received a notification, so it is awake, and claims
+   * sooner than a session that has to be woken. Null: there is no such connection, it is in use, or it has an address of its
+   * own (there it may have another role). Notifications that arrive meanwhile are handled afterwards. As in the pool, a
+   * connection that broke is not used again.
    */
   lend<T>(work: (client: ClientBase) => Promise<T>): Promise<T> | null {
     const listener = this.#listener
@@ -319,8 +321,8 @@ export class Wakes {
   }
 
   /**
-   * A message that names nothing asks every process to read all counts. Every login may send such messages, at any rate. So reads are
-   * bounded: one at a time, and `lookGapMs` between two.
+   * A message that names nothing asks every process to read all counts. Every login may send such messages, at any rate. So
+   * reads are bounded: one at a time, and `lookGapMs` between two.
    */
   #lookAtAll(): void {
     this.#isLookWanted = true

@@ -3,8 +3,8 @@
 // A mark is a text with these parts:
 // - the era;
 // - the window: the snapshot after which it begins, a number for that snapshot, and one for snapshots taken later (0: none);
-// - if a page ended inside the window: the snapshot with which the window ends, the last row seen, and how many jobs of that row were
-//   seen (0: all).
+// - if a page ended inside the window: the snapshot with which the window ends, the last row seen, and how many jobs of that
+//   row were seen (0: all).
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError, toError } from '../../errors.ts'

@@ -5,8 +5,8 @@
 // - it is cancelled if too many of its items fail;
 // - it is removed after its retention.
 //
-// A decision is written into the row of the batch first. Then it is carried out on the items, step by step, by the process that decided or,
-// if that process dies, by a sweep.
+// A decision is written into the row of the batch first. Then it is carried out on the items, step by step, by the process that
+// decided or, if that process dies, by a sweep.
 
 import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
@@ -164,9 +164,9 @@ async function doChores(context: StoreContext, no: number): Promise<void> {
 }
 
 /**
- * The lanes are closed, and the claims at work there are awaited, so no item starts any more. First the running items are asked to cancel:
- * from then on none of them waits again. Then the waiting items are cancelled, in passes until a pass finds nothing. One pass is not enough,
- * because an item that becomes ready meanwhile may get a place that the pass has gone by.
+ * The lanes are closed, and the claims at work there are awaited, so no item starts any more. First the running items are asked
+ * to cancel: from then on none of them waits again. Then the waiting items are cancelled, in passes until a pass finds nothing.
+ * One pass is not enough, because an item that becomes ready meanwhile may get a place that the pass has gone by.
  */
 async function cancelItems(context: StoreContext, no: number): Promise<void> {
   await awaitClaims(context, no)
@@ -263,8 +263,8 @@ function removeStep({ db }: StoreContext, no: number, after: string): Promise<Re
 const waitsMax = 200
 
 /**
- * For a batch with free slots, admits items that wait only for their batch, until no slot or no limit key is left. A limit key that is
- * found a second time is left to the sweep.
+ * For a batch with free slots, admits items that wait only for their batch, until no slot or no limit key is left. A limit key
+ * that is found a second time is left to the sweep.
  */
 async function admitItems(context: StoreContext, no: number): Promise<void> {
   const seen = new Set<string>()
@@ -303,7 +303,7 @@ export async function settleBatches(context: StoreContext, nos: readonly number[
   each.throwFirst()
 }
 
-/** Does something for each of several batches. If one fails, the others are still done, and the first error is thrown at the end. */
+/** Does something for each of several batches. If one fails, the others are still done, and the first error is thrown last. */
 class EachBatch {
   #failed = 0
   #first: unknown
@@ -342,8 +342,8 @@ function fold(db: Database, no: number): Promise<unknown> {
 
 /**
  * Finishes a batch, or cancels it because too many items failed. A second process that tries finds it finished. This runs after
- * settlements and in sweeps, so it waits for no lane. If the lane of the completion is busy, the batch is left as it is, and the sweep
- * finds it again.
+ * settlements and in sweeps, so it waits for no lane. If the lane of the completion is busy, the batch is left as it is, and
+ * the sweep finds it again.
  */
 async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
   const completion = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
@@ -361,7 +361,7 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
       await new BatchControl(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
-        // A completion that is refused for another reason than its limit key is not enqueued, and the batch is finished without it.
+        // A completion that is refused for another reason than its limit key is not enqueued. The batch is finished all the same.
         const added = await tx.attempt(() => addOrInsertDead(tx, context.lanes, [job], 'onComplete'))
         if (!isRefused(added)) followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
       }

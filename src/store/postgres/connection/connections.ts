@@ -1,13 +1,13 @@
 // Connections of a pool, so many at a time.
 //
-// THE STORE'S OWN POOL. A connection is not given back to the pool after each use. It is kept for the next call, which then needs no
-// request to the pool, and none of the pool's timers. The connection that was used last is taken first. A connection that was not used for
-// a while goes back, and ends with the pool's idle ones.
+// THE STORE'S OWN POOL. A connection is not given back to the pool after each use. It is kept for the next call, which then
+// needs no request to the pool, and none of the pool's timers. The connection that was used last is taken first. A connection
+// that was not used for a while goes back, and ends with the pool's idle ones.
 //
-// AN APPLICATION'S POOL. Nothing is kept. A call that must not wait for the application (see reserve.ts) waits for a moment. If every
-// connection of the pool is in use by then, the call gives up its request to the pool and uses the reserve. A renewal does so also if
-// other calls of this store have all slots. If the pool still gives a connection to a request that was given up, it goes back unused. So
-// a call is never carried out twice.
+// AN APPLICATION'S POOL. Nothing is kept. A call that must not wait for the application (see reserve.ts) waits for a moment. If
+// every connection of the pool is in use by then, the call gives up its request to the pool and uses the reserve. A renewal
+// does so also if other calls of this store have all slots. If the pool still gives a connection to a request that was given
+// up, it goes back unused. So a call is never carried out twice.
 
 import type { Pool, PoolClient } from 'pg'
 import { Alarm } from '../../../runtime/alarm.ts'
@@ -159,9 +159,9 @@ export class Connections {
   }
 
   /**
-   * A connection that breaks while no statement is under way emits an `error` event, which must not end the process. The next statement
-   * fails, or the connection is not kept. The event may come with the first bytes of the server. A promise would resolve too late to
-   * add a listener, so this uses the callback.
+   * A connection that breaks while no statement is under way emits an `error` event, which must not end the process. The next
+   * statement fails, or the connection is not kept. The event may come with the first bytes of the server. A promise would
+   * resolve too late to add a listener, so this uses the callback.
    */
   #checkOut(): Promise<PoolClient> {
     const connecting = new Promise<PoolClient>((resolve, reject) => {

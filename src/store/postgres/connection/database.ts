@@ -1,37 +1,40 @@
 // Connections, transactions, and what to do when they fail.
 //
-// FLUSH NUMBERS. A call whose connection broke may have been committed or not. So every durable call has a number of its own, its flush,
-// and records it in the transaction. If the call is sent again under the same number, it is carried out now, or it fails with HF004
-// because it was committed before; then the answer that was kept is read. If the caller gave the number, it may ask again itself after
-// this has given up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each call, however many requests it had.
-// Calls that write nothing durable are made again without a number (`failures.ts`).
+// FLUSH NUMBERS. A call whose connection broke may have been committed or not. So every durable call has a number of its own,
+// its flush, and records it in the transaction. If the call is sent again under the same number, it is carried out now, or it
+// fails with HF004 because it was committed before; then the answer that was kept is read. If the caller gave the number, it
+// may ask again itself after this has given up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each
+// call, however many requests it had. Calls that write nothing durable are made again without a number (`failures.ts`).
 //
-// WITHDRAWN FLUSHES. The second send of a call may fail before it has checked its flush, for example because a queue was redefined in
-// between. The caller of `commitOnce` or `transact` then starts over, under another flush. So the flush of the failed call is withdrawn
-// first: if the first send was committed, its answer counts; if not, it never will be (`schema/functions/flush.ts`). A flush that the
-// caller gave stays the same when the caller starts over, and is not withdrawn.
+// WITHDRAWN FLUSHES. The second send of a call may fail before it has checked its flush, for example because a queue was
+// redefined in between. The caller of `commitOnce` or `transact` then starts over, under another flush. So the flush of the
+// failed call is withdrawn first: if the first send was committed, its answer counts; if not, it never will be
+// (`schema/functions/flush.ts`). A flush that the caller gave stays the same when the caller starts over, and is not withdrawn.
 //
-// TIMEOUTS. Timeouts that a role or a database sets are meant for the application's statements, not for the store's. A transaction of the
-// store lifts them for itself. A single statement cannot, so if a timeout cancelled one, all statements are sent in transactions from then
-// on. Statements of the application, in a settlement, run with the timeouts that the session came with.
+// TIMEOUTS. Timeouts that a role or a database sets are meant for the application's statements, not for the store's. A
+// transaction of the store lifts them for itself. A single statement cannot, so if a timeout cancelled one, all statements are
+// sent in transactions from then on. Statements of the application, in a settlement, run with the timeouts that the session
+// came with.
 //
-// A COMMIT THAT THE SERVER REFUSES. Deferred constraints and deferred triggers of the application's tables are checked by the COMMIT, after
-// every savepoint. If the server answers COMMIT with an error and the session goes on, the transaction was certainly rolled back. If the
-// server goes away instead, the session ends, and the outcome is unknown. So the session is asked to roll back: if it answers, the COMMIT
-// was refused (`CommitRefused`). This is thrown only if statements of the application ran. Without them, a refused COMMIT is a failure like
-// any other.
+// A COMMIT THAT THE SERVER REFUSES. Deferred constraints and deferred triggers of the application's tables are checked by the
+// COMMIT, after every savepoint. If the server answers COMMIT with an error and the session goes on, the transaction was
+// certainly rolled back. If the server goes away instead, the session ends, and the outcome is unknown. So the session is asked
+// to roll back: if it answers, the COMMIT was refused (`CommitRefused`). This is thrown only if statements of the application
+// ran. Without them, a refused COMMIT is a failure like any other.
 //
-// OTHER FAILURES OF A TRANSACTION WITH STATEMENTS OF THE APPLICATION. A statement may end its own session, or change the session so that no
-// statement of the store succeeds. That looks like a server that is away. So after a few tries another call is made to the server:
+// OTHER FAILURES OF A TRANSACTION WITH STATEMENTS OF THE APPLICATION. A statement may end its own session, or change the
+// session so that no statement of the store succeeds. That looks like a server that is away. So after a few tries another call
+// is made to the server:
 //
 //   - it does not answer: the server is away, and the statements are not the cause;
 //   - it answers: the statements are the cause (`CommitRefused`), and `alone.ts` finds out which.
 //
-// ABANDONED FLUSHES. After a session of a durable call has ended, a server process that does not know yet that its client is gone may still
-// commit the call. So the other call inserts the flush number, with the answer "abandoned". The insert waits for that transaction. If it
-// commits, the insert is refused, and the kept answer is read. If not, the number is used up, and the call cannot be committed later. A
-// crash after the insert leaves nothing but this row. A call that is sent again under the number reads "abandoned", and goes on where this
-// one ended. A light call needs none of this, because it may be carried out twice.
+// ABANDONED FLUSHES. After a session of a durable call has ended, a server process that does not know yet that its client is
+// gone may still commit the call. So the other call inserts the flush number, with the answer "abandoned". The insert waits for
+// that transaction. If it commits, the insert is refused, and the kept answer is read. If not, the number is used up, and the
+// call cannot be committed later. A crash after the insert leaves nothing but this row. A call that is sent again under the
+// number reads "abandoned", and goes on where this one ended. A light call needs none of this, because it may be carried out
+// twice.
 
 import { createHash, randomUUID } from 'node:crypto'
 import type { ClientBase, Pool, PoolClient } from 'pg'
@@ -60,8 +63,8 @@ import type { Purpose } from './reserve.ts'
 import { ResponseWatchdog } from './response-watchdog.ts'
 
 /**
- * If a process stops between two statements of a transaction (suspended, cut off, its event loop busy), it keeps its locks for at most
- * this time. Then the server ends its connection, and the process makes the call again when it runs again.
+ * If a process stops between two statements of a transaction (suspended, cut off, its event loop busy), it keeps its locks for
+ * at most this time. Then the server ends its connection, and the process makes the call again when it runs again.
  */
 const idleMaxMs = 2_000
 
@@ -145,7 +148,7 @@ export class Database {
     this.#connections.close()
   }
 
-  /** Reads the settings that sessions start with. A statement timeout counts once it has cancelled a statement, the others at once. */
+  /** Reads the settings that sessions start with. A statement timeout counts once it has struck, the others at once. */
   async learnSession({ struck = false } = {}): Promise<void> {
     const [row] = await this.#rows({ text: sessionSettings, values: [] })
     const [isolation, statementTimeout, lockTimeout, transactionTimeout = null] = row ?? []
@@ -177,10 +180,10 @@ export class Database {
   }
 
   /**
-   * The same for a frequent statement: each connection keeps it prepared, which saves 0.1 ms. A pooler that gives each transaction
-   * another connection loses prepared statements. Then statements are sent with their text from then on. The server refuses a missing
-   * statement before it does anything, so nothing is done twice. If `client` is given, and no transaction is needed, the statement is
-   * sent over it.
+   * The same for a frequent statement: each connection keeps it prepared, which saves 0.1 ms. A pooler that gives each
+   * transaction another connection loses prepared statements. Then statements are sent with their text from then on. The server
+   * refuses a missing statement before it does anything, so nothing is done twice. If `client` is given, and no transaction is
+   * needed, the statement is sent over it.
    */
   async hot(text: string, values: readonly Value[], client?: ClientBase): Promise<Row[]> {
     if (this.#sessions.wraps || !this.#sessions.prepares) return this.once(text, values)
@@ -304,8 +307,8 @@ export class Database {
   }
 
   /**
-   * Lends a connection for as long as `work` takes, once a slot is free. A connection that broke, or cannot be rolled back, is not used
-   * again.
+   * Lends a connection for as long as `work` takes, once a slot is free. A connection that broke, or cannot be rolled back, is
+   * not used again.
    */
   lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
     const isFit = async (client: PoolClient, error: unknown) =>
@@ -431,8 +434,8 @@ export class PgTransaction {
   }
 
   /**
-   * Runs statements of one job that may set something. Afterwards, the settings that statements of the store depend on are as before. If
-   * a statement fails, its savepoint is undone, and everything that was set with it.
+   * Runs statements of one job that may set something. Afterwards, the settings that statements of the store depend on are as
+   * before. If a statement fails, its savepoint is undone, and everything that was set with it.
    */
   async whileSetting(leaves: Leaves, work: () => Promise<void>): Promise<void> {
     const current = `select s.name, pg_catalog.current_setting(s.name, true)
@@ -467,8 +470,8 @@ export class PgTransaction {
   }
 
   /**
-   * Checks the deferred constraints now and runs the deferred triggers, with the timeouts of the session. After this, the transaction
-   * checks every constraint at once. So it must run no statement of another job.
+   * Checks the deferred constraints now and runs the deferred triggers, with the timeouts of the session. After this, the
+   * transaction checks every constraint at once. So it must run no statement of another job.
    */
   checkDeferred(): Promise<void> {
     return this.#runForeign('set constraints all immediate')

@@ -156,8 +156,8 @@ export function isUnprepared(error: unknown): boolean {
 }
 
 /**
- * The server or the network is gone: the outcome is unknown. A server that is read-only counts too: it is a standby, or was the primary.
- * If the server behind PgBouncer is gone, PgBouncer answers with a fatal protocol violation.
+ * The server or the network is gone: the outcome is unknown. A server that is read-only counts too: it is a standby, or was the
+ * primary. If the server behind PgBouncer is gone, PgBouncer answers with a fatal protocol violation.
  */
 export function isBroken(error: unknown): boolean {
   const code = codeOf(error)
@@ -168,8 +168,8 @@ export function isBroken(error: unknown): boolean {
 }
 
 /**
- * A deadlock, a serialization failure, a lock timeout, or a statement that was cancelled: nothing was committed. Also a finished job that
- * was being inserted into `ended_rest` while its own partition was made.
+ * A deadlock, a serialization failure, a lock timeout, or a statement that was cancelled: nothing was committed. Also a
+ * finished job that was being inserted into `ended_rest` while its own partition was made.
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)
@@ -189,14 +189,14 @@ export function suspectUnanswered({ cause, mayHaveLanded }: EffectsSuspected): H
   return unavailable(cause, mayHaveLanded)
 }
 
-/** A publication covers a table without a usable replica identity. The routine's name does not depend on the server's language. */
+/** A publication covers a table without a usable replica identity. The routine's name is the same in every language. */
 function isPublishedInVain(error: unknown): boolean {
   return (error as { routine?: unknown } | null)?.routine === 'CheckCmdReplicaIdentity'
 }
 
 /**
- * The server answers, and refuses to change a table. By the fact `refuses`, a worker knows that answers to other calls do not mean that
- * this has ended.
+ * The server answers, and refuses to change a table. By the fact `refuses`, a worker knows that answers to other calls do not
+ * mean that this has ended.
  */
 function publishedInVain(cause: unknown): HoldfastError {
   const { message, detail } = cause as { readonly message: string; readonly detail?: string }

@@ -2,9 +2,10 @@
 //
 // pg turns the end of an idle connection into an `error` event of its pool, and an `error` event without a listener ends the
 // process. A server that restarts ends every idle connection. No call waits for such a connection, and the next call makes
-// another, so the event needs no reaction. All stores of a pool share one listener, which is removed when the last of them lets go. A
-// store keeps it while it is open. A connection that a store has ended may still receive the server's last message, so it also keeps the
-// listener until it has ended. After that the pool is as it was given: an application that goes on using it has a listener of its own.
+// another, so the event needs no reaction. All stores of a pool share one listener, which is removed when the last of them lets
+// go. A store keeps it while it is open. A connection that a store has ended may still receive the server's last message, so it
+// also keeps the listener until it has ended. After that the pool is as it was given: an application that goes on using it has
+// a listener of its own.
 
 import type { Pool } from 'pg'
 

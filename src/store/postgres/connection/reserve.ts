@@ -1,8 +1,8 @@
 // Connections that keep leases alive while an application has used up the pool that it shares with its store.
 //
-// If a renewal waits in the pool's queue behind the application's own requests, its lease may expire, and the job runs twice. So
-// renewals, settlements and sweeps wait for the pool only for a moment. Then they use a connection of this reserve. It is made from the
-// pool's own options and does not count for its `max`.
+// If a renewal waits in the pool's queue behind the application's own requests, its lease may expire, and the job runs twice.
+// So renewals, settlements and sweeps wait for the pool only for a moment. Then they use a connection of this reserve. It is
+// made from the pool's own options and does not count for its `max`.
 //
 // There are two, so that a settlement whose SQL effects wait for a lock never delays a renewal:
 //
@@ -11,8 +11,8 @@
 //
 // - Each carries one call at a time, in the order of the calls.
 // - It is made when it is first needed, and ended when it was not used for a while.
-// - Its session is set up as the pool sets up its own, by its option `onConnect` and by its listeners to `connect`, because SQL effects
-//   may rely on what they set.
+// - Its session is set up as the pool sets up its own, by its option `onConnect` and by its listeners to `connect`, because SQL
+//   effects may rely on what they set.
 // - If it broke, it is made again for the next call.
 
 import type { Client, ClientConfig, Pool, PoolClient } from 'pg'

@@ -1,5 +1,5 @@
-// Cuts connections whose server is gone. A host that vanishes sends nothing: no answer, and no end of the connection. TCP would wait a
-// quarter of an hour.
+// Cuts connections whose server is gone. A host that vanishes sends nothing: no answer, and no end of the connection. TCP would
+// wait a quarter of an hour.
 //
 //   no answer for `answerMs` ──▶ does the server answer on a new connection? ──no──▶ cut the connection
 //                                       │ yes
@@ -9,10 +9,10 @@
 //                                       ▼ (and still no a moment later)
 //                                cut the connection
 //
-// A timeout of the call would also end calls that are only slow: a statement of the application, a row that another transaction has
-// locked. So the store asks the server, over a new connection that waits neither for the pool nor for the semaphore. Behind a pooler the
-// driver does not know which session works on its call; there any answer counts as work. A call whose connection was cut fails as broken,
-// and is made again like any call whose connection broke (`failures.ts`).
+// A timeout of the call would also end calls that are only slow: a statement of the application, a row that another transaction
+// has locked. So the store asks the server, over a new connection that waits neither for the pool nor for the semaphore. Behind
+// a pooler the driver does not know which session works on its call; there any answer counts as work. A call whose connection
+// was cut fails as broken, and is made again like any call whose connection broke (`failures.ts`).
 
 import type { ClientBase, ClientConfig, Pool } from 'pg'
 import { Alarm } from '../../../runtime/alarm.ts'
@@ -95,7 +95,8 @@ export class ResponseWatchdog {
       readonly Client: new (options: ClientConfig) => ClientBase & { connect(): Promise<void>; end(): Promise<void> }
       readonly options: ClientConfig
     }
-    const timeouts = { connectionTimeoutMillis: connectMs, query_timeout: connectMs } // also if `answerMs` is shorter: the server may be busy
+    // Not `answerMs`, which may be shorter: the server may be busy.
+    const timeouts = { connectionTimeoutMillis: connectMs, query_timeout: connectMs }
     const { password, ssl } = options as { password: never; ssl: never } // which a pool hides from a copy of its options
     const probe = new Client({ ...options, password, ssl, ...timeouts })
     probe.on('error', () => undefined)

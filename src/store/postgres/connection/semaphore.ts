@@ -1,4 +1,4 @@
-/** Runs so many actions at a time, in the order of the calls. It keeps actions that may wait long from taking every connection. */
+/** Runs so many actions at a time, in the order of the calls: actions that may wait long must not take every connection. */
 export class Semaphore {
   #free: number
   readonly #waiting: (() => void)[] = []

@@ -1,5 +1,5 @@
-// Checks whether the schema is as this version makes it. What it should be is read from the release itself: the text of every function, and
-// the indexes and tables that migrations make and do not drop again.
+// Checks whether the schema is as this version makes it. What it should be is read from the release itself: the text of every
+// function, and the indexes and tables that migrations make and do not drop again.
 
 import type { PoolClient } from 'pg'
 import { few, fine, repaired, wrong } from '../../findings.ts'

@@ -1,5 +1,5 @@
-// All checks of the PostgreSQL store. Causes come before their consequences, and a repair comes before the check that would find what it
-// leaves.
+// All checks of the PostgreSQL store. Causes come before their consequences, and a repair comes before the check that would
+// find what it leaves.
 
 import { type Check, runChecks } from '../../findings.ts'
 import type { ExamineRequest, Finding, SweepReport } from '../../store.ts'

@@ -70,8 +70,9 @@ const astrayMax = 1_000
 const lanesMax = 64
 
 /**
- * Jobs that the cursor of their lane has passed, and that are in no gap, were not skipped for being late, and are in no lease: no claim
- * will find them. This is one statement, so it has one snapshot: cursor and lease of a claim are committed in one transaction.
+ * Jobs that the cursor of their lane has passed, and that are in no gap, were not skipped for being late, and are in no lease:
+ * no claim will find them. This is one statement, so it has one snapshot: cursor and lease of a claim are committed in one
+ * transaction.
  */
 const selectAstray = `
   select j.id, j.lane

@@ -1,16 +1,17 @@
-// Jobs whose lane does not exist. No claim, no read and no sweep finds them, because all of these go by lanes. This version makes no such
-// job (`schema/functions/remove-batch.ts`, REMOVAL). A lane's row that was deleted by hand, or by an earlier version, does.
+// Jobs whose lane does not exist. No claim, no read and no sweep finds them, because all of these go by lanes. This version
+// makes no such job (`schema/functions/remove-batch.ts`, REMOVAL). A lane's row that was deleted by hand, or by an earlier
+// version, does.
 //
 // The job's queue, priority and batch were in the lane's row. The queue can be found in three ways:
 //
 // - a limit key is stored with the queue's number;
 // - a dedup or idempotency key that the job holds is a row that names the queue;
-// - the counts still have the job. If exactly one queue has more live jobs in its counts than there are, and the difference is the number of
-//   jobs left over, they are of that queue.
+// - the counts still have the job. If exactly one queue has more live jobs in its counts than there are, and the difference is
+//   the number of jobs left over, they are of that queue.
 //
-// A job whose queue is known goes back into it, with the default priority, as an item of no batch. A job whose queue is not known stays
-// where it is, and so does the finding: `holdfast.adopt_jobs` puts it into the queue that an operator names. As long as there is such a job,
-// the counts are not corrected, because they are the only trace of it.
+// A job whose queue is known goes back into it, with the default priority, as an item of no batch. A job whose queue is not
+// known stays where it is, and so does the finding: `holdfast.adopt_jobs` puts it into the queue that an operator names. As
+// long as there is such a job, the counts are not corrected, because they are the only trace of it.
 
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'

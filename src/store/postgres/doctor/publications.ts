@@ -1,5 +1,5 @@
-// Checks whether a publication keeps the store from working. If a publication covers a table without a usable replica identity, the server
-// refuses to update or delete its rows; see IDENTITY in `schema/migrations/0001-tables.ts`.
+// Checks whether a publication keeps the store from working. If a publication covers a table without a usable replica identity,
+// the server refuses to update or delete its rows; see IDENTITY in `schema/migrations/0001-tables.ts`.
 
 import type { PoolClient } from 'pg'
 import { few, fine, repaired, warning, wrong } from '../../findings.ts'
@@ -100,8 +100,8 @@ const selectCovered = `
    order by 1`
 
 /**
- * A publication may also leave out columns of the identity, by a list of columns or a row filter. The server refuses such a statement when
- * it starts. So this explains statements that would touch no row.
+ * A publication may also leave out columns of the identity, by a list of columns or a row filter. The server refuses such a
+ * statement when it starts. So this explains statements that would touch no row.
  */
 async function refusedTables(db: Database): Promise<Finding[]> {
   const findings: Finding[] = []

@@ -1,4 +1,5 @@
-// Checks whether roles still have what they were granted, and which role's rights the functions have that run with the owner's rights.
+// Checks whether roles still have what they were granted, and which role's rights the functions have that run with the owner's
+// rights.
 
 import { few, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'

@@ -1,5 +1,5 @@
-// Checks for what keeps old row versions alive. A transaction that stays open keeps dead rows of the whole database from being removed, and
-// counts from being folded. If it has a transaction number, every claim that passes it keeps a gap in the cursor.
+// Checks for what keeps old row versions alive. A transaction that stays open keeps dead rows of the whole database from being
+// removed, and counts from being folded. If it has a transaction number, every claim that passes it keeps a gap in the cursor.
 
 import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'

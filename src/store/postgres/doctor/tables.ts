@@ -73,8 +73,8 @@ export async function deadRows({ db }: Examination): Promise<Finding[]> {
 }
 
 /**
- * Counts the partitions of the next time range that `make_partitions` should have made. A partition of the current range may never be made:
- * if some of its jobs ended before, it cannot be attached, and they are deleted one by one.
+ * Counts the partitions of the next time range that `make_partitions` should have made. A partition of the current range may
+ * never be made: if some of its jobs ended before, it cannot be attached, and they are deleted one by one.
  */
 const countMissing = `
   select count(*)

@@ -39,8 +39,8 @@ export async function admitPending(
 }
 
 /**
- * Lists come first. The admission of a list takes all events of its limit keys. The admission of one limit key does not know the jobs on a
- * list. If it came first, it would admit jobs that came to the same key after those on the list.
+ * Lists come first. The admission of a list takes all events of its limit keys. The admission of one limit key does not know
+ * the jobs on a list. If it came first, it would admit jobs that came to the same key after those on the list.
  */
 async function admitInTurn(
   db: Database,

@@ -37,7 +37,7 @@ export async function blockers(context: StoreContext, id: string): Promise<JobBl
   }
 }
 
-/** When the next job may start: the first end of a window after which fewer jobs have started or are reserved than the rate allows. */
+/** When the next job may start: the first end of a window after which fewer have started or are reserved than allowed. */
 const nextStart = ({ limit_key, count, reserved }: Record<'limit_key' | 'count' | 'reserved', string>) => `
   (select min(s.until)
      from (select t.until, sum(t.jobs) over (order by t.until) as gone, sum(t.jobs) over () + ${reserved} as used
@@ -59,7 +59,7 @@ const waitingIn = (lanes: string, which: string) => `
     join holdfast.job k on k.lane = m.no and (k.ready_xid, k.ord) > (c.xid, c.ord)
    where ${which} limit ${bounds.aheadMax}`
 
-/** In its own lane, the jobs before its place. In the lane of released and rescued jobs, and in lanes of earlier priorities, all jobs. */
+/** The jobs before its place in its own lane, and all of the lane of rescued jobs and of lanes of earlier priorities. */
 const countAhead = `
   select least(${bounds.aheadMax},
       (select count(*) from (

@@ -11,7 +11,7 @@
 //   refused    the same request is made with its statements refused, for the reason that the server gave
 //
 // So a bad statement costs its own job one attempt, and the other jobs of the call nothing. If the store itself is in trouble,
-// such as by a full disk, the last step fails too, and the job is not charged.
+// such as by a full disk, the last step fails too, and the failure is not counted against the job.
 //
 // A crash between two of these transactions leaves some requests carried out and some not, as a crash between two calls does.
 //

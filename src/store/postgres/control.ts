@@ -289,11 +289,11 @@ export async function requeueAll(
     let mark: Mark | null = newest
     while (mark !== null) {
       const chunk: Chunk = await requeueChunk(context, { queue, filter, dryRun, mark })
-      for (const { id, slot, heldBy } of chunk.jobs) {
-        const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
+      for (const { id, dedupKey, heldBy } of chunk.jobs) {
+        const blocker = heldBy ?? (dryRun && dedupKey !== null ? taken.get(dedupKey) : undefined)
         if (blocker != null) skipped.push({ id, heldBy: blocker })
         else requeued += 1
-        if (slot !== null && blocker == null) taken.set(slot, id)
+        if (dedupKey !== null && blocker == null) taken.set(dedupKey, id)
       }
       mark = chunk.next
     }
@@ -309,7 +309,7 @@ async function queuesWithDead(db: Database, { queue }: RequeueFilter): Promise<n
 }
 
 interface Chunk {
-  readonly jobs: readonly { readonly id: string; readonly slot: string | null; readonly heldBy: string | null }[]
+  readonly jobs: readonly { readonly id: string; readonly dedupKey: string | null; readonly heldBy: string | null }[]
   readonly next: Mark | null
 }
 
@@ -332,7 +332,7 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
     const heldBy = await revive(tx, dead, dryRun)
     const jobs = dead.map((row, i) => ({
       id: row[0] as string,
-      slot: row[10] === 'live' ? `${row[9]} ${row[11]}` : null,
+      dedupKey: row[10] === 'live' ? `${row[9]} ${row[11]}` : null,
       heldBy: heldBy[i] ?? null,
     }))
     const revived = dead.filter((_, i) => !dryRun && heldBy[i] == null)

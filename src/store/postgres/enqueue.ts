@@ -1,6 +1,6 @@
 // Enqueue. There are three ways, and each is one commit for the whole call:
 //
-// - one job, without any key, of a known lane: `enqueue_one`, the cheapest statement;
+// - one job that is ready at once, without any key, of a known lane: `enqueue_one`, the cheapest statement;
 // - jobs that nothing can refuse and that hold no dedup or idempotency key: one set of columns (`enqueue_plain`);
 // - all others: JSON (`holdfast.enqueue`). The server takes the jobs one after the other, so they stay in order.
 

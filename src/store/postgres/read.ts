@@ -136,10 +136,10 @@ function numberOrNull(text: string | null | undefined): number | null {
 const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
 
 /** Where a page ended: the queue, the state, and the last job's position in that list. */
-type Mark = readonly [queue: string, state: number, ...Place]
+type Mark = readonly [queue: string, state: number, ...Position]
 
 /** A position in a list: the last columns of a row of `readList`. */
-type Place = readonly number[]
+type Position = readonly number[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
   const mark = after === null ? null : decodeMark(after)
@@ -148,8 +148,8 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
     if (found.length > limit) break
     if (mark && (listed.name < mark[0] || (listed.name === mark[0] && listed.index < mark[1]))) continue
     const isWhereItStopped = mark !== null && listed.name === mark[0] && listed.index === mark[1]
-    const place = isWhereItStopped ? (mark.slice(2) as Place) : null
-    for (const row of await readList(db, listed, place, limit + 1 - found.length)) {
+    const position = isWhereItStopped ? (mark.slice(2) as Position) : null
+    for (const row of await readList(db, listed, position, limit + 1 - found.length)) {
       found.push({
         record: toRecord(row.slice(0, recordWidth)),
         mark: [listed.name, listed.index, ...row.slice(recordWidth).map(Number)],
@@ -185,7 +185,7 @@ async function listsOf(db: Database, queue: string | null, state: JobState | nul
 }
 
 /** Part 0: ended items, in the order of submission. Part 1: ready and running items, by lane. Part 2: all others, by lane. */
-type ItemMark = readonly [part: 0 | 1 | 2, ...place: number[]]
+type ItemMark = readonly [part: 0 | 1 | 2, ...position: number[]]
 
 export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPage> {
   const [no] =
@@ -195,8 +195,8 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
   const found: { readonly record: JobRecord; readonly mark: ItemMark }[] = []
   for (const part of [0, 1, 2] as const) {
     if (found.length > query.limit || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
-    const place = mark?.[0] === part ? (mark.slice(1) as number[]) : null
-    for (const row of await readPart(db, Number(no), { part, place, query, max: query.limit + 1 - found.length })) {
+    const position = mark?.[0] === part ? (mark.slice(1) as number[]) : null
+    for (const row of await readPart(db, Number(no), { part, position, query, max: query.limit + 1 - found.length })) {
       const record = toRecord(row.slice(0, recordWidth))
       found.push({ record, mark: [part, ...row.slice(recordWidth).map(Number)] as unknown as ItemMark })
     }
@@ -213,13 +213,13 @@ function isOfEnded({ state, outcome, warning }: ItemsQuery): boolean {
 
 interface Part {
   readonly part: 0 | 1 | 2
-  readonly place: readonly number[] | null
+  readonly position: readonly number[] | null
   readonly query: ItemsQuery
   readonly max: number
 }
 
-function readPart(db: Database, no: number, { part, place, query, max }: Part): Promise<Row[]> {
-  const [a = 0, b = -1, c = -1] = place ?? []
+function readPart(db: Database, no: number, { part, position, query, max }: Part): Promise<Row[]> {
+  const [a = 0, b = -1, c = -1] = position ?? []
   const { state, outcome, warning } = query
   if (part === 0) {
     if (state !== null && !isOfEnded(query)) return Promise.resolve([])
@@ -271,8 +271,8 @@ function decodeItemMark(text: string): ItemMark {
 
 const first = [-1, -1, -1, -1] as const
 
-function readList(db: Database, { no, state }: List, place: Place | null, max: number): Promise<Row[]> {
-  const [a = 0, b = 0, c = 0, d = 0] = place ?? first
+function readList(db: Database, { no, state }: List, position: Position | null, max: number): Promise<Row[]> {
+  const [a = 0, b = 0, c = 0, d = 0] = position ?? first
   switch (state) {
     case 'running':
       return db.query(
@@ -325,20 +325,20 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
         [no, a, b, max],
       )
     case 'held':
-      return readHeld(db, no, place, max)
+      return readHeld(db, no, position, max)
     default:
       return db.query(
         `select ${endedColumns}, e.finished_at, e.seq ${fromEnded}
           where e.queue = $1 and e.state = $2 and (e.finished_at, e.seq) < ($3, $4)
           order by e.finished_at desc, e.seq desc limit $5`,
-        [no, state, ...(place ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
+        [no, state, ...(position ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
       )
   }
 }
 
 /** In the order of their `ord`. The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
-function readHeld(db: Database, no: number, place: Place | null, max: number): Promise<Row[]> {
-  const [high = 0, low = 0] = place ?? [2 ** 24]
+function readHeld(db: Database, no: number, position: Position | null, max: number): Promise<Row[]> {
+  const [high = 0, low = 0] = position ?? [2 ** 24]
   const [first, second] = halves('j.ord')
   return db.query(
     `select ${liveColumns}, ${first}, ${second}
@@ -362,7 +362,7 @@ function decodeMark(text: string): Mark {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
     const isMark =
       Array.isArray(mark) && typeof mark[0] === 'string' && Number.isSafeInteger(mark[1]) && mark[1] in states
-    if (isMark && isPlace(mark.slice(2), states[mark[1]])) return mark as unknown as Mark
+    if (isMark && isPosition(mark.slice(2), states[mark[1]])) return mark as unknown as Mark
   } catch {
     // falls through: not one of ours
   }
@@ -370,7 +370,7 @@ function decodeMark(text: string): Mark {
 }
 
 /** Checks a position of `readList`. That of a ready job begins with its priority, and 0 if it was released or rescued. */
-function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
+function isPosition([a, b, ...rest]: Position, state: JobState | undefined): boolean {
   if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
   if (state === 'running') return b === undefined
   if (state !== 'ready') return b !== undefined && rest.length === 0

@@ -245,7 +245,7 @@ interface Swept {
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-/** The time from which on due things are looked for, at this time. */
+/** From when on due things are looked for, if it is `now`. */
 type From = (now: number) => number
 
 interface Range {

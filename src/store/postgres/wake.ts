@@ -44,7 +44,7 @@ const pollOnlyMs = 60_000
 const askMs = 10_000
 const answerMs = 5_000
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
-/** After so long without a claim or a renewal, this process needs no notifications. */
+/** Polling ends so long after the last claim, renewal or question about cancels. */
 const idleMs = 5_000
 
 export class Wakes {
@@ -111,7 +111,10 @@ export class Wakes {
     return () => this.#subscribers.delete(subscriber)
   }
 
-  /** Called by claims, renewals and questions about cancels: this process listens, or polls, for another `idleMs`. */
+  /**
+   * Called by claims, renewals and questions about cancels. From now on this process listens or, if notifications do not
+   * arrive, polls for another `idleMs`.
+   */
   keepListening(): void {
     this.#expectedAt = performance.now()
     if (this.#ended.signal.aborted) return

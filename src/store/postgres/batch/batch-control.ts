@@ -211,7 +211,7 @@ async function retryItems(context: StoreContext, no: number, until: number): Pro
   for (let count = stepMax; count === stepMax; ) {
     const keyRefs = new Set<string>()
     const step = await context.db.transact(async (tx) => {
-      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // as in `rearm`: before the rows of items
+      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // before the rows of items, as in `rearm`
       await tx.readClock()
       const values = [no, after, until, stepMax]
       const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)

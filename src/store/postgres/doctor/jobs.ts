@@ -137,7 +137,7 @@ async function putBack(tx: PgTransaction, ids: readonly string[], lanes: readonl
 const recountMax = 200_000
 const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
 
-/** Queues whose stored counts (`told`) differ from a recount (`there`), in one snapshot. */
+/** Queues whose stored counts (`stored`) differ from a recount (`recounted`), in one snapshot. */
 const selectMiscounted = `
   with place as (
     select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
@@ -150,17 +150,17 @@ const selectMiscounted = `
      union all
     select queue, state from holdfast.ended
   ),
-  there as (
+  recounted as (
     select queue, ${states.map((state) => `count(*) filter (where state = '${state}') as ${state}`).join(', ')}
       from listed group by queue
   ),
-  told as (
+  stored as (
     select queue, ${states.map((state) => `sum(${state}) as ${state}`).join(', ')}
       from holdfast.tally where xid >= holdfast.low_tally() group by queue
   ),
   difference as (
     select q.no, q.name, ${states.map((state) => `coalesce(h.${state}, 0) - coalesce(t.${state}, 0) as ${state}`).join(', ')}
-      from holdfast.queue q left join there h on h.queue = q.no left join told t on t.queue = q.no
+      from holdfast.queue q left join recounted h on h.queue = q.no left join stored t on t.queue = q.no
   )
   select * from difference where (${states.join(', ')}) <> (${states.map(() => 0)})`
 
@@ -169,13 +169,13 @@ const correct = `
   insert into holdfast.tally (xid, queue, ${states.join(', ')})
   select pg_current_xact_id(), no, ${states.join(', ')} from miscounted`
 
-const countTold = `
+const countStored = `
   select coalesce(sum(${states.map((state) => `abs(${state})`).join(' + ')}), 0)
     from holdfast.tally where xid >= holdfast.low_tally()`
 
 export async function counts({ db, request }: Examination): Promise<Finding[]> {
-  const [told] = await db.query(countTold, [])
-  if (Number(told?.[0]) > recountMax && !request.full)
+  const [stored] = await db.query(countStored, [])
+  if (Number(stored?.[0]) > recountMax && !request.full)
     return [
       fine('counts', `Not recounted: there are more than ${counted(recountMax, 'job')}. holdfast doctor --full does.`),
     ]

@@ -1,6 +1,6 @@
 // Jobs whose lane does not exist. No claim, no read and no sweep finds them, because all of these go by lanes. This version
-// makes no such job (`schema/functions/remove-batch.ts`, REMOVAL). A lane's row that was deleted by hand, or by an earlier
-// version, does.
+// makes no such job (`schema/functions/remove-batch.ts`, REMOVAL). There is one if a lane's row was deleted by hand, or by an
+// earlier version.
 //
 // The job's queue, priority and batch were in the lane's row. The queue can be found in three ways:
 //

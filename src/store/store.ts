@@ -101,9 +101,9 @@
 //    never decides. Limits that an operator sets (`overrideLimit`) are kept apart from the definition, and win until cleared.
 //
 // 15. UNKNOWN LIMIT KEYS. A limit key cannot be known if the queue's key is a function, or if the payload has none at the queue's
-//    path. Then the enqueue is refused with LIMIT_KEY_REQUIRED. What the store itself enqueues must not be refused: a death
-//    notice, the completion of a batch and a slot of a schedule are stored as a dead job whose error says why, and
-//    `onUndeliverable` reports it. Such a job can be requeued only once its key can be known, so nothing starts beyond a limit.
+//    path. Then the enqueue is refused with LIMIT_KEY_REQUIRED. What the store itself enqueues (a death notice, the completion
+//    of a batch, the job of a schedule) is not refused. It is stored as a dead job whose error says why, and `onUndeliverable`
+//    reports it. Such a job can be requeued only once its key can be known, so nothing starts beyond a limit.
 
 import type { Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'

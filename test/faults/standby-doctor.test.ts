@@ -23,7 +23,7 @@ test('a long query on a standby is told, by its feedback or by its slot, until i
   await using reader = await readingAt(standby)
   await goOn(primary)
   const told = await doctor.until((found) => found?.id === 'standby-feedback')
-  assert.match(told?.sentence ?? '', /^Standby standby has told by hot_standby_feedback .* [\d,]+ transactions old/)
+  assert.match(told?.sentence ?? '', /^Standby standby reports by hot_standby_feedback .* [\d,]+ transactions old/)
   await reader.end()
   await doctor.until((found) => found === undefined)
 

@@ -2,7 +2,7 @@ import type { ProgressRequest } from '../store.ts'
 import { findLeased } from './renew.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
-/** It lies with the lease, and is gone with it. */
+/** Progress is stored in the lease's row, and is deleted with it. */
 export function progress(tx: SqliteTransaction, request: ProgressRequest): 'ok' | 'lost' {
   const held = findLeased(tx, request)
   if (!held) return 'lost'

@@ -1,5 +1,5 @@
-// Settle. Everything a settlement does is one transaction; what cannot be applied is undone to a savepoint and the job
-// fails instead, so that the settlements beside it never notice.
+// Settle. All writes of a settlement are in one transaction. If they cannot be applied, they are rolled back to a savepoint and
+// the job fails instead. The other settlements of the group are not affected.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
@@ -22,55 +22,58 @@ export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAns
   const { settlement, retryDelayMs } = request
   const verdict = settled(core(tx, held), settlement, tx.now)
   const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(held, verdict)]
-  const matter = {
+  const body = {
     result: settlement.as === 'done' ? settlement.result : null,
     annotations: annotationsOf(settlement),
     effects,
   }
   const answer =
     effects.length === 0
-      ? applyVerdict(tx, held, verdict, matter)
-      : tx.attempt(() => applyVerdict(tx, held, verdict, matter))
+      ? applyVerdict(tx, held, verdict, body)
+      : tx.attempt(() => applyVerdict(tx, held, verdict, body))
   if (!isRefused(answer)) return answer
   const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-  const costs = matter.annotations?.costs ?? null
-  return { failed: answer, state: landAnyway(tx, held, settled(core(tx, held), failure, tx.now), costs).state }
+  const costs = body.annotations?.costs ?? null
+  return { failed: answer, state: applyAnyway(tx, held, settled(core(tx, held), failure, tx.now), costs).state }
 }
 
-/** A lease ran out: the sweep settles in the place of a worker that is gone. */
+/** The lease has expired: the sweep settles the job in place of the worker that is gone. */
 export function rescue(tx: SqliteTransaction, held: LeasedRow): ExpiredLease {
-  const { state, failed } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
+  const { state, failed } = applyAnyway(tx, held, expired(core(tx, held), held.worker), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
   const queue = tx.queueByNo(held.queue).name
   return { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
 }
 
-/** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-function landAnyway(
+/**
+ * For a verdict that must be applied. If the effects of a cancel request fail, it is applied without them, and its error says
+ * why.
+ */
+function applyAnyway(
   tx: SqliteTransaction,
   held: LeasedRow,
   verdict: Verdict,
   costs: Costs | null,
-): Landed & { readonly failed?: Refused } {
+): Applied & { readonly failed?: Refused } {
   const effects = requestedEffects(held, verdict)
-  const matter = { result: null, annotations: costs && onlyCosts(costs), effects }
+  const body = { result: null, annotations: costs && onlyCosts(costs), effects }
   if (effects.length > 0) {
-    const answer = tx.attempt(() => applyVerdict(tx, held, verdict, matter))
+    const answer = tx.attempt(() => applyVerdict(tx, held, verdict, body))
     if (!isRefused(answer)) return answer
     const without = { ...verdict, error: effectError(answer) }
-    return { ...applyVerdict(tx, held, without, { ...matter, effects: [] }), failed: answer }
+    return { ...applyVerdict(tx, held, without, { ...body, effects: [] }), failed: answer }
   }
-  return applyVerdict(tx, held, verdict, matter)
+  return applyVerdict(tx, held, verdict, body)
 }
 
-/** Those of a snooze belong to the wait: where the job ends instead, there is none. */
+/** Effects of a snooze belong to the wait. If the job ends instead, they are not applied. */
 function stagedEffects(settlement: Settlement, { to }: Verdict): EffectSet[] {
   if (!('effects' in settlement) || !settlement.effects) return []
-  const isPutOff = to === 'scheduled' || to === 'ready'
-  return settlement.as === 'snooze' && !isPutOff ? [] : [settlement.effects]
+  const waitsAgain = to === 'scheduled' || to === 'ready'
+  return settlement.as === 'snooze' && !waitsAgain ? [] : [settlement.effects]
 }
 
-/** What was annotationed of a job that is done; of any other, what it has cost. */
+/** All annotations of a job that is done; of any other job only its costs. */
 function annotationsOf(settlement: Settlement): Annotations | null {
   if (settlement.as === 'done') return settlement.annotations ?? null
   const costs = 'costs' in settlement ? (settlement.costs ?? null) : null
@@ -81,12 +84,12 @@ function onlyCosts(costs: Costs): Annotations {
   return { outcome: null, warning: null, costs }
 }
 
-/** What was handed over with a cancel request lands when the job becomes cancelled. */
+/** The effects of a cancel request are applied when the job becomes cancelled. */
 function requestedEffects(held: LeasedRow, verdict: Verdict): EffectSet[] {
   return verdict.to === 'cancelled' ? decodeCancel(held.cancel) : []
 }
 
-type Landed = Extract<SettleAnswer, { enqueued: unknown }>
+type Applied = Extract<SettleAnswer, { enqueued: unknown }>
 
 interface SettlementBody {
   readonly result: string | null
@@ -99,12 +102,12 @@ function applyVerdict(
   held: LeasedRow,
   verdict: Verdict,
   { result, annotations, effects }: SettlementBody,
-): Landed {
+): Applied {
   const queue = tx.queueByNo(held.queue)
   if (held.batch > 0) tx.batches.spend(held.batch, annotations?.costs)
   if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, held) && queue.retain_done_ms !== 0) {
     tx.endPlainly(queue, held, result, annotations)
-    tx.tell(queue, 'done', held.id)
+    tx.recordChange(queue, 'done', held.id)
     return plainlyDone
   }
   if (verdict.to === 'ready' || verdict.to === 'scheduled') {
@@ -121,7 +124,7 @@ function applyVerdict(
   }
   dropLease(tx, queue, held)
   const { to: state, attempts, ending } = verdict
-  const error = state === 'dead' ? tellOfDeath(tx, queue, held, attempts, verdict.error) : verdict.error
+  const error = state === 'dead' ? enqueueDeathNotice(tx, queue, held, attempts, verdict.error) : verdict.error
   end(tx, queue, held, {
     state,
     attempts,
@@ -133,17 +136,17 @@ function applyVerdict(
   return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
 }
 
-const plainlyDone: Landed = { state: 'done', runAt: null, enqueued: [] }
+const plainlyDone: Applied = { state: 'done', runAt: null, enqueued: [] }
 
 /**
- * No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. And no batch
- * that it is to go with.
+ * Whether a done job needs no cleanup beside its lease. There is no dedup key to free: one of scope `waiting` was freed by the
+ * first claim, and one of a window expires. And its batch is not deleted, so the job is kept.
  */
 function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: LeasedRow): boolean {
   return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
 }
 
-/** Once its batch is cancelled an item is asked to end, whether or not the chore has come to it yet. */
+/** An item of a cancelled batch counts as asked to cancel, even if the chore has not reached it yet. */
 function core(tx: SqliteTransaction, held: LeasedRow) {
   return {
     attempts: held.attempt,
@@ -172,8 +175,8 @@ export function applyEffects(tx: SqliteTransaction, effects: EffectSet): Enqueue
   return effects.enqueue.map((job) => enqueueJob(tx, job))
 }
 
-/** Answers the error to record. Where there is no notice, it says why. */
-function tellOfDeath(
+/** Returns the error to record. If the death notice was dropped, the error says why. */
+function enqueueDeathNotice(
   tx: SqliteTransaction,
   queue: QueueRow,
   job: JobRow,

@@ -143,7 +143,7 @@ export function unlist(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): vo
     const remove = 'delete from holdfast_ready where queue = ? and batch = ? and priority = ? and ord = ?'
     tx.db.run(remove, queue.no, batch, priority, ord)
     tx.count(queue, 'ready', -1, batch)
-    if (limit_key !== null) tx.keys.freeSlot(queue, limit_key, 'ready')
+    if (limit_key !== null) tx.keys.returnSlot(queue, limit_key, 'ready')
   }
 }
 
@@ -179,7 +179,7 @@ export function moveWaiting(
 export function dropLease(tx: SqliteTransaction, queue: QueueRow, { seq, batch, limit_key }: JobRow): void {
   tx.db.run('delete from holdfast_lease where seq = ?', seq)
   tx.count(queue, 'running', -1, batch)
-  if (limit_key !== null) tx.keys.freeSlot(queue, limit_key, 'running')
+  if (limit_key !== null) tx.keys.returnSlot(queue, limit_key, 'running')
 }
 
 export function forgetOverdue(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'start_before'>): void {

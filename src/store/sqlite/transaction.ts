@@ -132,7 +132,7 @@ export class SqliteTransaction {
     const done = { seq, result, annotations: encodeAnnotations(annotations) }
     if (ended) ended.push(done)
     else this.#plainDone.set(retention_class, [done])
-    if (limit_key !== null) this.keys.freeSlot(queue, limit_key, 'running')
+    if (limit_key !== null) this.keys.returnSlot(queue, limit_key, 'running')
     this.count(queue, 'running', -1, batch)
     this.count(queue, 'done', 1, batch)
     if (batch > 0 && annotations) this.batches.annotation(batch, annotations, 1)

@@ -287,8 +287,8 @@ class SqliteStore implements Store {
     return this.#all('readOutcome', ids)
   }
 
-  cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]> {
-    return this.#all('readCancelRequested', holds)
+  cancelRequested(leases: readonly LeaseRef[]): Promise<boolean[]> {
+    return this.#all('readCancelRequested', leases)
   }
 
   jobs(query: JobsQuery) {

@@ -4,14 +4,14 @@ import type { SqliteTransaction } from './transaction.ts'
 
 /** Progress is stored in the lease's row, and is deleted with it. */
 export function progress(tx: SqliteTransaction, request: ProgressRequest): 'ok' | 'lost' {
-  const held = findLeased(tx, request)
-  if (!held) return 'lost'
+  const leased = findLeased(tx, request)
+  if (!leased) return 'lost'
   tx.db.run(
     'update holdfast_lease set progress = ?, progress_message = ?, progress_at = ? where seq = ?',
     request.progress,
     request.message,
     tx.now,
-    held.seq,
+    leased.seq,
   )
   return 'ok'
 }

@@ -129,19 +129,19 @@ function toLeasedJob(tuple: LeasedTuple): LeasedRow {
   }
 }
 
-export function readCancelRequested(tx: SqliteTransaction, hold: LeaseRef): boolean {
-  return (findLeased(tx, hold)?.cancel ?? null) !== null
+export function readCancelRequested(tx: SqliteTransaction, lease: LeaseRef): boolean {
+  return (findLeased(tx, lease)?.cancel ?? null) !== null
 }
 
 export function renew(tx: SqliteTransaction, request: RenewRequest): Exclude<RenewAnswer, { refused: unknown }> | Lost {
-  const held = findLeased(tx, request)
-  if (!held) return 'lost'
+  const leased = findLeased(tx, request)
+  if (!leased) return 'lost'
   const expiresAt = tx.now + request.leaseMs
   tx.db.run(
     'update holdfast_lease set expires_at = ?, lease_ms = ? where seq = ?',
     expiresAt,
     request.leaseMs,
-    held.seq,
+    leased.seq,
   )
-  return { expiresAt, cancelRequested: held.cancel !== null }
+  return { expiresAt, cancelRequested: leased.cancel !== null }
 }

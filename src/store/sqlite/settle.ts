@@ -17,11 +17,11 @@ import { runSql } from './sql-effect.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAnswer {
-  const held = findLeased(tx, request)
-  if (!held) return 'lost'
+  const leased = findLeased(tx, request)
+  if (!leased) return 'lost'
   const { settlement, retryDelayMs } = request
-  const verdict = settled(core(tx, held), settlement, tx.now)
-  const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(held, verdict)]
+  const verdict = settled(core(tx, leased), settlement, tx.now)
+  const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(leased, verdict)]
   const body = {
     result: settlement.as === 'done' ? settlement.result : null,
     annotations: annotationsOf(settlement),
@@ -29,19 +29,19 @@ export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAns
   }
   const answer =
     effects.length === 0
-      ? applyVerdict(tx, held, verdict, body)
-      : tx.attempt(() => applyVerdict(tx, held, verdict, body))
+      ? applyVerdict(tx, leased, verdict, body)
+      : tx.attempt(() => applyVerdict(tx, leased, verdict, body))
   if (!isRefused(answer)) return answer
   const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
   const costs = body.annotations?.costs ?? null
-  return { failed: answer, state: applyAnyway(tx, held, settled(core(tx, held), failure, tx.now), costs).state }
+  return { failed: answer, state: applyAnyway(tx, leased, settled(core(tx, leased), failure, tx.now), costs).state }
 }
 
 /** The lease has expired: the sweep settles the job in place of the worker that is gone. */
-export function rescue(tx: SqliteTransaction, held: LeasedRow): ExpiredLease {
-  const { state, failed } = applyAnyway(tx, held, expired(core(tx, held), held.worker), null)
-  const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
-  const queue = tx.queueByNo(held.queue).name
+export function rescue(tx: SqliteTransaction, leased: LeasedRow): ExpiredLease {
+  const { state, failed } = applyAnyway(tx, leased, expired(core(tx, leased), leased.worker), null)
+  const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = leased
+  const queue = tx.queueByNo(leased.queue).name
   return { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
 }
 
@@ -51,19 +51,19 @@ export function rescue(tx: SqliteTransaction, held: LeasedRow): ExpiredLease {
  */
 function applyAnyway(
   tx: SqliteTransaction,
-  held: LeasedRow,
+  leased: LeasedRow,
   verdict: Verdict,
   costs: Costs | null,
 ): Applied & { readonly failed?: Refused } {
-  const effects = requestedEffects(held, verdict)
+  const effects = requestedEffects(leased, verdict)
   const body = { result: null, annotations: costs && onlyCosts(costs), effects }
   if (effects.length > 0) {
-    const answer = tx.attempt(() => applyVerdict(tx, held, verdict, body))
+    const answer = tx.attempt(() => applyVerdict(tx, leased, verdict, body))
     if (!isRefused(answer)) return answer
     const without = { ...verdict, error: effectError(answer) }
-    return { ...applyVerdict(tx, held, without, { ...body, effects: [] }), failed: answer }
+    return { ...applyVerdict(tx, leased, without, { ...body, effects: [] }), failed: answer }
   }
-  return applyVerdict(tx, held, verdict, body)
+  return applyVerdict(tx, leased, verdict, body)
 }
 
 /** Effects of a snooze belong to the wait. If the job ends instead, they are not applied. */
@@ -85,8 +85,8 @@ function onlyCosts(costs: Costs): Annotations {
 }
 
 /** The effects of a cancel request are applied when the job becomes cancelled. */
-function requestedEffects(held: LeasedRow, verdict: Verdict): EffectSet[] {
-  return verdict.to === 'cancelled' ? decodeCancel(held.cancel) : []
+function requestedEffects(leased: LeasedRow, verdict: Verdict): EffectSet[] {
+  return verdict.to === 'cancelled' ? decodeCancel(leased.cancel) : []
 }
 
 type Applied = Extract<SettleAnswer, { enqueued: unknown }>
@@ -99,38 +99,38 @@ interface SettlementBody {
 
 function applyVerdict(
   tx: SqliteTransaction,
-  held: LeasedRow,
+  leased: LeasedRow,
   verdict: Verdict,
   { result, annotations, effects }: SettlementBody,
 ): Applied {
-  const queue = tx.queueByNo(held.queue)
-  if (held.batch > 0) tx.batches.spend(held.batch, annotations?.costs)
-  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, held) && queue.retain_done_ms !== 0) {
-    tx.endPlainly(queue, held, result, annotations)
-    tx.recordChange(queue, 'done', held.id)
+  const queue = tx.queueByNo(leased.queue)
+  if (leased.batch > 0) tx.batches.spend(leased.batch, annotations?.costs)
+  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, leased) && queue.retain_done_ms !== 0) {
+    tx.endPlainly(queue, leased, result, annotations)
+    tx.recordChange(queue, 'done', leased.id)
     return plainlyDone
   }
   if (verdict.to === 'ready' || verdict.to === 'scheduled') {
     const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
     const { attempts, freeReleases } = verdict
-    const state = waitAgain(tx, queue, held, {
+    const state = waitAgain(tx, queue, leased, {
       runAt,
       front: verdict.to === 'ready' && verdict.front,
       attempts,
       freeReleases,
-      ended: attemptOf(tx, held, verdict, annotations?.costs ?? null),
+      ended: attemptOf(tx, leased, verdict, annotations?.costs ?? null),
     })
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
-  dropLease(tx, queue, held)
+  dropLease(tx, queue, leased)
   const { to: state, attempts, ending } = verdict
-  const error = state === 'dead' ? enqueueDeathNotice(tx, queue, held, attempts, verdict.error) : verdict.error
-  end(tx, queue, held, {
+  const error = state === 'dead' ? enqueueDeathNotice(tx, queue, leased, attempts, verdict.error) : verdict.error
+  end(tx, queue, leased, {
     state,
     attempts,
     result,
     error,
-    run: { attempt: held.attempt, worker: held.worker, startedAt: held.started_at, ending },
+    run: { attempt: leased.attempt, worker: leased.worker, startedAt: leased.started_at, ending },
     annotations,
   })
   return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
@@ -147,18 +147,18 @@ function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: LeasedRow)
 }
 
 /** An item of a cancelled batch counts as asked to cancel, even if the chore has not reached it yet. */
-function core(tx: SqliteTransaction, held: LeasedRow) {
+function core(tx: SqliteTransaction, leased: LeasedRow) {
   return {
-    attempts: held.attempt,
-    maxAttempts: held.max_attempts,
-    freeReleases: held.free_releases,
-    cancelRequested: held.cancel !== null || (tx.batches.get(held.batch)?.is_cancelled ?? 0) !== 0,
-    woken: held.woken === 1,
+    attempts: leased.attempt,
+    maxAttempts: leased.max_attempts,
+    freeReleases: leased.free_releases,
+    cancelRequested: leased.cancel !== null || (tx.batches.get(leased.batch)?.is_cancelled ?? 0) !== 0,
+    woken: leased.woken === 1,
   }
 }
 
-function attemptOf(tx: SqliteTransaction, held: LeasedRow, { ending, error }: Ended, costs: Costs | null): Attempt {
-  const { attempt, worker, started_at: startedAt } = held
+function attemptOf(tx: SqliteTransaction, leased: LeasedRow, { ending, error }: Ended, costs: Costs | null): Attempt {
+  const { attempt, worker, started_at: startedAt } = leased
   return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }), ...(costs && { costs }) }
 }
 

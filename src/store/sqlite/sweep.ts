@@ -96,7 +96,7 @@ const selectExpired = `${selectLeased} where l.expires_at <= ? order by l.expire
 
 function rescueExpired(tx: SqliteTransaction, max: number): readonly ExpiredLease[] {
   const rescued = new Map<string, ExpiredLease>()
-  tx.each(allLeased(tx, selectExpired, tx.now, max), (held) => rescued.set(held.id, rescue(tx, held)))
+  tx.each(allLeased(tx, selectExpired, tx.now, max), (leased) => rescued.set(leased.id, rescue(tx, leased)))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
   return [...rescued.values()]
 }

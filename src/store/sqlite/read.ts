@@ -1,5 +1,5 @@
-// Reads. Pages follow the indexes that the hot path keeps anyway: by queue, then by state; waiting jobs in the order they
-// will run, running ones in the order they were enqueued, finished ones newest first.
+// Reads. Pages use only indexes that the hot path needs anyway: by queue, then by state. Waiting jobs come in the order in which
+// they will run, running ones in the order in which they were enqueued, finished ones newest first.
 
 import { toError } from '../../errors.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
@@ -69,7 +69,7 @@ export function readOutcome(tx: SqliteTransaction, id: string): JobOutcome | 'li
   return { state: found.state as EndState, attempts, result, error: decodeError(error) }
 }
 
-/** Undefined where a list names a job that is not there. */
+/** Undefined if a list names a job that has no row. */
 export function readRecord(tx: SqliteTransaction, seq: number): JobRecord | undefined {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
@@ -133,10 +133,10 @@ const states: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'd
 /** Where a page stopped: the queue, the state, and the last job's place in that list. */
 type Mark = readonly [queue: string, state: number, ...Place]
 
-/** Rising; finished lists are walked backwards, so theirs is negated. */
+/** Rising. Lists of finished jobs are read backwards, so their places are negated. */
 type Place = readonly [x: number | string, y: number, z: number]
 
-/** The first value is a key in the list of held jobs, and a number in all others. */
+/** In the list of held jobs the first value is a limit key, in all others a number. */
 function startOf(state: JobState): Place {
   const least = Number.MIN_SAFE_INTEGER
   return [state === 'held' ? '' : least, least, least]
@@ -201,7 +201,7 @@ const selectEnded = `select seq, finished_at from holdfast_ended
 
 function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
   return tx
-    .shelves(queue, state)
+    .retentionClasses(queue, state)
     .flatMap(({ no }) =>
       tx.db.all<{ seq: number; finished_at: number }>(selectEnded, no, from.finishedAt, from.seq, max),
     )
@@ -222,7 +222,7 @@ function decodeMark(text: string): Mark {
     const numbers = isPlace ? mark.slice(states[mark[1]] === 'held' ? 3 : 2) : [mark]
     if (Number.isSafeInteger(mark[1]) && numbers.every(Number.isSafeInteger)) return mark as unknown as Mark
   } catch {
-    // falls through: not one of ours
+    // falls through: not a mark of this store
   }
   throw toError(unknownMark())
 }
@@ -252,7 +252,9 @@ interface Lane {
 
 const lanesMax = 1_000
 
-/** The head of the front and of the back part of each lane is its oldest: a few seeks, whatever the backlog. */
+/**
+ * A lane has a front part (negative places) and a back part, and the first job of each part is its oldest: a few seeks a lane.
+ */
 function oldestReadyAt(tx: SqliteTransaction, queue: QueueRow): number {
   const select = 'select batch, priority from holdfast_lane where queue = ? order by batch limit +?'
   const lanes = [...plainLanes, ...tx.db.all<Lane>(select, queue.no, lanesMax)]

@@ -1,5 +1,5 @@
-// Reads of batches. Both pages look at a bounded number of rows: one may come back with less than was asked for, and a
-// mark to go on from.
+// Reads of batches. Both kinds of page read a bounded number of rows. So a page may hold fewer entries than requested, together
+// with a mark to continue from.
 
 import { toError } from '../../../errors.ts'
 import { type BatchRecord, batchState } from '../../../job/batch.ts'
@@ -39,7 +39,7 @@ interface ItemRow {
   readonly annotations: string | null
 }
 
-/** Those that have ended, in the order of their submission, and then those that have not. */
+/** Items that have ended, in the order of submission, then those that have not. */
 export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
   const { limit, after } = query
   const batch = tx.batches.find(query.batch)
@@ -66,7 +66,7 @@ export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
   }
 }
 
-/** 0 and a number among those that have ended, or 1 and one among those that have not. */
+/** Phase 0 reads items that have ended, phase 1 those that have not; `seq` is the last one read in that phase. */
 type Place = readonly [phase: number, seq: number]
 
 function toPlace([phase, seq]: readonly number[]): Place {
@@ -96,7 +96,7 @@ function isAskedFor(row: ItemRow, { state, outcome, warning }: ItemsQuery): bool
   )
 }
 
-/** Nothing is promised of the page that comes: it may be empty. */
+/** Whether rows follow. The next page may still be empty, because its filter may match none of them. */
 function hasMore(tx: SqliteTransaction, no: number, [phase, seq]: Place): boolean {
   const isThere = (sql: string, from: number) => tx.db.all(sql, no, from, 1).length > 0
   return phase === 0 ? isThere(selectEnded, seq) || isThere(selectLive, 0) : isThere(selectLive, seq)
@@ -111,7 +111,7 @@ function decodeMark(text: string, length: number): [number, ...number[]] {
     const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
     if (Array.isArray(mark) && mark.length === length && mark.every(Number.isSafeInteger)) return mark as [number]
   } catch {
-    // falls through: not one of ours
+    // falls through: not a mark of this store
   }
   throw toError(unknownMark())
 }

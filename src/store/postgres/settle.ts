@@ -18,6 +18,7 @@
 import { createHash } from 'node:crypto'
 import { isHoldfastError, refuse } from '../../errors.ts'
 import type { NewJob, SqlEffect } from '../../job/record.ts'
+import { annotationsOf, resultOf } from '../../job/settlement.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
@@ -30,7 +31,7 @@ import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { mostOf } from './setters.ts'
-import { annotationsOf, lanesToSettle, resultOf, SettlementWriter } from './settlement-writer.ts'
+import { lanesToSettle, SettlementWriter } from './settlement-writer.ts'
 
 export interface SettleOptions {
   /** The caller's token, under which it may ask again. */

@@ -5,9 +5,19 @@
 import { isRefused, type Refused } from '../../errors.ts'
 import { type DroppedNotice, deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
 import { jobError } from '../../job/error.ts'
-import type { Annotations, Attempt, Costs, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
-import { decodeCancel, encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
-import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import type { Costs, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
+import {
+  attemptRecord,
+  bodyOf,
+  bodyWithoutResult,
+  failedByEffect,
+  isWaiting,
+  requestedEffects,
+  type SettlementBody,
+  stagedEffects,
+} from '../../job/settlement.ts'
+import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
+import { expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
@@ -22,12 +32,9 @@ import { changesSession } from './statement.ts'
 
 type SettledAnswer = Extract<SettleAnswer, { enqueued: unknown }>
 
-interface PendingSettlement {
+interface PendingSettlement extends SettlementBody {
   readonly job: LeasedJob
   readonly verdict: Verdict
-  readonly result: string | null
-  readonly effects: readonly EffectSet[]
-  readonly annotations?: Annotations | null
 }
 
 export class SettlementWriter {
@@ -79,16 +86,13 @@ export class SettlementWriter {
   /** A settlement that cannot fail is gathered. For another one, everything gathered is written first. */
   async settle(job: LeasedJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
     const verdict = settled(core(job), settlement, this.#tx.now)
-    const result = resultOf(settlement)
-    const annotations = annotationsOf(settlement)
-    const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(job, verdict)]
-    if (effects.every((set) => this.#cannotFail(set)))
-      return await this.#gather({ job, verdict, result, effects, annotations })
+    const pending = { job, verdict, ...bodyOf(settlement, job.cancel, verdict) }
+    if (pending.effects.every((set) => this.#cannotFail(set))) return await this.#gather(pending)
     await this.write()
-    const answer = await this.#tx.attempt(() => this.#settleNow({ job, verdict, result, effects, annotations }))
+    const answer = await this.#tx.attempt(() => this.#settleNow(pending))
     if (!isRefused(answer)) return answer
-    const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-    const costs = annotations?.costs ?? null
+    const failure = failedByEffect(answer, retryDelayMs)
+    const costs = pending.annotations?.costs ?? null
     const { state } = await this.#settleOrDropEffects(job, settled(core(job), failure, this.#tx.now), costs)
     return { failed: answer, state }
   }
@@ -96,11 +100,11 @@ export class SettlementWriter {
   /** The lease has expired: the sweep settles instead of the worker, which is gone. */
   async rescue(job: LeasedJob): Promise<ExpiredLease> {
     const verdict = expired(core(job), job.worker)
-    const effects = requestedEffects(job, verdict)
+    const pending = { job, verdict, ...bodyWithoutResult(job.cancel, verdict, null) }
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
     const lease = { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
-    if (effects.every((set) => this.#cannotFail(set))) {
-      await this.#gather({ job, verdict, result: null, effects })
+    if (pending.effects.every((set) => this.#cannotFail(set))) {
+      await this.#gather(pending)
       return lease
     }
     const { failed } = await this.#settleOrDropEffects(job, verdict, null)
@@ -115,7 +119,7 @@ export class SettlementWriter {
 
   /** In a set, jobs that wait again are written before follow-ups. So one that comes after follow-ups starts a new set. */
   async #gather(pending: PendingSettlement): Promise<SettledAnswer> {
-    if (waits(pending.verdict) && this.#gathered.some(enqueues)) await this.write()
+    if (isWaiting(pending.verdict) && this.#gathered.some(enqueues)) await this.write()
     this.#gathered.push(pending)
     const enqueued = pending.effects.flatMap((set) => set.enqueue).map(({ id }) => ({ id, status: 'created' }) as const)
     return answerOf(pending.verdict, enqueued)
@@ -128,12 +132,11 @@ export class SettlementWriter {
     costs: Costs | null,
   ): Promise<{ readonly state: JobState; readonly failed?: Refused }> {
     await this.write()
-    const effects = requestedEffects(job, verdict)
-    const annotations = costs && onlyCosts(costs)
-    const answer = await this.#tx.attempt(() => this.#settleNow({ job, verdict, result: null, effects, annotations }))
+    const pending = { job, verdict, ...bodyWithoutResult(job.cancel, verdict, costs) }
+    const answer = await this.#tx.attempt(() => this.#settleNow(pending))
     if (!isRefused(answer)) return { state: answer.state }
     const without = { ...verdict, error: effectError(answer) }
-    const { state } = await this.#settleNow({ job, verdict: without, result: null, effects: [], annotations })
+    const { state } = await this.#settleNow({ ...pending, verdict: without, effects: [] })
     return { state, failed: answer }
   }
 
@@ -165,10 +168,10 @@ export class SettlementWriter {
     const { now } = this.#tx
     for (const { job } of settlements) this.touch(job)
     this.#wakeForFreedSlots(settlements)
-    const waiting = settlements.filter(({ verdict }) => waits(verdict))
+    const waiting = settlements.filter(({ verdict }) => isWaiting(verdict))
     const notices = new Map(settlements.map((pending) => [pending, this.#noticeOf(pending)]))
     const ended = settlements
-      .filter(({ verdict }) => !waits(verdict))
+      .filter(({ verdict }) => !isWaiting(verdict))
       .map((pending) => this.#withDroppedNotice(pending))
     if (waiting.length > 0) {
       const json = JSON.stringify(waiting.map((pending) => this.#waitingJson(pending)))
@@ -197,7 +200,7 @@ export class SettlementWriter {
   }
 
   #waitingJson({ job, verdict, annotations }: PendingSettlement): Record<string, unknown> {
-    if (!waits(verdict)) throw new Error('Only a job that waits is put back.')
+    if (!isWaiting(verdict)) throw new Error('Only a job that waits is put back.')
     const isReady = verdict.to === 'ready'
     if (isReady) this.wake(job.queue, 1)
     const lane = job.lane & ~1
@@ -208,7 +211,7 @@ export class SettlementWriter {
       runAt: isReady ? this.#tx.now : verdict.runAt,
       attempts: verdict.attempts,
       free_releases: verdict.freeReleases,
-      past: encodePast(job.past, attemptOf(job, verdict, this.#tx.now, annotations?.costs)),
+      past: encodePast(job.past, attemptRecord(job, verdict, this.#tx.now, annotations?.costs)),
       ...(annotations?.costs && { batch: job.batch, costs: annotations.costs }),
     }
   }
@@ -301,7 +304,7 @@ export function lanesToSettle(job: LeasedJob, { settlement, retryDelayMs }: Sett
   const verdict = settled(core(job), settlement, now)
   const staged = stagedEffects(settlement, verdict)
   const ends = lanesToEnd(job, verdict)
-  if (staged.length === 0 && requestedEffects(job, verdict).length === 0) return ends
+  if (staged.length === 0 && requestedEffects(job.cancel, verdict).length === 0) return ends
   const failure = { as: 'retry', error: anyError, delayMs: retryDelayMs, ending: 'failed' } as const
   return [...staged.flatMap(({ enqueue }) => enqueue), ...ends, ...lanesToEnd(job, settled(core(job), failure, now))]
 }
@@ -312,7 +315,7 @@ export function lanesToRescue(job: LeasedJob): Wanted[] {
 }
 
 function lanesToEnd(job: LeasedJob, verdict: Verdict): Wanted[] {
-  const followUps = requestedEffects(job, verdict).flatMap(({ enqueue }) => enqueue)
+  const followUps = requestedEffects(job.cancel, verdict).flatMap(({ enqueue }) => enqueue)
   const hasNotice = verdict.to === 'dead' && job.onDead !== null
   return hasNotice ? [...followUps, { queue: job.onDead, priority: null }] : followUps
 }
@@ -324,10 +327,6 @@ function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): SettledAnswe
 /** This settlement enqueues other jobs. */
 function enqueues({ job, verdict, effects }: PendingSettlement): boolean {
   return (verdict.to === 'dead' && job.onDead !== null) || effects.some((set) => set.enqueue.length > 0)
-}
-
-function waits(verdict: Verdict): verdict is Extract<Verdict, { freeReleases: number }> {
-  return verdict.to === 'ready' || verdict.to === 'scheduled'
 }
 
 function endedJson({ job, verdict, result, annotations }: PendingSettlement): Record<string, unknown> {
@@ -349,38 +348,4 @@ function endedJson({ job, verdict, result, annotations }: PendingSettlement): Re
 function core(job: LeasedJob) {
   const { attempt: attempts, maxAttempts, freeReleases, woken } = job
   return { attempts, maxAttempts, freeReleases, cancelRequested: job.cancel !== null, woken }
-}
-
-function attemptOf(job: LeasedJob, { ending, error }: Verdict, now: number, costs?: Costs | null): Attempt {
-  const { attempt, worker, startedAt } = job
-  return { attempt, worker, startedAt, endedAt: now, ending, ...(error && { error }), ...(costs && { costs }) }
-}
-
-/** The effects of a snooze are applied only if the job does wait again. */
-function stagedEffects(settlement: Settlement, verdict: Verdict): EffectSet[] {
-  const isOff = settlement.as === 'snooze' && !waits(verdict)
-  return !isOff && 'effects' in settlement && settlement.effects ? [settlement.effects] : []
-}
-
-/** The effects of a cancel request are applied when the job becomes cancelled. */
-function requestedEffects(job: LeasedJob, verdict: Verdict): EffectSet[] {
-  return verdict.to === 'cancelled' ? decodeCancel(job.cancel) : []
-}
-
-export function resultOf(settlement: Settlement): string | null {
-  return settlement.as === 'done' ? settlement.result : null
-}
-
-export function annotationsOf(settlement: Settlement): Annotations | null {
-  if (settlement.as === 'done') return settlement.annotations ?? null
-  const costs = costsOf(settlement)
-  return costs && onlyCosts(costs)
-}
-
-function onlyCosts(costs: Costs): Annotations {
-  return { outcome: null, warning: null, costs }
-}
-
-function costsOf(settlement: Settlement): Costs | null {
-  return ('costs' in settlement && settlement.costs) || null
 }

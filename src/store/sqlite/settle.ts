@@ -3,9 +3,16 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
-import type { Annotations, Attempt, Costs, EffectSet, Ending, JobError } from '../../job/record.ts'
-import { decodeCancel } from '../../job/stored.ts'
-import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import type { Costs, EffectSet, JobError } from '../../job/record.ts'
+import {
+  attemptRecord,
+  bodyOf,
+  bodyWithoutResult,
+  failedByEffect,
+  isWaiting,
+  type SettlementBody,
+} from '../../job/settlement.ts'
+import { expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
@@ -21,18 +28,13 @@ export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAns
   if (!leased) return 'lost'
   const { settlement, retryDelayMs } = request
   const verdict = settled(core(tx, leased), settlement, tx.now)
-  const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(leased, verdict)]
-  const body = {
-    result: settlement.as === 'done' ? settlement.result : null,
-    annotations: annotationsOf(settlement),
-    effects,
-  }
+  const body = bodyOf(settlement, leased.cancel, verdict)
   const answer =
-    effects.length === 0
+    body.effects.length === 0
       ? applyVerdict(tx, leased, verdict, body)
       : tx.attempt(() => applyVerdict(tx, leased, verdict, body))
   if (!isRefused(answer)) return answer
-  const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
+  const failure = failedByEffect(answer, retryDelayMs)
   const costs = body.annotations?.costs ?? null
   return { failed: answer, state: applyAnyway(tx, leased, settled(core(tx, leased), failure, tx.now), costs).state }
 }
@@ -55,9 +57,8 @@ function applyAnyway(
   verdict: Verdict,
   costs: Costs | null,
 ): Applied & { readonly failed?: Refused } {
-  const effects = requestedEffects(leased, verdict)
-  const body = { result: null, annotations: costs && onlyCosts(costs), effects }
-  if (effects.length > 0) {
+  const body = bodyWithoutResult(leased.cancel, verdict, costs)
+  if (body.effects.length > 0) {
     const answer = tx.attempt(() => applyVerdict(tx, leased, verdict, body))
     if (!isRefused(answer)) return answer
     const without = { ...verdict, error: effectError(answer) }
@@ -66,36 +67,7 @@ function applyAnyway(
   return applyVerdict(tx, leased, verdict, body)
 }
 
-/** Effects of a snooze belong to the wait. If the job ends instead, they are not applied. */
-function stagedEffects(settlement: Settlement, { to }: Verdict): EffectSet[] {
-  if (!('effects' in settlement) || !settlement.effects) return []
-  const waitsAgain = to === 'scheduled' || to === 'ready'
-  return settlement.as === 'snooze' && !waitsAgain ? [] : [settlement.effects]
-}
-
-/** All annotations of a job that is done; of any other job only its costs. */
-function annotationsOf(settlement: Settlement): Annotations | null {
-  if (settlement.as === 'done') return settlement.annotations ?? null
-  const costs = 'costs' in settlement ? (settlement.costs ?? null) : null
-  return costs && onlyCosts(costs)
-}
-
-function onlyCosts(costs: Costs): Annotations {
-  return { outcome: null, warning: null, costs }
-}
-
-/** The effects of a cancel request are applied when the job becomes cancelled. */
-function requestedEffects(leased: LeasedRow, verdict: Verdict): EffectSet[] {
-  return verdict.to === 'cancelled' ? decodeCancel(leased.cancel) : []
-}
-
 type Applied = Extract<SettleAnswer, { enqueued: unknown }>
-
-interface SettlementBody {
-  readonly result: string | null
-  readonly annotations: Annotations | null
-  readonly effects: readonly EffectSet[]
-}
 
 function applyVerdict(
   tx: SqliteTransaction,
@@ -110,7 +82,7 @@ function applyVerdict(
     tx.recordChange(queue, 'done', leased.id)
     return plainlyDone
   }
-  if (verdict.to === 'ready' || verdict.to === 'scheduled') {
+  if (isWaiting(verdict)) {
     const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
     const { attempts, freeReleases } = verdict
     const state = waitAgain(tx, queue, leased, {
@@ -118,7 +90,7 @@ function applyVerdict(
       front: verdict.to === 'ready' && verdict.front,
       attempts,
       freeReleases,
-      ended: attemptOf(tx, leased, verdict, annotations?.costs ?? null),
+      ended: attemptRecord({ ...leased, startedAt: leased.started_at }, verdict, tx.now, annotations?.costs),
     })
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
@@ -155,16 +127,6 @@ function core(tx: SqliteTransaction, leased: LeasedRow) {
     cancelRequested: leased.cancel !== null || (tx.batches.get(leased.batch)?.is_cancelled ?? 0) !== 0,
     woken: leased.woken === 1,
   }
-}
-
-function attemptOf(tx: SqliteTransaction, leased: LeasedRow, { ending, error }: Ended, costs: Costs | null): Attempt {
-  const { attempt, worker, started_at: startedAt } = leased
-  return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }), ...(costs && { costs }) }
-}
-
-interface Ended {
-  readonly ending: Ending
-  readonly error: JobError | null
 }
 
 /** Throws a Refusal when one cannot be applied. */

@@ -160,6 +160,6 @@ export function changesGone(): Refused {
   )
 }
 
-export function unknownMark(): Refused {
+export function unknownPage(): Refused {
   return refuse('INVALID_OPTION', 'after must be the `next` of an earlier page; this is not one.', { option: 'after' })
 }

@@ -1,11 +1,11 @@
 import { isRefused } from '../../errors.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
-import { orInOwnTransaction, type StatementPolicy } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { leaving, lockJobs } from './control.ts'
 import type { FollowUps, StoreContext } from './enqueue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
+import { orInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
 
 /** The job is locked first, then the entry. So if two calls accept the same offer, the second waits, and finds nothing. */
 export async function accept(context: StoreContext, request: AcceptRequest): Promise<AcceptAnswer> {

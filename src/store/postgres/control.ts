@@ -23,7 +23,6 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
-import { orEachInOwnTransaction, type StatementPolicy } from './alone.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
@@ -32,6 +31,7 @@ import type { FollowUps, StoreContext } from './enqueue.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
+import { orEachInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
 
 /** After a pause is answered, no claim takes a job of this queue. A resume answers how many ready jobs may be claimed again. */
 export async function pause(

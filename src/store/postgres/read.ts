@@ -1,14 +1,13 @@
 // Reads. Pages are ordered by queue, then by state. Waiting jobs are in the order in which they will run, running jobs in the
 // order in which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
 
-import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
-import { unknownMark } from '../refusals.ts'
+import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
@@ -142,7 +141,7 @@ type Mark = readonly [queue: string, state: number, ...Position]
 type Position = readonly number[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
-  const mark = after === null ? null : decodeMark(after)
+  const mark = after === null ? null : decodeCursor<Mark>(after, isMark)
   const found: { readonly record: JobRecord; readonly mark: Mark }[] = []
   for (const listed of await listsOf(db, queue, state)) {
     if (found.length > limit) break
@@ -159,7 +158,7 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
   const page = found.slice(0, limit)
   return {
     jobs: page.map(({ record }) => record),
-    next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
+    next: found.length > limit ? encodeCursor(page.at(-1)?.mark as Mark) : null,
   }
 }
 
@@ -191,7 +190,7 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
   const [no] =
     (await db.query('select no from holdfast.batch where id = $1 and not is_deleted', [query.batch]))[0] ?? []
   if (no == null) return { jobs: [], next: null }
-  const mark = query.after === null ? null : decodeItemMark(query.after)
+  const mark = query.after === null ? null : decodeCursor<ItemMark>(query.after, isItemPosition)
   const found: { readonly record: JobRecord; readonly mark: ItemMark }[] = []
   for (const part of [0, 1, 2] as const) {
     if (found.length > query.limit || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
@@ -202,8 +201,8 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
     }
   }
   const page = found.slice(0, query.limit)
-  const next = found.length > query.limit ? JSON.stringify(page.at(-1)?.mark) : null
-  return { jobs: page.map(({ record }) => record), next: next && Buffer.from(next).toString('base64url') }
+  const next = found.length > query.limit ? encodeCursor(page.at(-1)?.mark as ItemMark) : null
+  return { jobs: page.map(({ record }) => record), next }
 }
 
 /** The query asks only for ended items. */
@@ -258,15 +257,10 @@ function halves(column: string): readonly [high: string, low: string] {
   return [`${column} >> 32`, `${column} & 4294967295`]
 }
 
-function decodeItemMark(text: string): ItemMark {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && mark.every(Number.isSafeInteger) && mark.length === (mark[0] === 0 ? 2 : 4)
-    if (isMark && mark[0] >= 0 && mark[0] <= 2) return mark as unknown as ItemMark
-  } catch {
-    // falls through: not one of ours
-  }
-  throw toError(unknownMark())
+function isItemPosition(value: readonly unknown[]): boolean {
+  const [part] = value
+  if (part !== 0 && part !== 1 && part !== 2) return false
+  return value.length === (part === 0 ? 2 : 4) && value.every(Number.isSafeInteger)
 }
 
 const first = [-1, -1, -1, -1] as const
@@ -353,20 +347,9 @@ function readHeld(db: Database, no: number, position: Position | null, max: numb
   )
 }
 
-function encodeMark(mark: Mark): string {
-  return Buffer.from(JSON.stringify(mark)).toString('base64url')
-}
-
-function decodeMark(text: string): Mark {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark =
-      Array.isArray(mark) && typeof mark[0] === 'string' && Number.isSafeInteger(mark[1]) && mark[1] in states
-    if (isMark && isPosition(mark.slice(2), states[mark[1]])) return mark as unknown as Mark
-  } catch {
-    // falls through: not one of ours
-  }
-  throw toError(unknownMark())
+function isMark([queue, state, ...position]: readonly unknown[]): boolean {
+  if (typeof queue !== 'string' || !Number.isSafeInteger(state) || !((state as number) in states)) return false
+  return isPosition(position as unknown as Position, states[state as number])
 }
 
 /** Checks a position of `readList`. That of a ready job begins with its priority, and 0 if it was released or rescued. */

@@ -22,7 +22,6 @@ import { annotationsOf, resultOf } from '../../job/settlement.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
-import { afterOthers, inOwnTransaction, type StatementPolicy, sharedTransaction } from './alone.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
@@ -32,6 +31,7 @@ import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { mostOf } from './setters.ts'
 import { lanesToSettle, SettlementWriter } from './settlement-writer.ts'
+import { afterOthers, inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 export interface SettleOptions {
   /** The caller's token, under which it may ask again. */
@@ -171,7 +171,7 @@ interface DoneAnswer extends FollowUps {
 const nothingDone: DoneAnswer = {}
 
 /**
- * Settles all in one transaction or, if the server refuses to commit that, each in a transaction of its own (`alone.ts`).
+ * Settles all in one transaction or, if the server refuses to commit that, each in a transaction of its own (`statement-policy.ts`).
  *
  * Each of those has a flush number of its own, and another one with its statements refused, because the first may have been
  * abandoned (`database.ts`). If the connection breaks in between, the caller may ask again for the whole flush. Then jobs that

@@ -21,7 +21,6 @@ import { expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
-import { type StatementPolicy, sharedTransaction } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDiskFull } from './connection/failures.ts'
 import { addChecked, addPlain, areKeysKnown, type FollowUps, insertDead, isPlain } from './enqueue.ts'
@@ -29,6 +28,7 @@ import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
 import { mostOf } from './setters.ts'
 import { changesSession } from './statement.ts'
+import { type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 type SettledAnswer = Extract<SettleAnswer, { enqueued: unknown }>
 
@@ -268,7 +268,7 @@ export class SettlementWriter {
   /**
    * A statement that fails is a failure of the job. If the session has ended, undoing the statement fails, and that error
    * counts. A full disk may not be the job's fault: in that case the same request fails without its statements too
-   * (`alone.ts`).
+   * (`statement-policy.ts`).
    */
   async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {

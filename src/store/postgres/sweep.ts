@@ -9,7 +9,7 @@
 // their lanes (`lanes.ts`). If one is busy, the job is left out: it keeps its lease for another 200 ms, and a later sweep tries
 // again. Everything else is swept.
 //
-// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit (`alone.ts`). Then each
+// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit (`statement-policy.ts`). Then each
 // rescue is a transaction of its own, so that one bad statement keeps no other job from being rescued. The other parts follow
 // in another transaction.
 
@@ -17,7 +17,6 @@ import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
-import { inOwnTransaction, type StatementPolicy, sharedTransaction } from './alone.ts'
 import { sweepBatches } from './batch/batch-control.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
@@ -31,6 +30,7 @@ import { pruneProgress } from './progress.ts'
 import { keepPartitions } from './schema/partitions.ts'
 import { repairRestored } from './schema/repair-restored.ts'
 import { lanesToRescue, SettlementWriter } from './settlement-writer.ts'
+import { inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000

@@ -1,11 +1,10 @@
 // Reads. Pages use only indexes that the hot path needs anyway: by queue, then by state. Waiting jobs come in the order in which
 // they will run, running ones in the order in which they were enqueued, finished ones newest first.
 
-import { toError } from '../../errors.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
-import { unknownMark } from '../refusals.ts'
+import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
 import { readOverrides } from './define.ts'
@@ -143,7 +142,7 @@ function startOf(state: JobState): Place {
 }
 
 export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: JobsQuery): JobsPage {
-  const mark = after === null ? null : decodeMark(after)
+  const mark = after === null ? null : decodeCursor<Mark>(after, isPosition)
   const found: { readonly seq: number; readonly mark: Mark }[] = []
   for (const row of queue === null ? tx.queues() : [tx.findQueue(queue)]) {
     if (!row || (mark && row.name < mark[0])) continue
@@ -160,7 +159,7 @@ export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: 
   const page = found.slice(0, limit)
   return {
     jobs: page.map(({ seq }) => readRecord(tx, seq)).filter((job) => job !== undefined),
-    next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
+    next: found.length > limit ? encodeCursor(page.at(-1)?.mark as Mark) : null,
   }
 }
 
@@ -210,21 +209,12 @@ function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, from
     .map(({ seq, finished_at }) => ({ seq, x: -finished_at, y: -seq, z: 0 }))
 }
 
-function encodeMark(mark: Mark): string {
-  return Buffer.from(JSON.stringify(mark)).toString('base64url')
-}
-
-function decodeMark(text: string): Mark {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && mark.length === 5 && typeof mark[0] === 'string' && mark[1] in states
-    const isPlace = isMark && (states[mark[1]] !== 'held' || typeof mark[2] === 'string')
-    const numbers = isPlace ? mark.slice(states[mark[1]] === 'held' ? 3 : 2) : [mark]
-    if (Number.isSafeInteger(mark[1]) && numbers.every(Number.isSafeInteger)) return mark as unknown as Mark
-  } catch {
-    // falls through: not a mark of this store
-  }
-  throw toError(unknownMark())
+function isPosition(value: readonly unknown[]): boolean {
+  const [queue, state, first] = value
+  if (value.length !== 5 || typeof queue !== 'string' || !Number.isSafeInteger(state)) return false
+  const isHeld = states[state as number] === 'held'
+  if (states[state as number] === undefined || (isHeld && typeof first !== 'string')) return false
+  return value.slice(isHeld ? 3 : 2).every(Number.isSafeInteger)
 }
 
 export function readStats(tx: SqliteTransaction): QueueStats[] {

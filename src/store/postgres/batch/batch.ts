@@ -4,7 +4,7 @@
 import { isRefused, type Refused, toError } from '../../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../../job/batch.ts'
 import type { NewJob } from '../../../job/record.ts'
-import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownMark } from '../../refusals.ts'
+import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownPage } from '../../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -146,7 +146,7 @@ function isMark(text: string): boolean {
 }
 
 export async function readBatches(context: StoreContext, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
-  if (after !== null && !isMark(after)) throw toError(unknownMark())
+  if (after !== null && !isMark(after)) throw toError(unknownPage())
   const rows = await context.db.query(
     `select no from holdfast.batch
       where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}

@@ -27,7 +27,7 @@
 // is made to the server:
 //
 //   - it does not answer: the server is away, and the statements are not the cause;
-//   - it answers: the statements are the cause (`CommitRefused`), and `alone.ts` finds out which.
+//   - it answers: the statements are the cause (`CommitRefused`), and `statement-policy.ts` finds out which.
 //
 // ABANDONED FLUSHES. After a session of a durable call has ended, a server process that does not know yet that its client is
 // gone may still commit the call. So the other call inserts the flush number, with the answer "abandoned". The insert waits for

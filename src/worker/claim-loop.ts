@@ -11,8 +11,9 @@ import type { Events } from '../events.ts'
 import { Alarm } from '../runtime/alarm.ts'
 import type { Timers } from '../runtime/clock.ts'
 import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
+import type { Plan } from './options.ts'
 import type { Outage } from './outage.ts'
-import type { Turn, Turns } from './turns.ts'
+import { type Turn, Turns } from './turns.ts'
 
 /** What must be open before anything is claimed. */
 export interface OpenGate {
@@ -31,7 +32,7 @@ export interface ClaimLoopContext {
   /** Null: every queue there is. */
   readonly queues: readonly string[] | null
   /** How many jobs it may start now. */
-  room(): number
+  freeSlots(): number
   queuesWithWork(): Promise<readonly string[]>
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   start(jobs: readonly ClaimedJob[]): void
@@ -83,7 +84,7 @@ export class ClaimLoop implements WorkerLoop {
     try {
       while (!this.#halt.aborted) {
         if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
-        else if (this.#context.room() <= 0) await this.#untilRoom()
+        else if (this.#context.freeSlots() <= 0) await this.#untilRoom()
         else await this.#look(timers.now())
       }
     } catch (error) {
@@ -130,7 +131,7 @@ export class ClaimLoop implements WorkerLoop {
   async #look(now: number): Promise<void> {
     const waiter = this.#context.waiters.join(this.#context.queues)
     try {
-      const turn = this.#turns.next(this.#context.room(), now)
+      const turn = this.#turns.next(this.#context.freeSlots(), now)
       if (turn === 'ask') await this.#ask()
       else if (turn) await this.#claim(turn)
       else await this.#sleep(waiter)
@@ -138,7 +139,7 @@ export class ClaimLoop implements WorkerLoop {
       waiter.leave()
     }
     // Who was woken and has no place left tells the next.
-    if (this.#context.room() <= 0) this.#context.waiters.passOn(waiter.takeWakeUp())
+    if (this.#context.freeSlots() <= 0) this.#context.waiters.passOn(waiter.takeWakeUp())
   }
 
   async #sleep(waiter: Waiter): Promise<void> {
@@ -200,6 +201,11 @@ export class ClaimLoop implements WorkerLoop {
       this.#halt.addEventListener('abort', done)
     })
   }
+}
+
+export function claimLoopOf(plan: Plan, context: ClaimLoopContext, halt: AbortSignal): ClaimLoop {
+  const shares = [...plan.queues.values()].map(({ definition: { name }, weight, limit }) => ({ name, weight, limit }))
+  return new ClaimLoop(context, new Turns(plan.all ? null : shares), halt)
 }
 
 function isLastChance({ cameBack, attempt, maxAttempts }: ClaimedJob): boolean {

@@ -7,9 +7,11 @@ import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isQueueName, isText, isTime } from '../job/names.ts'
+import { settingsDigest } from '../queue/stored-definitions.ts'
 import type { Timers } from '../runtime/clock.ts'
 import { newId } from '../runtime/id.ts'
-import type { KvAnswer, KvEntry, KvWrite } from '../store/store.ts'
+import type { KvAnswer, KvEntry, KvWrite, Store } from '../store/store.ts'
+import type { Plan } from './options.ts'
 
 export const presencePrefix = 'holdfast.worker.'
 
@@ -67,6 +69,16 @@ export class Presence {
     const value = JSON.stringify({ ...this.#says, host: hostname(), pid: process.pid, since: this.#since })
     await this.#context.write([{ as: 'put', key: this.#key, value, ttlMs }])
   }
+}
+
+export function presenceOf(store: Store, timers: Timers, { name, all, queues, concurrency }: Plan): Presence {
+  const context = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
+  const definitions = Object.fromEntries(
+    [...queues.values()].flatMap(({ definition: { name: queue, settings } }) =>
+      settings === null ? [] : [[queue, settingsDigest(settings)]],
+    ),
+  )
+  return new Presence(context, { name, queues: all ? null : [...queues.keys()], concurrency, definitions })
 }
 
 /** Null: what is stored there is no presence of a worker. */

@@ -40,8 +40,14 @@ export interface SettlementsContext {
   readonly events: Events
   readonly timers: Timers
   readonly outage: Outage
-  settle(requests: readonly SettleRequest[], token: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
+  settle(requests: readonly SettleRequest[], token: string): Promise<SettleAnswers>
+  /** These requests are about to be sent. */
+  settling(requests: readonly SettleRequest[]): void
+  /** These requests were answered. */
+  settled(requests: readonly SettleRequest[]): void
 }
+
+type SettleAnswers = (SettleAnswer | Promise<SettleAnswer>)[]
 
 /** What was asked for together, and its token. */
 interface Flush {
@@ -126,7 +132,7 @@ export class Settlements {
     const ask = async () => {
       const isOpen = (kept: PendingSettlement) => !answers.has(kept) && !late.has(kept)
       const asked = answers.size + late.size === 0 ? group : group.filter(isOpen)
-      const heard = await this.#context.settle(asked, token)
+      const heard = await this.#send(asked, token)
       asked.forEach((kept, i) => {
         const answer = heard[i] as SettleAnswer | Promise<SettleAnswer>
         if (answer instanceof Promise) {
@@ -137,6 +143,21 @@ export class Settlements {
       requireAnswers(heard)
     }
     await this.#context.outage.survive(ask, this.#over.signal)
+  }
+
+  async #send(requests: readonly SettleRequest[], token: string): Promise<SettleAnswers> {
+    const { settled } = this.#context
+    this.#context.settling(requests)
+    const answers = await this.#context.settle(requests, token)
+    const late = requests.filter((request, i) => {
+      const answer = answers[i]
+      if (!(answer instanceof Promise)) return false
+      const settledLater = () => settled([request])
+      answer.then(settledLater, () => undefined) // `#answerLate` handles its failure
+      return true
+    })
+    settled(late.length === 0 ? requests : requests.filter((request) => !late.includes(request)))
+    return answers
   }
 
   #await(kept: PendingSettlement, answer: Promise<SettleAnswer>, flush: Flush): void {
@@ -172,7 +193,7 @@ export class Settlements {
         if (!isOutage(error) || this.#over.signal.aborted) throw error
       }
       await pause(timers, againMs, this.#over.signal)
-      const heard = await outage.survive(() => this.#context.settle(asked, token), this.#over.signal)
+      const heard = await outage.survive(() => this.#send(asked, token), this.#over.signal)
       answer = heard[asked.indexOf(kept)] as SettleAnswer | Promise<SettleAnswer>
     }
   }

@@ -1,6 +1,6 @@
-// Who is there. Every worker keeps one entry in the key-value store that says which queues it serves and where it runs. It is
-// written again at a third of its time and taken away when the worker stops, so that one that died is forgotten within a
-// minute. Nothing depends on it but what people are told: a write that fails is left to the next.
+// Which workers there are. Every worker keeps one entry in the key-value store, with the queues that it serves and where it
+// runs. The worker writes the entry again at a third of its time to live, and deletes it when it stops. So the entry of a worker
+// that died is gone within a minute. Only what people read depends on it: a write that fails is made good by the next one.
 
 import { hostname } from 'node:os'
 import { bounds } from '../job/bounds.ts'
@@ -18,20 +18,20 @@ export const presencePrefix = 'holdfast.worker.'
 const ttlMs = 60_000
 const everyMs = ttlMs / 3
 
-/** A worker that has been heard of within the last minute. */
+/** A worker whose last heartbeat is younger than a minute. */
 export interface WorkerInfo {
   readonly name: string
-  /** Null: every queue there is. */
+  /** Null: every queue of the store. */
   readonly queues: readonly string[] | null
   readonly concurrency: number
-  /** A digest of the definition of each queue that it serves by one. */
+  /** A digest of the definition of each queue that it serves by a definition of its own. */
   readonly definitions: Readonly<Record<string, string>>
   readonly host: string
   readonly pid: number
   readonly since: Date
 }
 
-type Said = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
+type OwnFacts = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
 
 export interface PresenceContext {
   readonly timers: Timers
@@ -42,14 +42,14 @@ export interface PresenceContext {
 export class Presence {
   readonly #context: PresenceContext
   readonly #key = `${presencePrefix}${newId()}` // two workers may have been given the same name
-  readonly #says: Said
+  readonly #facts: OwnFacts
   #since: number | null = null
   #callOff: (() => void) | null = null
   #writing: Promise<unknown> = Promise.resolve()
 
-  constructor(context: PresenceContext, says: Said) {
+  constructor(context: PresenceContext, facts: OwnFacts) {
     this.#context = context
-    this.#says = says
+    this.#facts = facts
   }
 
   begin(): void {
@@ -66,7 +66,7 @@ export class Presence {
 
   async #write(): Promise<void> {
     this.#since ??= await this.#context.time()
-    const value = JSON.stringify({ ...this.#says, host: hostname(), pid: process.pid, since: this.#since })
+    const value = JSON.stringify({ ...this.#facts, host: hostname(), pid: process.pid, since: this.#since })
     await this.#context.write([{ as: 'put', key: this.#key, value, ttlMs }])
   }
 }
@@ -81,7 +81,7 @@ export function presenceOf(store: Store, timers: Timers, { name, all, queues, co
   return new Presence(context, { name, queues: all ? null : [...queues.keys()], concurrency, definitions })
 }
 
-/** Null: what is stored there is no presence of a worker. */
+/** Null: the entry is not the presence of a worker. */
 export function readPresence({ value }: KvEntry): WorkerInfo | null {
   try {
     const stored = parseJson(value) as { readonly [Name in keyof WorkerInfo]?: unknown }
@@ -100,7 +100,7 @@ function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && Number(value) > 0
 }
 
-/** Of queues, by name; what is no such digest is left out. */
+/** By queue; what is not a digest is left out. */
 function digestsOf(value: unknown): Readonly<Record<string, string>> {
   if (!isPlainObject(value)) return {}
   const digests = Object.entries(value as object).filter(

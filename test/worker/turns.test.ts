@@ -189,7 +189,7 @@ test('what nobody told of is found: at the start, after a quiet while, and once 
   world.ready.set('quiet', 1)
   world.work(5, 10)
   assert.equal(world.takenOf('quiet'), 1)
-  world.turns.doubt()
+  world.turns.surveySoon()
   world.work(1, 10)
   assert.equal(world.takenOf('quiet'), 2)
   world.enqueue('busy', 1_000_000)
@@ -289,7 +289,7 @@ test('whatever happens: no queue above its limit, no claim above the free places
         world.endAll()
         if (!world.look(free())) {
           world.now += 1_000
-          world.turns.doubt()
+          world.turns.surveySoon()
         }
         check()
       }

@@ -3,9 +3,9 @@
 // of runs that ended. It registers for wake-ups before it looks, so none is missed in between.
 //
 // LAST ATTEMPTS. A job that crashes its process costs every job that runs beside it an attempt, and all of them are rescued
-// together. Without a rule, such a job could make its neighbours dead with it. So of rescued jobs that are in their last attempt, a
-// worker runs one at a time. It releases the others at once, for other workers, and claims nothing from their queues until
-// that job has ended.
+// together. Without a rule, such a job could make its neighbours dead with it. So of jobs that were rescued or released and are
+// in their last attempt, a worker runs one at a time. It releases the others at once, for other workers, and claims nothing
+// from their queues until that job has ended.
 
 import type { Waiter, Waiters } from '../client/waiters.ts'
 import type { Events } from '../events.ts'
@@ -66,7 +66,7 @@ export class ClaimLoop implements WorkerLoop {
   #sleeping: Waiter | null = null
   #sleepsUntil = 0
   readonly #backstop: Alarm
-  /** The one rescued job in its last attempt that runs here. */
+  /** The one such job that runs here: see LAST ATTEMPTS. */
   #lastAttempt: string | null = null
   lastClaimAt: Date | null = null
 
@@ -209,7 +209,7 @@ export function claimLoopOf(plan: Plan, context: ClaimLoopContext, halt: AbortSi
   return new ClaimLoop(context, new Turns(plan.all ? null : shares), halt)
 }
 
-/** Came back from a worker that died, and would be dead if it failed again. */
+/** The job was rescued or released the last time, and is dead if this attempt fails. */
 function isLastAttempt({ cameBack, attempt, maxAttempts }: ClaimedJob): boolean {
   return cameBack && attempt > 1 && attempt >= maxAttempts
 }

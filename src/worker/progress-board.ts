@@ -1,7 +1,7 @@
 // The progress that handlers report. The newest report of each job is kept and sent at most four times a second, in one call
 // for all jobs. So a handler that reports every row costs no more than one that reports every minute. Nothing depends on
-// progress, so a report that cannot be sent is dropped. One call is in flight at a time, for two reasons: an older report is never
-// stored after a newer one, and a store that does not answer is not called again and again.
+// progress, so a report that cannot be sent is dropped. One call is in flight at a time, for two reasons: an older report is
+// never stored after a newer one, and a store that does not answer is not called again and again.
 
 import type { Timers } from '../runtime/clock.ts'
 import type { ProgressRequest } from '../store/store.ts'

@@ -8,8 +8,8 @@
 //
 // SLOTS. The slot of a run is free once its handler has ended or was abandoned; a settlement needs no slot.
 //
-// ABANDONED HANDLERS. What an abandoned handler does later has no effect: its settlement was decided when it was abandoned, and is
-// decided only once. A handler that never read its signal cannot follow it, so the run does not wait for it to unwind.
+// ABANDONED HANDLERS. What an abandoned handler does later has no effect: its settlement was decided when it was abandoned, and
+// is decided only once. A handler that never read its signal cannot follow it, so the run does not wait for it to unwind.
 //
 // What is settled after an abort:
 //

@@ -1,5 +1,6 @@
 // The definitions of the queues that a worker serves. A queue may be served by a definition of this program, which the worker
-// stores when it starts. Or it is served by its name alone: then the stored definition counts, and is read again every few seconds.
+// stores when it starts. Or it is served by its name alone. Then the stored definition counts, and is read again every few
+// seconds.
 
 import { byName } from '../lease/claim.ts'
 import type { AnyDefinition } from '../queue/definition.ts'

@@ -68,7 +68,7 @@ export class StagedEffects {
     this.#adopted = { ...this.#adopted, enqueue }
   }
 
-  /** All effects that were staged here. */
+  /** All effects that were staged here, each kind in the order in which it is written. */
   all(): Effects {
     return { enqueue: this.#enqueue, put: this.#put, delete: this.#delete, sql: this.#sql }
   }

@@ -48,6 +48,13 @@ test('a worker that is switched off says so in its health, claims nothing, and c
   await holdfast.close()
 })
 
+test('a worker that is switched off and stopped before it has begun stops', async () => {
+  using _ = disable('work')
+  const { holdfast } = await openInMemory()
+  await holdfast.work('mail', () => assert.fail('nothing is to run')).stop()
+  await holdfast.close()
+})
+
 test('without the sweep a worker works on, due jobs stay scheduled, and a sweep by hand makes them ready', async () => {
   using _ = disable('sweep')
   const { holdfast, clock } = await openInMemory()

@@ -24,7 +24,7 @@ export interface RunFindings {
 /** Judged there by when answers were heard, which may be in another order here; the checker sees calls land. */
 const seenLanding: ReadonlySet<Promised> = new Set<Promised>([
   'a job has one holder at a time, and a fence one claim',
-  'a paused queue hands out nothing',
+  'a claim gets nothing from a paused queue',
 ])
 
 /** A slot fires so much later at most while somebody is there. */

@@ -105,7 +105,7 @@ export class LeaseChecker implements Observer {
       const before = this.#holds.get(id)
       if (before) this.#accuse('a job has one holder at a time', `${id} is handed out, held by ${before.holder.name}`)
       if (this.#fences.has(fence)) this.#accuse('a fence names one hold', `the fence of ${id} was given out before`)
-      if (this.#paused.has(queue)) this.#accuse('a paused queue hands out nothing', `${id} of ${queue}`)
+      if (this.#paused.has(queue)) this.#accuse('a claim gets nothing from a paused queue', `${id} of ${queue}`)
       if (attempt > maxAttempts)
         this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
       this.#fences.add(fence)

@@ -73,7 +73,7 @@ export class World {
     return this.call(toCall(step, this.#scene()))
   }
 
-  /** Makes the calls, all at once where there are several, and keeps the models that explain the answers. */
+  /** Makes the calls, all at once if there are several, and keeps the models that explain the answers. */
   async call(...calls: Call[]): Promise<void> {
     const answered = await Promise.all(calls.map((call) => call(this.#store)))
     this.#trace.push(() => answered.map((each) => each.text()).join('\n  while '))

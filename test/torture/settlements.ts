@@ -127,8 +127,8 @@ export async function claimLimited(world: World, worker: string, abandoned: Aban
 
 async function settleLimitedAtRandom(world: World, lease: Lease, worker: string, abandoned: Abandoned): Promise<void> {
   const { random } = world
-  const isNotice = lease.job.queue === completions.name
-  const choice = isNotice ? random.weighted({ done: 8, release: 1, snooze: 1 }) : random.weighted(limitedChoices)
+  const isCompletion = lease.job.queue === completions.name
+  const choice = isCompletion ? random.weighted({ done: 8, release: 1, snooze: 1 }) : random.weighted(limitedChoices)
   if (choice === 'abandoned') {
     abandoned.push({ lease, worker, at: world.now() + random.between(0, 3 * leaseMaxMs) })
     return

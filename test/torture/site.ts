@@ -42,12 +42,12 @@ export interface TortureStore extends AsyncDisposable {
 
 /** Faults of a store. Each resolves when it is over. */
 export interface StoreFaults {
-  /** Another connection holds a snapshot for so long. */
+  /** Another connection holds a snapshot for `ms`. */
   holdSnapshot(ms: number): Promise<void>
-  /** Another connection holds an open write transaction for so long. */
+  /** Another connection holds an open write transaction for `ms`. */
   holdTransaction(ms: number): Promise<void>
   fillDisk?(ms: number): Promise<void>
-  /** The server crashes (`immediate`) or shuts down (`fast`), and starts again after so long. */
+  /** The server crashes (`immediate`) or shuts down (`fast`), and starts again after `ms`. */
   stopServer?(mode: 'fast' | 'immediate', ms: number): Promise<void>
   dropConnections?(): Promise<void>
   holdConnections?(ms: number): Promise<void>
@@ -246,7 +246,7 @@ async function observeAt(url: string): Promise<Observation> {
   return await observe(holdfast, { rows: await application.rows(), orphans })
 }
 
-/** Fills the disk until no write succeeds, and keeps it full for so long. */
+/** Fills the disk until no write succeeds, and keeps it full for `ms`. */
 async function fillDiskAt(path: string, ms: number): Promise<void> {
   for (const bytes of [1_000_000, 4_096]) {
     try {

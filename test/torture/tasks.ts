@@ -149,7 +149,7 @@ async function perform(job: Job<Task>, { receiver, isLast }: WorkersOptions): Pr
   return label
 }
 
-/** Blocks the event loop for so long. */
+/** Blocks the event loop for `ms`. */
 export function block(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 }

@@ -1,4 +1,4 @@
-// The suite every store must pass: one file a topic, one file of ten lines a store.
+// The suite that every store must pass: one file for each topic, and a file of ten lines for each store.
 import { describe } from 'node:test'
 import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
@@ -8,6 +8,7 @@ import { batchRaceTests } from './batch-races.ts'
 import { batchTests } from './batches.ts'
 import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
+import { cancelNotificationTests } from './cancel-notifications.ts'
 import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
@@ -52,7 +53,6 @@ import { schedulingTests } from './scheduling.ts'
 import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
-import { toldOfCancelTests } from './told-of-cancels.ts'
 import { waitingTests } from './waiting.ts'
 import { watchTests } from './watch.ts'
 import { workTests } from './work.ts'
@@ -76,7 +76,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
     effectFailureTests,
     onDeadTests,
     cancelTests,
-    toldOfCancelTests,
+    cancelNotificationTests,
     requeueTests,
     requeueAllTests,
     rescueTests,
@@ -100,7 +100,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
 ]
 
 export function conformance(store: StoreUnderTest): void {
-  describe(`every store's promises, kept by ${store.name}`, () => {
+  describe(`promises of every store, on ${store.name}`, () => {
     const inWorld = worldOf(store)
     for (const topic of topics) topic(inWorld, store)
   })

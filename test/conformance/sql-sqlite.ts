@@ -1,6 +1,6 @@
-// SQLite as an application speaks to it: connections of its own to the same file.
+// SQLite as an application uses it: its own connections to the same file.
 import { DatabaseSync, type SQLInputValue } from 'node:sqlite'
-import type { CallerTx, Dialect, SqlHand } from './world.ts'
+import type { ApplicationSql, CallerTx, Dialect } from './world.ts'
 
 const circle: unknown[] = []
 circle.push(circle)
@@ -12,9 +12,9 @@ export const sqliteDialect: Dialect = {
   broken: 'select abs(-9223372036854775808)',
   failing: {
     'a syntax error': { text: 'inzert into $notes values (1)', says: /syntax error/ },
-    'a table that is not there': { text: 'insert into nowhere values (1)', says: /no such table: nowhere/ },
+    'a table that does not exist': { text: 'insert into nowhere values (1)', says: /no such table: nowhere/ },
     'a broken constraint': { text: 'insert into $notes (n) values (-1)', says: /CHECK constraint failed/ },
-    'a row that is there already': { text: 'insert into $notes (n) values (7)', says: /UNIQUE constraint failed/ },
+    'a row that already exists': { text: 'insert into $notes (n) values (7)', says: /UNIQUE constraint failed/ },
     'a conflict that rolls everything back': {
       text: 'insert or rollback into $notes (n) values (7)',
       says: /UNIQUE constraint failed/,
@@ -46,10 +46,10 @@ export const sqliteDialect: Dialect = {
     'a statement that a NUL cuts short': { text: 'select 1\0; commit', says: /more than one statement/ },
     'nothing but a comment': { text: '-- x\rcommit', says: /no statements/ },
     commit: { text: 'commit', says: /transaction/ },
-    'rollback behind a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
-    'commit behind what is no comment in a comment': { text: '/* /* x */ commit', says: /transaction/ },
-    'commit behind a byte order mark': { text: '\ufeffcommit', says: /transaction/ },
-    'commit behind a semicolon': { text: ';; commit', says: /transaction/ },
+    'rollback after a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
+    'commit after a comment that does not nest': { text: '/* /* x */ commit', says: /transaction/ },
+    'commit after a byte order mark': { text: '\ufeffcommit', says: /transaction/ },
+    'commit after a semicolon': { text: ';; commit', says: /transaction/ },
     end: { text: '-- x\nend transaction', says: /transaction/ },
     begin: { text: 'begin', says: /transaction/ },
     'a savepoint': { text: 'savepoint mine', says: /transaction/ },
@@ -107,10 +107,10 @@ export const sqliteDialect: Dialect = {
   },
 }
 
-/** How long the application waits while others write. */
+/** How long the application waits for other writers. */
 const timeout = 5_000
 
-export function sqliteHand(path: string): SqlHand {
+export function sqliteApplication(path: string): ApplicationSql {
   const connections: DatabaseSync[] = []
   const connect = () => {
     const db = new DatabaseSync(path, { timeout })

@@ -7,7 +7,7 @@ import { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { warmThread } from '../support/warm-thread.ts'
 import { conformance } from './index.ts'
-import { sqliteDialect, sqliteHand } from './sql-sqlite.ts'
+import { sqliteApplication, sqliteDialect } from './sql-sqlite.ts'
 import type { KeptText, Overwrite } from './world.ts'
 
 conformance({
@@ -26,7 +26,14 @@ conformance({
       assert.equal(db.prepare(statements[part]).run(text, id).changes, 1, `${part} of ${id} is there to be overwritten`)
       db.close()
     }
-    return { clock, client, store, sql: sqliteHand(path), overwrite, close: () => scratch[Symbol.asyncDispose]() }
+    return {
+      clock,
+      client,
+      store,
+      sql: sqliteApplication(path),
+      overwrite,
+      close: () => scratch[Symbol.asyncDispose](),
+    }
   },
 })
 

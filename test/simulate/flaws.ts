@@ -14,15 +14,15 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a settle that ignores the fence'),
   ],
   'a renew that ignores the fence': ['only the holder of a job renews it', ofModel('a renew that ignores the fence')],
-  'a claim that returns the same jobs to two callers': [
+  'a claim that gives the same jobs to two claims at once': [
     'a job has one holder at a time',
-    ofModel('a claim that hands the same jobs to two who ask at once'),
+    ofModel('a claim that gives the same jobs to two claims at once'),
   ],
   'a sweep that forgets the attempt cap': [
     'attempts add up and stay below the cap',
     ofModel('a sweep that forgets the attempt cap'),
   ],
-  'a claim of paused queues': ['a paused queue hands out nothing', { store: unpaused }],
+  'a claim of paused queues': ['a claim gets nothing from a paused queue', { store: unpaused }],
   'a store that forgets the limit of a queue': [
     'limits hold at every moment',
     ofModel('a store that forgets the limit of a queue'),
@@ -32,17 +32,17 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a store that forgets the limit of a key'),
   ],
   'a pause that lets items start': ['a paused batch starts nothing', ofModel('a pause that lets items start')],
-  'a completion that is enqueued twice': ['a round has one completion', ofModel('a completion that is told twice')],
+  'a completion that is enqueued twice': ['a round has one completion', ofModel('a completion that is enqueued twice')],
   'counts that forget the dead': ['a batch counts its items', ofModel('counts that forget the dead')],
   ...Object.fromEntries(
     [
-      'an answered enqueue that is not there',
-      'an enqueue that lands twice',
-      'an answered settlement that never landed',
+      'an answered enqueue that is not stored',
+      'an enqueue that is stored twice',
+      'an answered settlement that was never stored',
       'an effect that is applied although its settlement was lost',
       'effects of which a part is missing',
       'effects of a settlement that failed',
-      'a death that nobody is told of',
+      'a death without a notice',
       'a count that is off by one',
     ].map((name) => {
       const [promise, store] = crashFaults[name] as (typeof crashFaults)[string]
@@ -55,12 +55,12 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
   'a worker that does not see a cancel request': ['a run of a cancelled job is aborted', { wire: ignoreCancels }],
   'a settlement that is answered before it commits': ['every event has happened', { wire: settleEarly }],
   'an enqueue that is answered before it commits': [
-    'every answered enqueue is there once, every other at most once, one rolled back never',
+    'every answered enqueue is stored once, every other at most once, one rolled back never',
     { wire: enqueueEarly },
   ],
   'a settlement that is not sent again': ['a surviving worker is healthy', { wire: onlyOnce }],
-  'a worker that never sweeps': ['what fell off comes back', { wire: withoutSweeps }],
-  'a worker that only looks when it is woken': ['nothing that is ready hides', { makeLoop: onlyWoken }],
+  'a worker that never sweeps': ['lost jobs come back', { wire: withoutSweeps }],
+  'a worker that only looks when it is woken': ['no ready job is hidden', { makeLoop: onlyWoken }],
   'a slot that fires beside its cursor': ['a slot fires once', { store: fireAnyway }],
   'a change that no watcher gets': ['watchers get every change', { store: forgetChanges }],
 }

@@ -7,7 +7,7 @@ import type { Effects } from '../../src/queue/effects.ts'
 import { pause, type Timers } from '../../src/runtime/clock.ts'
 import type { Job } from '../../src/worker/job.ts'
 import type { Random } from '../torture/random.ts'
-import { after, anchor, effectKey, work } from '../torture/world.ts'
+import { after, effectKey, reservedJob, work } from '../torture/world.ts'
 import { guardedNames } from './guarded.ts'
 import type { Running } from './lease-checker.ts'
 import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
@@ -147,6 +147,6 @@ function stageEffects(scene: HandlerScene, job: Job, doomed: boolean): string {
   const tag = scene.tag()
   job.effects.put(effectKey(tag), tag)
   job.effects.enqueue(after, { label: tag, kind: 'after' })
-  if (doomed) job.effects.enqueue(work, { label: `doomed ${tag}`, kind: 'plain' }, { id: anchor.id as string })
+  if (doomed) job.effects.enqueue(work, { label: `doomed ${tag}`, kind: 'plain' }, { id: reservedJob.id as string })
   return tag
 }

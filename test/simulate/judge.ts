@@ -24,7 +24,7 @@ export interface RunFindings {
 /** The torture run judges these by when answers arrived, which may be in another order here. The checker sees calls commit. */
 const judgedByChecker: ReadonlySet<Promised> = new Set<Promised>([
   'a job has one holder at a time, and a fence one claim',
-  'a paused queue hands out nothing',
+  'a claim gets nothing from a paused queue',
 ])
 
 /** A slot fires at most this much late while a process is there. */

@@ -106,7 +106,7 @@ export class LeaseChecker implements Observer {
       if (before)
         this.#accuse('a job has one holder at a time', `${id} is claimed while ${before.holder.name} holds it`)
       if (this.#fences.has(fence)) this.#accuse('a fence names one claim', `the fence of ${id} was used before`)
-      if (this.#paused.has(queue)) this.#accuse('a paused queue hands out nothing', `${id} of ${queue}`)
+      if (this.#paused.has(queue)) this.#accuse('a claim gets nothing from a paused queue', `${id} of ${queue}`)
       if (attempt > maxAttempts)
         this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
       this.#fences.add(fence)

@@ -4,7 +4,7 @@
 import { isRefused } from '../../src/errors.ts'
 import type { ClaimedJob, ClaimRequest, SettleAnswer, SettleRequest } from '../../src/store/store.ts'
 import type { Note } from '../torture/journal.ts'
-import { anchor, effectKey } from '../torture/world.ts'
+import { effectKey, reservedJob } from '../torture/world.ts'
 import type { Call, Observer } from './network.ts'
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
@@ -81,7 +81,7 @@ function toAsked({ id, fence, settlement }: SettleRequest, worker: string): Note
     ...{ id, fence, worker, as: settlement.as, deletes: false },
     result: settlement.as === 'done' && settlement.result !== null ? JSON.parse(settlement.result) : null,
     tag: key === undefined ? null : key.slice(effectKey('').length),
-    doomed: effects?.enqueue.some((job) => job.id === anchor.id) ?? false,
+    hasBadEffect: effects?.enqueue.some((job) => job.id === reservedJob.id) ?? false,
     ...(ending && { ending }),
   }
 }

@@ -3,20 +3,20 @@
 // no effect.
 
 import { isHoldfastError } from '../../src/errors.ts'
-import { internalsOf, Holdfast } from '../../src/holdfast.ts'
+import { Holdfast, internalsOf } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { Timers } from '../../src/runtime/clock.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { Job } from '../../src/worker/job.ts'
 import { toPlan } from '../../src/worker/options.ts'
 import type { MakeLoop, Worker } from '../../src/worker/worker.ts'
-import { enqueueLitter, enqueueMany, enqueueOne } from '../torture/enqueues.ts'
-import { type Abandoned, claimAndSettle, settleLate } from '../torture/fates.ts'
-import { increment, interfere, putOwn, setPaused, turnValve } from '../torture/interference.ts'
+import { enqueueMany, enqueueOne, enqueuePurgeable } from '../torture/enqueues.ts'
+import { increment, interfere, pauseOwnQueue, putOwn, setPaused } from '../torture/interference.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
 import { logInMemory } from '../torture/log.ts'
 import { Random } from '../torture/random.ts'
-import { after, attempts, deaths, litter, type World } from '../torture/world.ts'
+import { type Abandoned, claimAndSettle, settleLate } from '../torture/settlements.ts'
+import { after, attempts, deaths, purgeable, type World } from '../torture/world.ts'
 import { controlBatch, enqueueGuarded, guardedQueues, submitBatch } from './guarded.ts'
 import { handle } from './handlers.ts'
 import type { Running, Watched } from './lease-checker.ts'
@@ -108,7 +108,7 @@ export class Process implements Watched {
       holdfast: this.holdfast,
       journal,
       random: this.random,
-      life: name,
+      processName: name,
       now: () => timeline.clock,
       waitMs: 0,
     }
@@ -192,8 +192,8 @@ export class Process implements Watched {
         return enqueueOne(world, label)
       case 'enqueueMany':
         return enqueueMany(world, label)
-      case 'enqueueLitter':
-        return enqueueLitter(world, label)
+      case 'enqueuePurgeable':
+        return enqueuePurgeable(world, label)
       case 'interfere':
         return interfere(world, label)
       case 'cancelRunning':
@@ -203,8 +203,8 @@ export class Process implements Watched {
         return increment(world)
       case 'putOwn':
         return putOwn(world, label)
-      case 'turnValve':
-        return turnValve(world, label)
+      case 'pauseOwnQueue':
+        return pauseOwnQueue(world, label)
       case 'claimAndSettle':
         return claimAndSettle(world, label, this.#abandoned)
       case 'settleLate':
@@ -234,7 +234,7 @@ export class Process implements Watched {
       die: () => this.isDead || this.die(),
       tag: () => `${this.name}-run-${++tags}`,
     }
-    const pairs = [work, after, deaths, litter, ticks, ...guardedQueues].map(
+    const pairs = [work, after, deaths, purgeable, ticks, ...guardedQueues].map(
       (queue) => [queue, (job: never) => handle(scene, job)] as const,
     )
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }

@@ -7,16 +7,16 @@ import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { MakeLoop } from '../../src/worker/worker.ts'
 import { readRecords } from '../model/observe.ts'
-import { Told } from '../model/told.ts'
-import { dropAnchor, isAtItsEnd } from '../torture/drain.ts'
-import { claim, settleAs } from '../torture/fates.ts'
+import { WatchCheck } from '../model/watch-check.ts'
+import { enqueueReservedJob, isDrained } from '../torture/drain.ts'
 import { setPaused } from '../torture/interference.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
-import { peace } from '../torture/judge/evidence.ts'
+import { undisturbed } from '../torture/judge/evidence.ts'
 import { logInMemory } from '../torture/log.ts'
 import { noTables, type Observation, observe } from '../torture/observe.ts'
 import { Random } from '../torture/random.ts'
-import { anchor, type World } from '../torture/world.ts'
+import { claim, settleAs } from '../torture/settlements.ts'
+import { reservedJob, type World } from '../torture/world.ts'
 import { guardedNames, judgeBatches, resumeBatches } from './guarded.ts'
 import { judgeRun, type Violation } from './judge.ts'
 import { LeaseChecker, type Watched } from './lease-checker.ts'
@@ -101,10 +101,10 @@ class Run {
 
   async live(): Promise<void> {
     const store = await this.#open()
-    const changes = new Told(store)
+    const changes = new WatchCheck(store)
     await changes.begin([])
     const host = this.#host(store)
-    await dropAnchor(host)
+    await enqueueReservedJob(host)
     await this.#declare(host.holdfast)
     const declaredAt = this.#timeline.clock
     const network = new Network(this.#timeline, store, this.#plan, this.#trace, [this.#checker, this.#ledger])
@@ -119,7 +119,7 @@ class Run {
     const left = await observe(host.holdfast, noTables)
     const ofProcesses = this.#processes.flatMap((process) => process.notes)
     const notes = [...this.#ledger.notes, ...ofProcesses, ...host.notes()].sort((a, b) => a.at - b.at)
-    const findings = { notes, found, left: withoutTicks(left), ordeal: peace, told: null, received: null }
+    const findings = { notes, found, left: withoutTicks(left), conditions: undisturbed, watchLog: null, received: null }
     const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
     const unreported = await changes.differenceOf(await readRecords(store, { queue: null, state: null }))
     const verdict = judgeRun({ findings, slots, unreported, missed: this.#plan.missed, declaredAt, unscheduledAt })
@@ -149,9 +149,9 @@ class Run {
       await holdfast.unschedule(scheduleName)
     }
     const unscheduledAt = this.#timeline.clock
-    const isAtEnd = (queue: QueueInfo) => queue.name === anchor.queue || isAtItsEnd(queue)
+    const isAtEnd = (queue: QueueInfo) => queue.name === reservedJob.queue || isDrained(queue)
     await this.#drain(host, this.#timeline.now + drainMs, async () => (await holdfast.queues()).every(isAtEnd))
-    const id = anchor.id as string
+    const id = reservedJob.id as string
     await journal.ask('cancel', { id, tag: null }, () => holdfast.cancel(id))
     return unscheduledAt
   }
@@ -168,7 +168,14 @@ class Run {
       logInMemory((line) => lines.push(line)),
       { mayBeDown: false, now: () => this.#noteTime() },
     )
-    const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#timeline.clock, waitMs: 0 }
+    const world = {
+      holdfast,
+      journal,
+      random: this.#random,
+      processName: 'host',
+      now: () => this.#timeline.clock,
+      waitMs: 0,
+    }
     return { ...world, notes: () => parseJournal(lines.join('')) }
   }
 
@@ -251,7 +258,7 @@ class Run {
       for (const { name, paused, ready } of await world.holdfast.queues()) {
         if (paused) await setPaused(world, name, false)
         this.#checker.pause(name, false)
-        if (name.startsWith('valve-') && ready > 0) await this.#empty(world, name)
+        if (name.startsWith('own-') && ready > 0) await this.#empty(world, name)
       }
       await resumeBatches(world.holdfast)
       await this.#timeline.run(Math.min(untilMs, this.#timeline.now + lookEveryMs))

@@ -1,4 +1,4 @@
-// Changing jobs beside others who are at them.
+// Waking, rescheduling, deleting and purging jobs while other transactions change the same jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { claimOne, deadJob, stateOf } from '../conformance/expect.ts'
@@ -7,7 +7,7 @@ import { inHand, requeueInProgress, useDatabase } from './hand.ts'
 useDatabase()
 
 test(
-  'one connection is enough for a process that never saw the queue',
+  'a process that has not used the queue before needs only one connection',
   inHand(async (hand) => {
     const ids: string[] = []
     for (const n of [1, 2, 3]) ids.push(await hand.enqueue('mail', n, { delay: '1h' }))
@@ -20,7 +20,7 @@ test(
 )
 
 test(
-  'what wakes bring counts towards what one claim carries',
+  'the bytes of jobs that are woken count towards the most that one claim carries',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 0, { delay: '1h' })
     await hand.holdfast.wake(id, 'x'.repeat(1_000_000))
@@ -33,7 +33,7 @@ test(
 )
 
 test(
-  'a delete that waited for a requeue deletes the job that lives again',
+  'a delete that waited for a requeue deletes the requeued job',
   inHand(async (hand) => {
     const id = await deadJob(hand.holdfast, 'mail', 'risen')
     const tx = await requeueInProgress(hand, id)
@@ -47,7 +47,7 @@ test(
 )
 
 test(
-  'a purge goes on where others took some of its jobs',
+  'a purge continues if other transactions take some of its jobs',
   inHand(async (hand) => {
     await hand.holdfast.queue('mail').enqueueMany(Array.from({ length: 2_100 }, (_, payload) => ({ payload })))
     const leases = await hand.holdfast.claim(['mail'], { max: 2_100 })
@@ -63,7 +63,7 @@ test(
 )
 
 test(
-  'a job that ran when its rows were copied to another cluster has started, whatever its latest start was',
+  'a job that ran when its rows were copied to another cluster counts as started, even after its startBefore',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'begun', { startBefore: Date.now() + 1_000 })
     await claimOne(hand.holdfast, 'mail')

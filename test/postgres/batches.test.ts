@@ -1,4 +1,4 @@
-// Batches by the clock of the server: most tests have one of their own.
+// Batches by the server's clock. Most tests have a batch of their own.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -10,7 +10,7 @@ import { touched } from './plans.ts'
 useDatabase()
 
 test(
-  'items for a batch that is closed, or not there, are refused',
+  'items for a batch that is closed or does not exist are refused',
   inHand(async ({ holdfast }) => {
     const items = [{ queue: 'mail', payload: 1 }]
     const batch = await holdfast.batch({ name: 'mail' }, items)
@@ -31,7 +31,7 @@ test(
 )
 
 test(
-  'a batch goes once its retention is over',
+  'a batch is removed once its retention is over',
   inHand(async ({ holdfast }) => {
     const batch = await holdfast.batch({ name: 'mail', retain: 1 }, [{ queue: 'mail', payload: 1 }])
     await (await claimOne(holdfast, 'mail')).done()
@@ -43,22 +43,22 @@ test(
 )
 
 test(
-  'whoever steers a batch and whoever claims its first item do not wait for one another',
+  'a pause of a batch and a claim of its first item do not deadlock',
   inHand(async (hand) => {
     const { holdfast } = hand
     const items = [{ queue: 'mail', payload: 1 }]
     const batch = await holdfast.batch({ name: 'mail', concurrency: Number.POSITIVE_INFINITY }, items)
     const [row] = await hand.rows('select no from holdfast.batch where id = $1', [batch.id])
-    const steering = await hand.begin()
-    await steering.run(`set local deadlock_timeout = '10ms'`) // so that it is the one that is told
-    await steering.run('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [row?.['no']])
-    await steering.run('select from holdfast.batch where no = $1 for no key update', [row?.['no']])
+    const pausing = await hand.begin()
+    await pausing.run(`set local deadlock_timeout = '10ms'`) // so that a deadlock would be reported to this transaction
+    await pausing.run('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [row?.['no']])
+    await pausing.run('select from holdfast.batch where no = $1 for no key update', [row?.['no']])
     const claimed = hand.claim()
     await hand.waiters(1)
-    await steering.run('update holdfast.batch set paused_at = 1 where no = $1', [row?.['no']])
-    await steering.run('select holdfast.open_batch_lanes($1)', [row?.['no']]) // a deadlock would end it here
-    await steering.commit()
-    assert.deepEqual(await claimed, [], 'it was paused first')
+    await pausing.run('update holdfast.batch set paused_at = 1 where no = $1', [row?.['no']])
+    await pausing.run('select holdfast.open_batch_lanes($1)', [row?.['no']]) // a deadlock would end it here
+    await pausing.commit()
+    assert.deepEqual(await claimed, [], 'the batch was paused before the claim')
     await batch.resume()
     assert.deepEqual(await hand.claim(), [1])
     assert.equal((await batch.progress()).state, 'running')
@@ -66,7 +66,7 @@ test(
 )
 
 test(
-  'a batch that cannot be finished, cancelled or removed holds up no other one, and the sweep says so',
+  'a batch that cannot be finished, cancelled or removed delays no other batch, and the sweep reports it',
   inHand(async (hand) => {
     const { holdfast } = hand
     const wide = (name: string) => holdfast.batch({ name, retain: 0 }, [{ queue: 'mail', payload: name }])
@@ -75,7 +75,7 @@ test(
       begin raise exception 'not this one' using errcode = '53200'; end $$`)
     await hand.rows(`create trigger mind before update on holdfast.batch for each row when (old.name = 'bad')
       execute function holdfast.mind()`)
-    // What became of their items was not looked at: whatever did it died before.
+    // Their items have ended, but completion was not checked, as if the process had died before.
     for (const { id } of [bad, good])
       await hand.rows(
         `with b as (select no from holdfast.batch where id = $1)
@@ -101,7 +101,7 @@ test(
 )
 
 test(
-  'what a claim reads does not depend on how many batches are finished, and kept, or paused',
+  'what a claim reads does not depend on how many batches are kept or paused',
   inHand(async (hand) => {
     const { holdfast } = hand
     const session = await hand.connect()
@@ -125,7 +125,7 @@ test(
 test(
   'a batch whose last item dies with its worker is finished by the sweep that finds it',
   inHand(async ({ holdfast }) => {
-    await holdfast.sweep() // which looks at all batches, and does not again for some seconds
+    await holdfast.sweep() // looks at all batches; the next full look is some seconds later
     const batch = await holdfast.batch({ name: 'mail' }, [{ queue: 'mail', payload: 1, attempts: 1 }])
     await claimOne(holdfast, 'mail', { lease: 1 })
     await sleep(5)

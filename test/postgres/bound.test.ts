@@ -1,5 +1,5 @@
-// Rows ahead of the bound that no claim may take, because they are not committed or were cancelled, are walked over once.
-// The bound then stands at a number that no transaction had yet, and whoever gets that number must not hide behind it.
+// Rows ahead of the bound that no claim may take, because they are uncommitted or cancelled, are scanned once.
+// The bound is then a number that no transaction has had yet. A transaction that gets this number later must not be skipped.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { type CallerTx, type Hand, inBothHands, inHand, useDatabase } from './hand.ts'
@@ -9,7 +9,7 @@ useDatabase()
 
 const many = 30_000
 
-/** In one statement, in whoever's transaction this is. */
+/** Enqueues with one statement, in the transaction that it is given. */
 async function enqueueMany(hand: Hand, tx: Pick<CallerTx, 'run'>): Promise<void> {
   const lane = await hand.lane('mail')
   await tx.run(
@@ -31,7 +31,7 @@ async function uncommittedAhead(hand: Hand) {
   const tx = await hand.begin()
   await enqueueMany(hand, tx)
   const xid = BigInt(await tx.xid())
-  await hand.rows('select pg_current_xact_id()') // one that ends, so that the scan does not end before theirs
+  await hand.rows('select pg_current_xact_id()') // a later transaction that ends, so that the scan reaches their rows
   assert.deepEqual(await hand.claim(), [])
   const after = await hand.cursor('mail')
   await tx.commit()
@@ -40,7 +40,7 @@ async function uncommittedAhead(hand: Hand) {
 }
 
 test(
-  'a claim that walked over 30,000 uncommitted jobs moves the bound past them, and they are claimed after their commit',
+  'a claim that scanned 30,000 uncommitted jobs moves the bound past them, and they are claimed after their commit',
   inHand(async (hand) => {
     const { before, xid, after, taken } = await uncommittedAhead(hand)
     assert.ok(before <= xid && xid < BigInt(after.xid), `the bound moved past ${xid}: from ${before} to ${after.xid}`)
@@ -53,12 +53,12 @@ test(
 )
 
 test(
-  'where the bound moves past uncommitted jobs without gaps, all of them hide',
+  'if the bound moves past uncommitted jobs without gaps, all of them are skipped',
   inHand(async (hand) => assert.equal((await uncommittedAhead(hand)).taken.length, 0), { without: [gaps] }),
 )
 
 test(
-  'where the bound stays, the next claim walks over the same jobs again',
+  'if the bound stays, the next claim scans the same jobs again',
   inHand(
     async (hand) => {
       const { xid, after } = await uncommittedAhead(hand)
@@ -93,16 +93,16 @@ async function cancelledAhead(hand: Hand): Promise<{ moved: boolean; slowMs: num
 }
 
 test(
-  'a claim that walked over 30,000 cancelled jobs moves the bound past them, also while an old snapshot keeps their rows',
+  'a claim that scanned 30,000 cancelled jobs moves the bound past them, also while an old snapshot keeps their rows',
   inHand(async (hand) => assert.equal((await cancelledAhead(hand)).moved, true)),
 )
 
 test(
-  'where the bound stays, cancelled jobs are walked over by every claim',
+  'if the bound stays, every claim scans the cancelled jobs',
   inHand(async (hand) => assert.equal((await cancelledAhead(hand)).moved, false), { without: [boundMovesToTheEnd] }),
 )
 
-/** Somebody's transaction has the very number at which the bound stands. */
+/** An open transaction has the number that is the bound. */
 async function numberOfTheBound(hand: Hand): Promise<unknown[][]> {
   await hand.enqueue('mail', 'first')
   await hand.claim()
@@ -116,12 +116,12 @@ async function numberOfTheBound(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'the transaction whose number is the bound itself becomes a gap like those after it',
+  'the transaction whose number is the bound becomes a gap like those after it',
   inBothHands(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], ['a']])),
 )
 
 test(
-  'where gaps begin after the old bound, the job of the transaction at the bound hides',
+  'if gaps begin after the old bound, the job of the transaction at the bound is skipped',
   inBothHands(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], []]), {
     without: [gapsFromTheBoundOn],
   }),
@@ -140,7 +140,7 @@ test(
   }),
 )
 
-/** A look that counts too few, as one does that jobs come after, and how many each of three claims then takes. */
+/** The count of ready jobs is too low, as if jobs had been added after it. Returns how many jobs three claims then take. */
 async function claimsAfterSeeingFew(hand: Hand): Promise<number[]> {
   await hand.withoutRule({ from: 'limit v_few + 1', to: 'limit v_few - 1' })
   await hand.holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
@@ -150,12 +150,12 @@ async function claimsAfterSeeingFew(hand: Hand): Promise<number[]> {
 }
 
 test(
-  'where more jobs are there than a look has seen, a claim takes some and the next ones the rest',
+  'if there are more jobs than were counted, a claim takes some and later claims take the rest',
   inHand(async (hand) => assert.deepEqual(await claimsAfterSeeingFew(hand), [8, 8, 4])),
 )
 
 test(
-  'where a claim that took as many as it may takes that for all there are, the others hide',
+  'if a claim that reached its limit assumes that no jobs are left, the other jobs are skipped',
   inHand(async (hand) => assert.deepEqual(await claimsAfterSeeingFew(hand), [8, 0, 0]), {
     without: [{ from: 'case when v_taken < v_few then v_taken end', to: 'v_taken' }],
   }),
@@ -163,7 +163,7 @@ test(
 
 for (const count of [7, 8, 9, 10]) {
   test(
-    `${count} jobs that wait are claimed at once, and as many at a time as are asked for`,
+    `${count} ready jobs are claimed at once, and in groups of the requested size`,
     inHand(async (hand) => {
       const enqueue = () =>
         hand.holdfast.queue('mail').enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: n })))

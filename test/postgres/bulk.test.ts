@@ -1,6 +1,6 @@
-// What is done to many jobs costs so much for each of them, however many there are: four times the jobs, about four times the
-// rows and blocks. Judged by what the server says it touched. Only copies in memory are judged by time, generously. An old snapshot
-// is open all the while, so that nothing which was deleted leaves the tables and their indexes.
+// Bulk operations cost the same for each job, however many jobs there are: four times the jobs touch about four times the rows
+// and blocks. The figures are the server's statistics. Only copies in memory are judged by time, with a wide margin.
+// An old snapshot is open throughout, so that deleted rows stay in the tables and indexes.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
@@ -13,15 +13,15 @@ useDatabase()
 
 const few = 2_000
 const times = 4
-/** Fewer where time is measured: the slowest call must end before the timeout of statements. */
+/** Fewer jobs where time is measured: the slowest call must end before the statement timeout. */
 const some = 1_000
-/** What is quadratic touches sixteen times as many. */
+/** A quadratic operation touches sixteen times as many. */
 const timesMost = 6
 
 interface Bulk {
-  /** Makes so many jobs; answers the batch that they are items of, if they are. */
+  /** Makes this many jobs. Returns their batch, if they are items of one. */
   make(hand: Hand, jobs: number): Promise<string | null>
-  /** Answers how many jobs it was done to. */
+  /** Returns how many jobs it was applied to. */
   act(holdfast: Holdfast, batch: string | null): Promise<number>
 }
 
@@ -93,15 +93,15 @@ describe('the rows and blocks that are touched for each job stay the same for', 
       const many = await costOf(bulk, few * times)
       for (const what of ['rows', 'blocks'] as const) {
         const ratio = (many[what] / one[what]).toFixed(1)
-        const told = `${few} jobs: ${one[what]} ${what}; ${few * times}: ${many[what]}, ${ratio} times as many`
-        t.diagnostic(told)
-        assert.ok(many[what] < one[what] * timesMost, told)
+        const message = `${few} jobs: ${one[what]} ${what}; ${few * times}: ${many[what]}, ${ratio} times as many`
+        t.diagnostic(message)
+        assert.ok(many[what] < one[what] * timesMost, message)
       }
     })
   }
 })
 
-/** Calls whose answer grows with what they carry: `$1` tells one call from the next, `$2` is how much it carries. */
+/** Calls whose answer grows with their input: `$1` distinguishes calls, `$2` is the number of jobs or writes. */
 const calls: Readonly<Record<string, string>> = {
   'an enqueue of many jobs with dedup keys': `
     select holdfast.enqueue(jsonb_build_array((select jsonb_agg(jsonb_build_object('id', gen_random_uuid(), 'name', 'mail',
@@ -128,7 +128,7 @@ describe('the time for each job or write stays about the same for', () => {
         await hand.rows(text, [String(call++ * 10), much])
         return performance.now() - begun
       }
-      // Where the server copied the whole answer for each job, it took 10 to 20 times as long. Other work makes some tries slow.
+      // When the server copied the whole answer for each job, it took 10 to 20 times as long. Other load makes some tries slow.
       const ratios: number[] = []
       while (ratios.length < 4 && ratios.every((ratio) => ratio > 8)) {
         const one = await msOf(some)
@@ -141,7 +141,7 @@ describe('the time for each job or write stays about the same for', () => {
 })
 
 interface Cost {
-  /** Rows and entries of indexes that scans came by, also such as were deleted. */
+  /** Rows and index entries that were scanned, deleted ones included. */
   readonly rows: number
   readonly blocks: number
 }
@@ -155,7 +155,7 @@ async function costOf({ make, act }: Bulk, jobs: number): Promise<Cost> {
   const batch = await make(hand, jobs)
   const old = await hand.begin('begin isolation level repeatable read')
   await old.run('select 1')
-  const pool = newPool(hand.url, 1) // all in one session, which can be told to hand over its statistics
+  const pool = newPool(hand.url, 1) // one session, so that its statistics can be flushed
   const holdfast = await open(postgres({ pool, schema: hand.schema.name, listen: false }))
   const cost = async (): Promise<Cost> => {
     await pool.query('select pg_stat_force_next_flush()')

@@ -1,6 +1,6 @@
-// A job alone: what has to hold for the short way to claim (`schema/functions/claim-one.ts`). Each condition is shown by what the
-// claim brings, and once more without it, where the claim must bring something else. Late commits and gaps are shown for both
-// ways in `late-commits.test.ts`, `in-progress.test.ts` and `bound.test.ts`.
+// The short claim of a single job (`schema/functions/claim-one.ts`) and the conditions for its use. Each condition is tested
+// twice: with it the claim returns what is right, and without it something else. Late commits and gaps are tested for both kinds
+// of claim in `late-commits.test.ts`, `in-progress.test.ts` and `bound.test.ts`.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
@@ -9,21 +9,24 @@ import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand
 
 useDatabase()
 
-const toldOf: Rule = { from: 'if not (is_plain and', to: `raise exception 'claimed alone'; if not (is_plain and` }
+const raisesIfAlone: Rule = {
+  from: 'if not (is_plain and',
+  to: `raise exception 'claimed alone'; if not (is_plain and`,
+}
 
 test(
-  'a job that follows one that was alone is claimed as one',
+  'after a claim that took a single job, the next single job is claimed by the short claim',
   inHand(
     async (hand) => {
       await hand.enqueue('mail', 'a')
       await assert.rejects(hand.claim(), /claimed alone/)
     },
-    { alone: true, without: [toldOf] },
+    { alone: true, without: [raisesIfAlone] },
   ),
 )
 
 test(
-  'jobs that follow several are claimed as many',
+  'after a claim that took several jobs, the next claim is the long one',
   inHand(
     async (hand) => {
       await hand.enqueue('post', 'a')
@@ -32,7 +35,7 @@ test(
       await hand.enqueue('post', 'c')
       assert.deepEqual(await hand.claim('post'), ['c'])
     },
-    { alone: true, without: [toldOf] },
+    { alone: true, without: [raisesIfAlone] },
   ),
 )
 
@@ -40,7 +43,7 @@ interface Condition {
   readonly title: string
   readonly rules: readonly Rule[]
   readonly show: (hand: Hand) => Promise<unknown>
-  /** It changes rows behind the store's back, so counts are not recounted. */
+  /** It changes rows directly, so counts are not recounted. */
   readonly tampers?: true
   readonly brings: unknown
   readonly without: unknown
@@ -48,7 +51,7 @@ interface Condition {
 
 const conditions: readonly Condition[] = [
   {
-    title: 'a queue that is paused gives nothing',
+    title: 'nothing is claimed from a paused queue',
     rules: [{ from: 'if v_paused then', to: 'if false then' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'a')
@@ -59,7 +62,7 @@ const conditions: readonly Condition[] = [
     without: ['a'],
   },
   {
-    title: 'a lane that was opened since is looked into',
+    title: 'a lane that was opened since the last claim is included',
     rules: [{ from: 'limit 2) = array[p_epoch]', to: 'limit 1) = array[p_epoch]' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'low')
@@ -70,7 +73,7 @@ const conditions: readonly Condition[] = [
     without: ['low'],
   },
   {
-    title: 'a limit that was set since holds',
+    title: 'a limit that was set since the last claim is respected',
     rules: [{ from: 'q.max_running is null and', to: '' }],
     show: async (hand) => {
       const queue = hand.holdfast.queue('mail', { limit: { concurrency: 1 } })
@@ -83,7 +86,7 @@ const conditions: readonly Condition[] = [
     without: [['a'], ['b']],
   },
   {
-    title: 'a rate that was set since holds',
+    title: 'a rate that was set since the last claim is respected',
     rules: [{ from: 'and q.max_starts is null', to: '' }],
     show: async (hand) => {
       const queue = hand.holdfast.queue('mail', { limit: { rate: { count: 1, per: '1h' } } })
@@ -96,7 +99,7 @@ const conditions: readonly Condition[] = [
     without: [['a'], ['b']],
   },
   {
-    title: 'a rate of each key that was set since holds',
+    title: 'a rate per key that was set since the last claim is respected',
     rules: [{ from: 'and q.key_max_starts is null', to: '' }],
     show: async (hand) => {
       const queue = hand.holdfast.queue('mail', { limit: { key: () => 'k', rate: { count: 1, per: '1h' } } })
@@ -111,29 +114,29 @@ const conditions: readonly Condition[] = [
     without: ['a', ['b']],
   },
   {
-    title: 'a transaction that is not read committed brings nothing',
+    title: 'a transaction that is not read committed claims nothing',
     rules: [{ from: `current_setting('transaction_isolation') = 'read committed' and`, to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'a')
-      return misfits(hand, await hand.begin('begin isolation level repeatable read'))
+      return doesNotApply(hand, await hand.begin('begin isolation level repeatable read'))
     },
     brings: true,
     without: false,
   },
   {
-    title: 'a transaction that has written brings nothing',
+    title: 'a transaction that has written claims nothing',
     rules: [{ from: 'and pg_current_xact_id_if_assigned() is null', to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'a')
       const tx = await hand.begin()
       await tx.xid()
-      return misfits(hand, tx)
+      return doesNotApply(hand, tx)
     },
     brings: true,
     without: false,
   },
   {
-    title: 'who came back goes first',
+    title: 'a released job is claimed first',
     rules: [{ from: 'k.lane = p_lane + 1 and (k.ready_xid, k.ord) > (f.xid, f.ord)', to: 'false' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'back')
@@ -146,7 +149,7 @@ const conditions: readonly Condition[] = [
     without: ['new'],
   },
   {
-    title: 'who came back in a transaction that committed late is claimed',
+    title: 'a job that was released in a transaction that committed late is claimed',
     rules: [{ from: `and f.gap_xids = '{}'`, to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'back')
@@ -176,7 +179,7 @@ const conditions: readonly Condition[] = [
     without: [['a'], []],
   },
   {
-    title: 'where one is wanted the bound stops behind it',
+    title: 'a claim of at most one job leaves the bound right after that job',
     rules: [{ from: 'case when p_max = 1 then j.ready_xid else', to: 'case when false then j.ready_xid else' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'a')
@@ -187,7 +190,7 @@ const conditions: readonly Condition[] = [
     without: [['a'], []],
   },
   {
-    title: 'a job of a transaction that committed late comes before the next',
+    title: 'a job of a transaction that committed late is claimed before newer ones',
     rules: [{ from: 'is_plain := not v_hides and', to: 'is_plain :=' }],
     show: async (hand) => {
       const tx = await hand.begin()
@@ -202,7 +205,7 @@ const conditions: readonly Condition[] = [
     without: [['first'], ['next'], []],
   },
   {
-    title: 'a job that is too late to start is not claimed',
+    title: 'a job that is past its startBefore is not claimed',
     rules: [{ from: 'j.start_before is null and', to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'late', { startBefore: Date.now() + 30 })
@@ -213,7 +216,7 @@ const conditions: readonly Condition[] = [
     without: ['late'],
   },
   {
-    title: 'one that was passed over for being late is claimed where it is not any more',
+    title: 'a job that was skipped as too late is claimed when it is no longer too late',
     rules: [{ from: 'o.lane in (p_lane, p_lane + 1) and o.passed', to: 'false' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'late', { startBefore: Date.now() + 60_000 }) // as if the clock had been set back since
@@ -226,7 +229,7 @@ const conditions: readonly Condition[] = [
     without: [],
   },
   {
-    title: 'a key that is taken until the first claim is free after it',
+    title: 'a dedup key with the scope "waiting" is free after the first claim',
     rules: [{ from: `and j.dedup_scope is distinct from 'waiting'`, to: '' }],
     show: async (hand) => {
       const dedup = { key: 'k', scope: 'waiting' } as const
@@ -238,7 +241,7 @@ const conditions: readonly Condition[] = [
     without: 'duplicate',
   },
   {
-    title: 'a cursor ahead of the cluster is found out',
+    title: 'a cursor ahead of the cluster is detected',
     rules: [{ from: 'and c.xid <= pg_snapshot_xmax(s.snapshot) and', to: 'and' }],
     show: async (hand) => {
       await hand.setCursor('mail', '900000000000')
@@ -249,7 +252,7 @@ const conditions: readonly Condition[] = [
     without: [],
   },
   {
-    title: 'a cursor of those who came back that is ahead of the cluster is found out',
+    title: 'a cursor of released jobs that is ahead of the cluster is detected',
     rules: [{ from: 'and f.xid <= pg_snapshot_xmax(s.snapshot)', to: '' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'back')
@@ -266,7 +269,7 @@ const conditions: readonly Condition[] = [
     without: ['new'],
   },
   {
-    title: "a lane that is another queue's by now, because the database was set back, is not claimed from",
+    title: 'a lane that belongs to another queue since the database was restored is not claimed from',
     rules: [{ from: 'limit 2) = array[p_epoch]', to: 'limit 2) is not null' }],
     show: async (hand) => {
       await hand.enqueue('mail', 'a')
@@ -284,13 +287,13 @@ const conditions: readonly Condition[] = [
   },
 ]
 
-/** Whether the short way says, in this transaction, that there is more to it. */
-async function misfits(hand: Hand, tx: CallerTx): Promise<unknown> {
-  const text = `select c.lane is null as misfits from holdfast.lane l
+/** Whether the short claim, in this transaction, reports that it does not apply. */
+async function doesNotApply(hand: Hand, tx: CallerTx): Promise<unknown> {
+  const text = `select c.lane is null as doesNotApply from holdfast.lane l
     cross join lateral holdfast.claim_one($1, 'worker', 60000, 100, 'mail', l.no, l.epoch, '{}', null) c where l.no = $2`
   const [row] = await tx.run(text, [randomUUID(), await hand.lane('mail')])
   await tx.rollback()
-  return row?.['misfits']
+  return row?.['doesNotApply']
 }
 
 for (const { title, rules, show, tampers, brings, without } of conditions) {
@@ -302,19 +305,19 @@ for (const { title, rules, show, tampers, brings, without } of conditions) {
     }),
   )
   test(
-    `without that: ${title}`,
+    `without the condition it fails: ${title}`,
     inHand(async (hand) => assert.deepEqual(await show(hand), without), { alone: true, without: rules }),
   )
 }
 
 test(
-  'where a claim took long, the next is one like any other, which moves bounds',
+  'after a slow claim, the next one is a long claim, which moves bounds',
   inHand(
     async (hand) => {
       await hand.withoutRule({ from: `interval := '1 minute'`, to: `interval := '0'` })
       await hand.enqueue('mail', 'a')
       assert.deepEqual(await hand.claim(), ['a'])
-      await hand.withoutRule(toldOf)
+      await hand.withoutRule(raisesIfAlone)
       await hand.enqueue('mail', 'b')
       assert.deepEqual(await hand.claim(), ['b'])
     },
@@ -323,12 +326,12 @@ test(
 )
 
 test(
-  'where it did not fit, it is not tried again at once',
+  'after a short claim did not apply, the next claim does not try it',
   inHand(
     async (hand) => {
       await hand.enqueue('mail', 'a', { dedup: { key: 'k', scope: 'waiting' } })
       assert.deepEqual(await hand.claim(), ['a'])
-      await hand.withoutRule(toldOf)
+      await hand.withoutRule(raisesIfAlone)
       await hand.enqueue('mail', 'b')
       assert.deepEqual(await hand.claim(), ['b'])
     },
@@ -337,7 +340,7 @@ test(
 )
 
 test(
-  'leases of finished claims are taken along, however many claims bring nothing',
+  'leases of finished claims are removed, even after many claims that took nothing',
   inHand(
     async (hand) => {
       for (let i = 0; i < 24; i++) {

@@ -1,4 +1,4 @@
-// Many processes claim at once while others commit: no job is held twice, and none is missing at the end.
+// Many processes claim at once while other transactions commit: no job is leased twice, and none is missing at the end.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -12,7 +12,7 @@ const claimerCount = 8
 const producerCount = 6
 const roundsPerProducer = 25
 
-/** Enqueues in transactions of its own, which stay open for a while, and of which every fifth is rolled back. */
+/** Enqueues in its own transactions. They stay open for a while, and every fifth is rolled back. */
 async function produce(hand: Hand, producer: number, committed: Set<string>): Promise<void> {
   const tx = await hand.begin('select')
   for (let round = 0; round < roundsPerProducer; round++) {
@@ -62,7 +62,7 @@ test(
 
 const soloCount = 200
 
-/** One job after the other into one lane; of some the transaction stays open while others follow, and some are cancelled. */
+/** Enqueues single jobs into one lane. Some transactions stay open while others follow, and some jobs are cancelled. */
 async function produceSlowly(hand: Hand, asked: Set<string>): Promise<string[]> {
   const ids: string[] = []
   for (let n = 0; n < soloCount; n++) {
@@ -79,12 +79,12 @@ async function produceSlowly(hand: Hand, asked: Set<string>): Promise<string[]> 
   return ids
 }
 
-/** It has ended before it could be cancelled. */
+/** The job ended before it could be cancelled. */
 function isOver(error: unknown): void {
   if ((error as { code?: unknown }).code !== 'INVALID_STATE') throw error
 }
 
-/** Every fifth is given back once, and so comes before those that follow. */
+/** Every fifth job is released once, and so comes before those that follow. */
 async function consumeSolo(holdfast: Holdfast, isOver: () => boolean, givenBack: Set<string>): Promise<string[]> {
   const ended: string[] = []
   for (;;) {
@@ -105,7 +105,7 @@ async function consumeSolo(holdfast: Holdfast, isOver: () => boolean, givenBack:
 }
 
 test(
-  'five clients at one lane, where jobs come one by one, go back, commit late and are cancelled, end every job once',
+  'five clients on one lane, where jobs are enqueued one by one, released, committed late and cancelled, end every job once',
   inHand(
     async (hand) => {
       await hand.rows('create sequence holdfast.alone')
@@ -129,7 +129,7 @@ test(
       assert.deepEqual(
         others.filter(({ id, state }) => state !== 'cancelled' || !asked.has(id)),
         [],
-        'the others were cancelled, and only who was asked to be',
+        'the others were cancelled, and only those that were requested',
       )
       const [used] = await hand.rows('select last_value::int as n from holdfast.alone')
       assert.ok(Number(used?.['n']) > 5, `${used?.['n']} claims took the short way`)

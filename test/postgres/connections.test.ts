@@ -1,4 +1,4 @@
-// Connections: those of a pool of the store's own are kept between two uses, an application's are given back each time.
+// Connections of the store's own pool are kept between two uses. Those of an application's pool are returned after each use.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -33,7 +33,7 @@ async function setup({ isOwn }: { readonly isOwn: boolean }) {
   }
 }
 
-test('one of our own is kept for the next, who has no turn in the pool', async () => {
+test('a connection of the store’s own pool is kept for the next call, which then skips the pool’s queue', async () => {
   await using scene = await setup({ isOwn: true })
   const pids = [await scene.pid(), await scene.pid(), await scene.pid()]
   assert.equal(new Set(pids).size, 1)
@@ -41,14 +41,14 @@ test('one of our own is kept for the next, who has no turn in the pool', async (
   assert.equal(scene.pool.idleCount, 0)
 })
 
-test("an application's is given back each time", async () => {
+test('a connection of an application’s pool is returned after each use', async () => {
   await using scene = await setup({ isOwn: false })
   for (let i = 0; i < 3; i++) await scene.pid()
   assert.equal(scene.taken.length, 3)
   assert.equal(scene.pool.idleCount, 1)
 })
 
-test('one that was ended while it was kept is not handed out', async () => {
+test('a kept connection that the server ended is not handed out', async () => {
   await using scene = await setup({ isOwn: true })
   const before = await scene.pid()
   const stranger = newPool(scene.database.url, 1)
@@ -58,7 +58,7 @@ test('one that was ended while it was kept is not handed out', async () => {
   await stranger.end()
 })
 
-test('one that somebody found unfit, or that ends with its use, is not handed out', async () => {
+test('a connection that was marked unfit, or that ends with its use, is not handed out', async () => {
   await using scene = await setup({ isOwn: true })
   const first = await scene.pid()
   const failing = scene.connections.use(() => Promise.reject(new Error('broken')), {
@@ -70,14 +70,14 @@ test('one that somebody found unfit, or that ends with its use, is not handed ou
   assert.equal(new Set([first, second, await scene.pid()]).size, 3)
 })
 
-test('one that nobody uses goes back to the pool, where it ends', async () => {
+test('an unused connection returns to the pool, which ends it', async () => {
   await using scene = await setup({ isOwn: true })
   await Promise.all([scene.pid(), scene.pid()])
   assert.equal(scene.pool.idleCount, 0)
   await sleep(3_000)
   const used = await scene.pid()
   await sleep(2_500)
-  assert.equal(scene.pool.idleCount, 1, 'the one that was not used meanwhile')
+  assert.equal(scene.pool.idleCount, 1, 'the connection that was not used meanwhile')
   assert.equal(await scene.pid(), used)
 })
 
@@ -94,14 +94,14 @@ async function listening({ hasOwnAddress = false } = {}) {
     assert.equal(lease?.job.payload, payload)
     await lease?.done()
   }
-  const heard = async () => {
+  const untilListening = async () => {
     const waiting = holdfast.claim(['mail'], { wait: 200 })
     while ((await said()).length === 0) await sleep(20)
     assert.deepEqual(await waiting, [])
   }
-  await heard()
+  await untilListening()
   return {
-    ...{ database, holdfast, pool, said, next, heard },
+    ...{ database, holdfast, pool, said, next, untilListening },
     [Symbol.asyncDispose]: async () => {
       await holdfast.close()
       await pool.end()
@@ -110,18 +110,18 @@ async function listening({ hasOwnAddress = false } = {}) {
   }
 }
 
-test('claims go over the connection that listens', async () => {
+test('claims use the connection that listens', async () => {
   await using scene = await listening()
   while (!(await scene.said())[0]?.includes('.claim(')) await scene.next('a')
 })
 
-test('but not where it has an address of its own, at which it may be somebody else', async () => {
+test('claims do not use the listening connection if it has its own address, where it may have another role', async () => {
   await using scene = await listening({ hasOwnAddress: true })
   for (let i = 0; i < 5; i++) await scene.next(i)
   assert.match((await scene.said())[0] as string, /^listen /)
 })
 
-test('one that listens and broke is not asked again, although it is still there', async () => {
+test('a listening connection that broke is not used again, although it is still referenced', async () => {
   await using scene = await listening()
   await scene.next('first')
   const listener = lastListener() as pg.Client
@@ -135,7 +135,7 @@ test('one that listens and broke is not asked again, although it is still there'
   while (lastListener() === listener) await sleep(20)
 })
 
-test('a claim whose connection is ended under way brings the job all the same', async () => {
+test('a claim whose connection is ended meanwhile still returns the job', async () => {
   await using scene = await listening()
   for (let round = 0; round < 3; round++) {
     await scene.next('before')
@@ -143,7 +143,7 @@ test('a claim whose connection is ended under way brings the job all the same', 
     await lock.query(lanes('select pg_advisory_lock(LANE_LOCKS, no) from holdfast.lane'))
     const waiting = scene.next(round)
     const stuck = `select pg_terminate_backend(pid) ${whoListens()} and wait_event_type = 'Lock'`
-    while ((await lock.query(stuck)).rowCount === 0) await sleep(20) // a claim is under way over it
+    while ((await lock.query(stuck)).rowCount === 0) await sleep(20) // a claim is in progress on it
     await lock.query('select pg_advisory_unlock_all()')
     lock.release()
     await waiting

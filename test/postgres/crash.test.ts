@@ -1,5 +1,5 @@
-// A claim's commit does not wait for the disk. When the server goes down before it got there, the claim has not been: the
-// job is ready as before, and whoever held it holds nothing. On a server of its own, which writes its log out late.
+// A claim's commit does not wait for the disk. If the server crashes before the commit is written, the claim never happened: the
+// job is ready as before, and the lease is void. These tests have their own server, which writes its log late.
 import assert from 'node:assert/strict'
 import test, { after, before } from 'node:test'
 import type { Lease } from '../../src/lease/lease.ts'
@@ -13,19 +13,19 @@ let server: Server
 let worlds = 0
 
 before(async () => {
-  // Nobody flushes the log unasked: not by the clock (every 10 s), nor in the background.
+  // The log is not flushed without a request: not by the timer (every 10 s), nor in the background.
   const settings = { wal_writer_delay: '10s', bgwriter_delay: '10s', autovacuum: 'off' }
   server = await startServer({ settings })
 })
 
 after(() => server[Symbol.asyncDispose]())
 
-/** A settlement counts only while its token is in a lease. */
+/** A settlement is applied only while its token is in a lease. */
 const tokenCounts: Rule = { from: 'continue when v_workers[p_claims[v_stretch]] is null;', to: '' }
 
 interface LostClaim extends AsyncDisposable {
   readonly hand: Hand
-  /** What the worker holds in its hand, and the server has forgotten. */
+  /** The lease that the worker has and the server has lost. */
   readonly lease: Lease
 }
 
@@ -42,11 +42,11 @@ async function lostClaim(without: readonly Rule[] = []): Promise<LostClaim> {
     const [row] = await hand.rows('select count(*)::int as leases from holdfast.lease')
     if (row?.['leases'] === 0) return { hand, lease, [Symbol.asyncDispose]: () => hand[Symbol.asyncDispose]() }
     await hand[Symbol.asyncDispose]()
-    assert.ok(tries < triesMax, 'the log was always flushed behind the claim')
+    assert.ok(tries < triesMax, 'the log was always flushed after the claim')
   }
 }
 
-const effects = { enqueue: [{ queue: 'next', payload: 'b' }], put: [{ key: 'effect', value: 'landed' }] }
+const effects = { enqueue: [{ queue: 'next', payload: 'b' }], put: [{ key: 'effect', value: 'stored' }] }
 
 async function noEffects({ holdfast }: Hand): Promise<void> {
   assert.equal(await holdfast.kv.get('effect'), null)
@@ -65,7 +65,7 @@ test('a claim lost in a crash leaves the job claimable at once, with all its att
   await hand.recount()
 })
 
-test('who held a claim that a crash has undone cannot settle, and leaves no effects', async () => {
+test('a worker whose claim was undone by a crash cannot settle, and its effects are not stored', async () => {
   await using lost = await lostClaim()
   const { hand, lease } = lost
   await rejects(lease.done('stale', effects), 'LEASE_LOST')
@@ -77,7 +77,7 @@ test('who held a claim that a crash has undone cannot settle, and leaves no effe
   await hand.recount()
 })
 
-test('who held a claim that a crash has undone does not disturb who holds the job now', async () => {
+test('a worker whose claim was undone by a crash does not disturb the lease that another worker has now', async () => {
   await using lost = await lostClaim()
   const { hand, lease } = lost
   const again = await claimOne(hand.holdfast, 'mail')
@@ -89,7 +89,7 @@ test('who held a claim that a crash has undone does not disturb who holds the jo
   await hand.recount()
 })
 
-test('where the token does not count, a settlement of a claim that has never been lands', async () => {
+test('if the token is not checked, a settlement of an undone claim is applied', async () => {
   await using lost = await lostClaim([tokenCounts])
   const { hand, lease } = lost
   const again = await claimOne(hand.holdfast, 'mail')
@@ -98,7 +98,7 @@ test('where the token does not count, a settlement of a claim that has never bee
   assert.equal((await readJob(hand.holdfast, lease.job.id)).result, 'stale')
 })
 
-test('what was settled before the crash stays settled, and takes the claim to the disk with it', async () => {
+test('a job that was settled before the crash stays settled: its commit also wrote the claim to disk', async () => {
   await using hand = await Hand.open(server.url(), `crash ${worlds++}`)
   await hand.holdfast.queue('mail').enqueueMany([{ payload: 'a' }, { payload: 'b' }])
   const [a, b] = await hand.holdfast.claim(['mail'], { max: 2 })

@@ -1,4 +1,4 @@
-// Rows that went missing, or say what they cannot, behind the store's back. What a damaged text leads to is shown for every
+// Rows that are missing or hold impossible values, after changes outside of the store. Damaged texts are tested for every
 // store in `../conformance/damage.ts`.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
@@ -8,7 +8,7 @@ import { setup, useDatabase } from './hand.ts'
 
 useDatabase()
 
-test('a lease whose job is gone runs out, and its neighbours are rescued', async () => {
+test('a lease whose job is gone expires, and the other jobs of the claim are rescued', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const id = await hand.enqueue('mail', 1)
@@ -21,7 +21,7 @@ test('a lease whose job is gone runs out, and its neighbours are rescued', async
   assert.deepEqual(await hand.claim('mail'), [2])
 })
 
-test('a job that has ended is not cancelled because a list says that it is overdue', async () => {
+test('a job that has ended is not cancelled because of a leftover entry among the overdue', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const dead = await deadJob(holdfast, 'post')
@@ -30,11 +30,11 @@ test('a job that has ended is not cancelled because a list says that it is overd
   await delay(5)
   await holdfast.sweep()
   assert.equal(await stateOf(holdfast, dead), 'dead')
-  assert.equal((await holdfast.stats('late')).cancelled, 1, 'the one that is late')
+  assert.equal((await holdfast.stats('late')).cancelled, 1, 'the overdue job')
   await hand.recount()
 })
 
-test('a job that runs is not cancelled because a list says that it is overdue, and one that is late still is', async () => {
+test('a running job is not cancelled because of a leftover entry among the overdue, and an overdue one still is', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const running = await hand.enqueue('mail', 1)
@@ -54,7 +54,7 @@ test('a job that runs is not cancelled because a list says that it is overdue, a
   await hand.recount()
 })
 
-test('a key whose holder was deleted behind our back is free', async () => {
+test('a dedup key whose job was deleted outside of the store is free', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const options = { dedup: { key: 'k' }, idempotencyKey: 'once' } as const
@@ -71,14 +71,14 @@ test('a key whose holder was deleted behind our back is free', async () => {
   const { id } = await holdfast.queue('mail').enqueue('d', { idempotencyKey: 'once' })
   await (await claimOne(holdfast, 'mail')).done()
   const ended = await holdfast.queue('mail').enqueue('d', { idempotencyKey: 'once' })
-  assert.deepEqual(ended, { id, status: 'duplicate' }, 'one that has ended still has its key')
+  assert.deepEqual(ended, { id, status: 'duplicate' }, 'a job that has ended still has its key')
   await hand.rows('delete from holdfast.ended where id = $1', [id])
   assert.equal((await holdfast.queue('mail').enqueue('e', { idempotencyKey: 'once' })).status, 'created')
   await holdfast.requeue(dead)
   assert.equal(await stateOf(holdfast, dead), 'ready')
 })
 
-test('a time that no calendar has keeps nobody from being swept', async () => {
+test('a time that no calendar has does not stop the sweep of other jobs', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const id = await hand.enqueue('mail', 1, { startBefore: new Date(Date.now() + 60_000), delay: '1h' })
@@ -93,7 +93,7 @@ test('a time that no calendar has keeps nobody from being swept', async () => {
   await hand.recount()
 })
 
-test('numbers that cannot be are shown as they stand, and the job goes its way', async () => {
+test('impossible numbers are shown as they are stored, and the job runs normally', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const ids = [await hand.enqueue('mail', 1), await hand.enqueue('mail', 2), await hand.enqueue('mail', 3)]
@@ -102,19 +102,19 @@ test('numbers that cannot be are shown as they stand, and the job goes its way',
   assert.equal((await readJob(holdfast, ids[0] as string)).attempts, -5)
   const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })
   assert.equal((await early?.retry(new Error('no'), { delay: '1h' }))?.state, 'scheduled', 'it has attempts left')
-  assert.equal((await late?.retry(new Error('no')))?.state, 'dead', 'it had more than it may have')
+  assert.equal((await late?.retry(new Error('no')))?.state, 'dead', 'it has used more attempts than allowed')
   assert.equal((await unharmed?.done())?.state, 'done')
   await hand.recount()
 })
 
-test('a count that is off hides no job from a claim', async () => {
+test('a wrong count does not hide a job from a claim', async () => {
   await using hand = await setup()
   await hand.enqueue('mail', 1)
   await hand.rows('delete from holdfast.tally')
   assert.deepEqual(await hand.claim('mail'), [1])
 })
 
-test('a queue whose name was damaged: its jobs die when they are claimed, and those claimed with them do not', async () => {
+test('jobs of a queue with a damaged name die when they are claimed, and the other jobs of that claim do not', async () => {
   await using hand = await setup()
   const id = await hand.enqueue('mail', 1)
   await hand.enqueue('post', 2)
@@ -129,7 +129,7 @@ test('a queue whose name was damaged: its jobs die when they are claimed, and th
   assert.deepEqual([state, error?.code], ['dead', 'INVALID_NAME'])
 })
 
-test('a state that there is not is shown as it stands, and holds up nobody', async () => {
+test('an unknown state is shown as it is stored, and delays no other job', async () => {
   await using hand = await setup()
   const { holdfast } = hand
   const id = await deadJob(holdfast, 'mail')

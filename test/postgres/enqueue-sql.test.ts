@@ -43,7 +43,7 @@ test(
 )
 
 test(
-  'jobs of both ways in are claimed in the order in which they came',
+  'jobs enqueued by SQL and by the client are claimed in the order in which they were enqueued',
   inHand(async (hand) => {
     await hand.enqueue('mail', 1)
     await enqueue(hand, 'mail', 2)
@@ -55,7 +55,7 @@ test(
 
 describe('the stored definition', () => {
   test(
-    'attempts, priority and limit key are those that it says, and what is stated wins',
+    'gives attempts, priority and limit key, unless the call states them',
     inHand(async (hand) => {
       const limit = { key: 'customer.id', concurrency: 1 }
       await hand.holdfast.claim([defineQueue('mail', { attempts: 2, priority: 3, limit })])
@@ -75,7 +75,7 @@ describe('the stored definition', () => {
   )
 
   test(
-    'a key that cannot be known is refused with a sentence that says what to pass',
+    'a missing limit key that SQL cannot derive is refused, and the message says what to pass',
     inHand(async (hand) => {
       await hand.holdfast.claim([defineQueue('byPath', { limit: { key: 'customer.id', concurrency: 1 } })])
       await hand.holdfast.claim([defineQueue('byCode', { limit: { key: () => 'k', concurrency: 1 } })])
@@ -108,7 +108,7 @@ describe('the stored definition', () => {
   )
 
   test(
-    'SQL finds at a path what the client finds there',
+    'SQL and the client read the same limit key at a path',
     inHand(async (hand) => {
       const values = ['ada', 7, -7, 1e3, 0, '7', 9_007_199_254_740_991, 'é', '\ud83d\ude00', ' ', 'a.b', '"', '\\u0000']
       for (const id of [...values, 1.5, true, null, [], {}, '', 2 ** 53]) {
@@ -120,7 +120,7 @@ describe('the stored definition', () => {
   )
 
   test(
-    'a client whose memory of a definition is out of date starts over, and one in a caller’s transaction is filled in anew',
+    'a client with an outdated definition reads it again, also in a caller’s transaction',
     inHand(async (hand) => {
       const mail = hand.holdfast.queue<unknown>('mail')
       const read = async (id: string) => readJob(hand.holdfast, id)
@@ -154,7 +154,7 @@ describe('the stored definition', () => {
   )
 
   test(
-    'in a caller’s transaction that is older than the queue, jobs are filled in by what the client knows of it',
+    'in a caller’s transaction that is older than the queue, jobs get the values of the client’s definition',
     inHand(async (hand) => {
       const read = async (id: string) => readJob(hand.holdfast, id)
       const tx = await hand.begin()
@@ -180,7 +180,7 @@ function customer(id: unknown): unknown {
 }
 
 test(
-  'it takes every option but for replacing',
+  'it accepts every option except replacing',
   inHand(async (hand) => {
     const id = randomUUID()
     const runAt = new Date('2999-01-01T12:00:00Z')
@@ -202,7 +202,7 @@ test(
 )
 
 test(
-  'it is part of the transaction that it is called in, savepoints included',
+  'the job belongs to the transaction of the call, savepoints included',
   inHand(async (hand) => {
     const tx = await hand.begin()
     await enqueue(tx, 'mail', 'kept', { dedup: { key: 'a' } })
@@ -241,7 +241,7 @@ test(
 )
 
 test(
-  'whoever waits for work is woken by the commit',
+  'a waiting claim is woken by the commit',
   inHand(async (hand) => {
     await using listening = await open(postgres({ url: hand.url, schema: hand.schema.name }))
     await enqueue(hand, 'mail', 0)
@@ -263,18 +263,18 @@ test(
 )
 
 test(
-  'a notification is sent for a job that is ready, unless it is not wanted',
+  'a notification is sent for a ready job, unless the call disables it',
   inHand(async (hand) => {
     const client = await hand.connect()
     await client.query(`listen "${hand.schema.channel}"`)
-    const heard: (string | undefined)[] = []
-    client.on('notification', ({ payload }) => heard.push(payload))
+    const received: (string | undefined)[] = []
+    client.on('notification', ({ payload }) => received.push(payload))
     await enqueue(hand, 'mail', 1, { notify: false })
     await enqueue(hand, 'mail', 2, { delay_ms: 60_000 })
     await enqueue(hand, 'mail', 3)
-    await until(async () => heard.length > 0, 'a notification')
+    await until(async () => received.length > 0, 'a notification')
     assert.deepEqual(
-      heard.map((text) => JSON.parse(text ?? '')),
+      received.map((text) => JSON.parse(text ?? '')),
       [{ ready: [['mail', 1]] }],
     )
   }),
@@ -304,7 +304,7 @@ describe('keys', () => {
   })
 
   test(
-    'of idempotency find the same payload again, whoever came first and however it is written',
+    'of idempotency match the same payload, in any JSON notation, and from SQL or the client',
     inHand(async (hand) => {
       const first = await enqueue(hand, 'mail', payload, { idempotency_key: 'sql' })
       const again = { id: first.id, status: 'duplicate' }
@@ -335,7 +335,7 @@ describe('keys', () => {
   )
 
   test(
-    'that are ids of a live job are refused',
+    'that are the id of a live job are refused',
     inHand(async (hand) => {
       const id = await hand.enqueue('mail', 1)
       await assert.rejects(enqueue(hand, 'mail', 2, { id }), { code: 'HF102', message: /^DUPLICATE_JOB_ID: / })
@@ -425,14 +425,14 @@ describe('bad input', () => {
   )
 
   test(
-    'is not what lies within the bounds',
+    'does not include values within the bounds',
     inHand(async (hand) => {
       const payloads = [
         ...['9007199254740991', '-0', '1.10', '0.1', '1e300', '5e-300', '123456789012345.6', nested(500)],
         ...['"é😀\\n\\u0001"', '{"": {}}', JSON.stringify('x'.repeat(1024 * 1024 - 2)), '"12345678901234567890"'],
       ]
       const client = await hand.connect()
-      await client.query('set extra_float_digits = 0') // then the server writes fewer digits than there are
+      await client.query('set extra_float_digits = 0') // the server then writes fewer digits than a number has
       for (const payload of payloads) await client.query(hand.schema.sql(call), ['x'.repeat(255), payload, '{}'])
       const read = await hand.claim('x'.repeat(255))
       assert.deepEqual(
@@ -445,7 +445,7 @@ describe('bad input', () => {
 
 describe('the first job of a queue and priority', () => {
   test(
-    'lets others who are first there wait for the end of its transaction, and those who are not go on',
+    'makes other first enqueues wait for its transaction, and delays no enqueue to a known queue and priority',
     inHand(async (hand) => {
       await hand.enqueue('mail', 'known')
       const other = await hand.another()
@@ -479,7 +479,7 @@ describe('the first job of a queue and priority', () => {
 
   for (const level of ['repeatable read', 'serializable']) {
     test(
-      `in ${level} is enqueued, unless others have opened the queue since`,
+      `in ${level} is enqueued, unless another transaction has created the queue since`,
       inHand(async (hand) => {
         const tx = await hand.begin(`begin isolation level ${level}`)
         await tx.run('select 1 from holdfast.queue')

@@ -1,8 +1,8 @@
-// A PostgreSQL store in the hand: a fresh schema, transactions that are driven statement by statement, and a way to take
-// one rule out of the schema's functions, so that a test can show what the rule is for.
+// The fixture of the PostgreSQL tests: a fresh schema, transactions that are controlled statement by statement, and a way to
+// remove one rule from the schema's functions, so that a test can show what the rule is for.
 //
-// The server is shared, and transaction numbers are the cluster's: other tests' transactions come and go between any two
-// statements. So tests say where a transaction of theirs must be, never what else is there.
+// The server is shared, and transaction numbers belong to the cluster: transactions of other tests begin and end between any
+// two statements. So tests place their own transactions, and assume nothing about others.
 import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -16,23 +16,23 @@ import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 
-/** A text in one of the schema's functions, and what stands there when the rule is broken. */
+/** A text in one of the schema's functions, and its replacement when the rule is removed. */
 export interface Rule {
   readonly from: string
   readonly to: string
-  /** The same rule where a job alone is claimed (`schema/functions/claim-one.ts`). */
+  /** The same rule in the short claim of a single job (`schema/functions/claim-one.ts`). */
   readonly alone?: Rule
 }
 
 export interface SetupOptions {
   readonly without?: readonly Rule[]
-  /** Whether sweeps make partitions for finished jobs, which takes longer than most tests; else none has one of its own. */
+  /** Whether sweeps make partitions for finished jobs. This takes longer than most tests; without it there is only the rest. */
   readonly partitions?: boolean
-  /** Whether a job alone is claimed in the way that is made for it; else all are claimed like many. */
+  /** Whether a single job is claimed by the short claim; else all jobs are claimed by the long one. */
   readonly alone?: boolean
 }
 
-/** Whatever waits longer for a lock than this waits for ever. */
+/** A wait for a lock that lasts longer than this counts as a deadlock. */
 const waitMaxMs = 15_000
 
 const noPartitions = `create or replace function holdfast.make_partitions(p_now bigint) returns int language sql as 'select 0'`
@@ -40,7 +40,7 @@ const noPartitions = `create or replace function holdfast.make_partitions(p_now 
 let database: Database
 let schemas = 0
 
-/** Once per file, beside its tests: the database in which each of them has a schema. */
+/** Called once per file: creates the database in which each test has a schema. */
 export function useDatabase(): void {
   before(async () => {
     database = await testDatabase()
@@ -48,7 +48,7 @@ export function useDatabase(): void {
   after(() => database[Symbol.asyncDispose]())
 }
 
-/** Makes the body of a test. Unless a rule was taken out, it ends with a recount. */
+/** Makes the body of a test. Unless a rule was removed, it ends with a recount. */
 export function inHand(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
   return async () => {
     await using hand = await setup(options)
@@ -57,7 +57,7 @@ export function inHand(show: (hand: Hand) => Promise<void>, options: SetupOption
   }
 }
 
-/** The same for each of the two ways to claim, where the rules that were taken out are rules of both. */
+/** The same with the short and with the long claim. A rule that is removed must be a rule of both. */
 export function inBothHands(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
   return async () => {
     for (const alone of [false, true]) await inHand(show, { ...options, alone })()
@@ -79,13 +79,13 @@ export async function setup({ without = [], partitions = false, alone }: SetupOp
   return hand
 }
 
-/** A claim that took long is not repeated in the same way; how long it takes here nobody knows. */
+/** After a slow claim the next one is a long claim. How long a claim takes in a test is not predictable. */
 const hurry: Rule = {
   from: `v_long constant interval := '2 milliseconds'`,
   to: `v_long constant interval := '1 minute'`,
 }
 
-/** A job alone is claimed in the way that is made for it. */
+/** A single job is claimed by the short claim. */
 const claimsAlone: Rule = { from: 'is_plain := v_choice.is_only and', to: 'is_plain := false and' }
 
 export class Hand implements AsyncDisposable {
@@ -141,13 +141,13 @@ export class Hand implements AsyncDisposable {
     return (await this.holdfast.queue(queue).enqueue(payload, options)).id
   }
 
-  /** Claims and answers the payloads. */
+  /** Claims and returns the payloads. */
   async claim(queues: string | readonly string[] | '*' = 'mail', max = 100): Promise<unknown[]> {
     const names = queues === '*' ? '*' : [queues].flat()
     return (await this.holdfast.claim(names, { max })).map(({ job }) => job.payload)
   }
 
-  /** The lane of a queue's jobs in their turn. */
+  /** The lane of a queue's jobs that were not released. */
   async lane(queue: string, priority = 5): Promise<number> {
     const [row] = await this.rows(
       'select l.no from holdfast.lane l join holdfast.queue q on q.no = l.queue where q.name = $1 and l.priority = $2',
@@ -166,7 +166,7 @@ export class Hand implements AsyncDisposable {
     return row as unknown as Cursor
   }
 
-  /** Puts the bound of a queue where a claim would have put it whose snapshot ended there. */
+  /** Moves the bound of a queue to where a claim with a snapshot that ends there would have moved it. */
   async setCursor(queue: string, xid: string, gapXids: readonly string[] = []): Promise<void> {
     await this.rows(
       `insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
@@ -175,7 +175,7 @@ export class Hand implements AsyncDisposable {
     )
   }
 
-  /** Waits until so many sessions of this database wait for a lock, in statements that are at least so old and say so. */
+  /** Waits until this many sessions of the database wait for a lock, in statements of at least this age with this text. */
   async waiters(count: number, ageMs = 0, what = ''): Promise<void> {
     const text = `select count(*)::int as n from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock' and strpos(query, $2) > 0
@@ -184,7 +184,7 @@ export class Hand implements AsyncDisposable {
     await until(async () => (await waiting()) === count, `${count} sessions wait for a lock`)
   }
 
-  /** From now on a job of this queue that is alone is claimed as such. Nothing else is left of it. */
+  /** From now on a single job of this queue is claimed by the short claim. The queue is empty afterwards. */
   async claimOneAlone(queue = 'mail'): Promise<void> {
     const { id } = await this.holdfast.queue(queue).enqueue('alone')
     const [lease] = await this.holdfast.claim([queue])
@@ -192,7 +192,7 @@ export class Hand implements AsyncDisposable {
     await this.holdfast.delete(id)
   }
 
-  /** Takes a rule out of the function that has it. */
+  /** Removes a rule from the function that has it. */
   async withoutRule({ from, to }: Rule): Promise<void> {
     const functions = await this.rows(
       'select pg_get_functiondef(oid) as text from pg_proc where pronamespace = $1::regnamespace',
@@ -230,7 +230,7 @@ export interface Cursor {
   readonly gap_ords: readonly string[]
 }
 
-/** Somebody's own transaction, in which they enqueue. */
+/** A caller's own transaction, with enqueues in it. */
 export class CallerTx {
   readonly client: Client
   readonly #hand: Hand
@@ -248,7 +248,7 @@ export class CallerTx {
     return (await this.client.query(this.#hand.schema.sql(text), [...values])).rows
   }
 
-  /** Its number; it has one from now on. */
+  /** Its transaction number, which this call assigns if necessary. */
   async xid(): Promise<string> {
     return (await this.run('select pg_current_xact_id()::text as xid'))[0]?.['xid'] as string
   }

@@ -1,5 +1,5 @@
-// A row of a job is locked for long, by a settlement whose effect waits. Whatever wants that row waits for it, and for nothing
-// else: claims, enqueues and settlements of the lane go on meanwhile.
+// A settlement whose SQL effect waits keeps a job's row locked for long. Calls that need this row wait for it. All others of
+// the lane go on: claims, enqueues and settlements.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -8,7 +8,7 @@ import { type Hand, inHand, until, useDatabase } from './hand.ts'
 
 useDatabase()
 
-/** A statement that waits until it is let go. */
+/** A statement that waits until `letGo` is called. */
 interface SlowEffect {
   readonly effects: { readonly sql: readonly { readonly text: string }[] }
   /** Resolves when it waits. */
@@ -40,7 +40,7 @@ async function settling(hand: Hand, id: string) {
   return { ...slow, settled }
 }
 
-/** One job of the lane goes its whole way and others come, while the slow statement still waits. */
+/** Jobs of the lane are enqueued, claimed, settled and cancelled while the slow statement still waits. */
 async function laneGoesOn(hand: Hand, slow: SlowEffect): Promise<void> {
   const worker = await hand.another()
   await worker.queue('mail').enqueue('next')
@@ -54,7 +54,7 @@ async function laneGoesOn(hand: Hand, slow: SlowEffect): Promise<void> {
   await slow.runs()
 }
 
-/** What is asked for while the job is being settled, and what it answers when that has landed. */
+/** Calls about the job while it is being settled, and their answers once the settlement has committed. */
 const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<unknown>; answer: unknown }>> = {
   'a cancel': { act: (other, id) => other.cancel(id), answer: 'INVALID_STATE' },
   'a wake': { act: (other, id) => other.wake(id), answer: 'INVALID_STATE' },
@@ -87,7 +87,7 @@ const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<
 
 for (const [what, { act, answer }] of Object.entries(acts)) {
   test(
-    `${what} of a job that is being settled keeps its lane from nothing, and is then answered rightly`,
+    `${what} of a job that is being settled does not block its lane, and is answered correctly afterwards`,
     inHand(async (hand) => {
       const id = await hand.enqueue('mail', 'slow', { dedup: { key: 'k' } })
       const slow = await settling(hand, id)
@@ -99,7 +99,7 @@ for (const [what, { act, answer }] of Object.entries(acts)) {
       acted.then(() => {
         isAnswered = true
       })
-      await until(async () => isAnswered || (await waitingForRows(hand)) > 1, 'it waits, or was answered')
+      await until(async () => isAnswered || (await waitingForRows(hand)) > 1, 'the call waits, or was answered')
       await laneGoesOn(hand, slow)
       await slow.letGo()
       assert.equal((await slow.settled).state, 'done')
@@ -116,7 +116,7 @@ async function waitingForRows(hand: Hand): Promise<number> {
 }
 
 test(
-  'a cancel that waited for a settlement that puts the job off cancels it',
+  'a cancel that waited for a settlement that snoozes or retries the job cancels it',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'slow')
     const slow = await slowEffect(hand)
@@ -134,7 +134,7 @@ test(
 )
 
 test(
-  'a batch is cancelled while one of its items is being settled: its other items settle meanwhile',
+  'while a cancel of a batch waits for an item that is being settled, its other items settle',
   inHand(async (hand) => {
     const items = [{ queue: 'mail', payload: 'slow' }, ...[1, 2].map((payload) => ({ queue: 'mail', payload }))]
     const batch = await hand.holdfast.batch({ name: 'letters', concurrency: 2 }, items)
@@ -155,7 +155,7 @@ test(
 )
 
 test(
-  'a cancel of a job that waits for its time keeps no lane while its effects run',
+  'a cancel of a scheduled job does not block a lane while its effects run',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'later', { delay: '1h' })
     const slow = await slowEffect(hand)
@@ -168,7 +168,7 @@ test(
 )
 
 test(
-  'an accept keeps no lane while its effects run',
+  'an accept does not block a lane while its effects run',
   inHand(async (hand) => {
     await hand.enqueue('mail', 'letter')
     const snoozed = heard(hand.holdfast, 'job.snoozed')
@@ -187,7 +187,7 @@ test(
 )
 
 test(
-  'a sweep that runs the effects of a requested cancel keeps no lane, also where jobs have missed their start',
+  'a sweep that runs the effects of a requested cancel does not block a lane, also if jobs have missed their start',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'slow')
     await claimOne(hand.holdfast, 'mail', { lease: 1 })

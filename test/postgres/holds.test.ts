@@ -1,5 +1,5 @@
-// A lease holds places, not jobs: what was rescued and claimed again is another hold, and nobody else's to touch, also
-// while the first claim goes on with its other jobs.
+// A lease holds places in a lane, not jobs. A job that was rescued and claimed again has another hold. The first claim cannot
+// touch it, and keeps its other jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -9,7 +9,7 @@ import { type Hand, inHand, type Rule, until, useDatabase } from './hand.ts'
 
 useDatabase()
 
-/** A settlement names the place that its claim has taken; here it names the job by its number. */
+/** A settlement names the place that its claim has taken. Without this rule it names the job by its number. */
 const placesCount: readonly Rule[] = [
   {
     from: `j.lane = p_lanes[v_stretch] and j.ready_xid = p_xids[v_stretch] and j.ord >= p_firsts[v_stretch]
@@ -19,7 +19,7 @@ const placesCount: readonly Rule[] = [
   { from: '(j.ord - p_firsts[v_stretch])::int as turn', to: '(j.seq - p_firsts[v_stretch])::int as turn' },
 ]
 
-const effects = { put: [{ key: 'effect', value: 'landed' }] }
+const effects = { put: [{ key: 'effect', value: 'stored' }] }
 
 interface Holds {
   /** The first claim's hold on a job that it has renewed. */
@@ -30,7 +30,7 @@ interface Holds {
   readonly fresh: Lease
 }
 
-/** Two jobs under one claim; one is renewed, the other runs out, is rescued, and is claimed by somebody else. */
+/** Two jobs of one claim: the first is renewed; the lease of the second expires, and the job is rescued and claimed again. */
 async function rescuedMate(hand: Hand): Promise<Holds> {
   await hand.holdfast.queue('mail').enqueueMany([{ payload: 'kept' }, { payload: 'rescued' }])
   const other = await hand.another()
@@ -45,7 +45,7 @@ async function rescuedMate(hand: Hand): Promise<Holds> {
 }
 
 test(
-  'who lost a job of their claim cannot settle or renew it, and still holds the others',
+  'a claim that lost one of its jobs cannot settle or renew it, and still holds the others',
   inHand(async (hand) => {
     const { kept, stale, fresh } = await rescuedMate(hand)
     await rejects(stale.done('stale'), 'LEASE_LOST')
@@ -63,7 +63,7 @@ test(
 )
 
 test(
-  'where a settlement names the job alone, who lost it settles it under the hands of who holds it',
+  'if a settlement names only the job, an old lease settles a job that a new lease holds',
   inHand(
     async (hand) => {
       const { stale, fresh } = await rescuedMate(hand)
@@ -75,7 +75,7 @@ test(
 )
 
 test(
-  'a claim that is sent again by its token answers only what it still holds, and renews nothing else',
+  'a claim that is sent again by its token returns only what it still holds, and renews nothing else',
   inHand(async (hand) => {
     const { kept, stale, fresh } = await rescuedMate(hand)
     const token = kept.fence.slice(0, 32)
@@ -92,7 +92,7 @@ test(
 )
 
 test(
-  'a claim that is sent again after all its jobs were rescued begins anew, and takes nothing that others hold',
+  'a claim that is sent again after all its jobs were rescued starts over, and takes no job with a lease',
   inHand(async (hand) => {
     const other = await hand.another()
     await hand.enqueue('mail', 'a')
@@ -110,14 +110,14 @@ test(
 )
 
 test(
-  'of a settlement and a rescue that meet, one lands',
+  'if a settlement and a rescue run at once, one of them is applied',
   inHand(async (hand) => {
     const other = await hand.another()
     for (const first of ['settlement', 'rescue']) {
       await hand.enqueue('mail', first)
       const lease = await claimOne(hand.holdfast, 'mail', { lease: 1 })
       await delay(3)
-      // Somebody looks at the row and keeps it locked, so that both wait for it.
+      // A reader keeps the row locked, so that both wait for it.
       const reader = await hand.begin()
       await reader.run('select from holdfast.job where id = $1 for update', [lease.job.id])
       const settle = () =>
@@ -140,7 +140,7 @@ test(
 )
 
 test(
-  'a renewal that was answered holds against a sweep that waited for it',
+  'a renewal that was answered is respected by a sweep that waited for it',
   inHand(async (hand) => {
     const other = await hand.another()
     await hand.enqueue('mail', 'a')
@@ -150,7 +150,7 @@ test(
     await reader.run('select from holdfast.lease for update')
     const renewed = lease.renew('1h')
     await hand.waiters(1)
-    assert.equal((await other.sweep()).rescued, 0) // a lease that somebody renews now is left to them
+    assert.equal((await other.sweep()).rescued, 0) // a lease that is being renewed is skipped
     await reader.commit()
     await renewed
     assert.equal((await other.sweep()).rescued, 0)
@@ -158,7 +158,7 @@ test(
   }),
 )
 
-/** A sweep reads the clock, and gets to look at leases only after one was given that was not there then. */
+/** A sweep reads the clock. Then a lease is given, and only then does the sweep look at leases. */
 async function leaseGivenDuringSweep(hand: Hand): Promise<{ readonly given: number; readonly stored: number }> {
   const sweep = await hand.begin()
   const [row] = await sweep.run('select holdfast.now_ms(null) as now')
@@ -173,7 +173,7 @@ async function leaseGivenDuringSweep(hand: Hand): Promise<{ readonly given: numb
 }
 
 test(
-  'a lease that was given while a sweep was under way is not taken for one from before the clock was set back',
+  'a lease that was given during a sweep is not mistaken for one from before the clock was set back',
   inHand(async (hand) => {
     const { given, stored } = await leaseGivenDuringSweep(hand)
     assert.equal(stored, given)
@@ -181,7 +181,7 @@ test(
 )
 
 test(
-  'where a sweep judges leases by the time at which it began, it takes away from those given since',
+  'if a sweep judges leases by the time at which it began, it shortens those given since',
   inHand(
     async (hand) => {
       const { given, stored } = await leaseGivenDuringSweep(hand)
@@ -200,7 +200,7 @@ test(
 )
 
 test(
-  'leases of settled jobs that no claim took along go when they expire, and nothing is rescued',
+  'leases of settled jobs that no claim has removed are removed when they expire, and nothing is rescued',
   inHand(async (hand) => {
     for (let n = 0; n < 3; n++) {
       await hand.holdfast.queue('mail').enqueue(n)
@@ -208,7 +208,7 @@ test(
       await lease?.done()
     }
     const left = async () => (await hand.rows('select from holdfast.lease')).length
-    assert.ok((await left()) > 0, 'so few are not worth a claim')
+    assert.ok((await left()) > 0, 'a claim does not remove so few')
     let rescued = 0
     await until(async () => {
       rescued += (await hand.holdfast.sweep()).rescued

@@ -1,4 +1,4 @@
-// What others do to a job while a claim is in progress: who takes the lane's lock first decides, and both know it.
+// Changes to a job while a claim is in progress: the transaction that locks the lane first decides, and the other sees the result.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -10,7 +10,7 @@ import { clockAfterLock, gaps, laneLock, readAfterLock } from './rules.ts'
 
 useDatabase()
 
-/** Whoever must know whether a job waits takes its lane's lock. */
+/** A transaction that must know whether a job waits locks the job's lane. */
 const noLocks: Rule = { from: 'perform pg_advisory_xact_lock(LANE_LOCKS, v_lane);', to: 'null;' }
 const noLockToReplace: Rule = { from: 'perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);', to: 'null;' }
 
@@ -23,7 +23,7 @@ async function claimInProgress(hand: Hand): Promise<{ tx: CallerTx; ids: unknown
   return { tx, ids: rows.map(({ id }) => id) }
 }
 
-/** Somebody holds the lane's lock. */
+/** An open transaction holds the lane's lock. */
 async function lockLane(hand: Hand): Promise<CallerTx> {
   const tx = await hand.begin()
   await tx.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('mail')])
@@ -42,7 +42,7 @@ async function waitsFor(hand: Hand, answered: Promise<unknown>, end: () => Promi
 }
 
 test(
-  'two claims of one lane come one after the other, and no job is in both',
+  'two claims of one lane run one after the other, and no job is in both',
   inHand(async (hand) => {
     await hand.enqueue('mail', 'a')
     const { tx, ids } = await claimInProgress(hand)
@@ -54,14 +54,14 @@ test(
 )
 
 for (const [what, without] of [
-  ['where lanes are not locked', [laneLock]],
-  ['where the lane is locked by the statement that reads the cursor', [laneLock, readAfterLock]],
+  ['if lanes are not locked', [laneLock]],
+  ['if the lane is locked by the statement that reads the cursor', [laneLock, readAfterLock]],
 ] as const) {
   test(
     `${what}, two claims take the same job`,
     inHand(
       async (hand) => {
-        const taken: unknown[][] = [] // on a busy machine the second may be too late to show it
+        const taken: unknown[][] = [] // on a busy machine the second claim may be too late to show it
         for (let round = 0; round < 5 && !taken.some((payloads) => payloads.includes('a')); round++) {
           await hand.enqueue('mail', 'a')
           const { tx } = await claimInProgress(hand)
@@ -78,7 +78,7 @@ for (const [what, without] of [
 }
 
 test(
-  'a claim that was rolled back leaves its jobs to the one that waited for it',
+  'a claim that was rolled back leaves its jobs to the claim that waited for it',
   inHand(async (hand) => {
     await hand.enqueue('mail', 'a')
     const { tx } = await claimInProgress(hand)
@@ -97,12 +97,12 @@ async function cancelDuringClaim(hand: Hand, end: 'commit' | 'rollback'): Promis
 }
 
 test(
-  'a cancel that meets a claim in progress waits for it, and is then a request to who holds the job',
+  'a cancel during a claim waits for it, and is then a request to the worker that holds the lease',
   inHand(async (hand) => assert.equal(await cancelDuringClaim(hand, 'commit'), 'requested')),
 )
 
 test(
-  'a cancel that meets a claim which is rolled back ends the job',
+  'a cancel during a claim that is rolled back ends the job',
   inHand(async (hand) => {
     assert.equal(await cancelDuringClaim(hand, 'rollback'), 'cancelled')
     assert.deepEqual(await hand.claim(), [])
@@ -110,12 +110,12 @@ test(
 )
 
 test(
-  'where lanes are not locked, a cancel ends a job that runs',
+  'if lanes are not locked, a cancel ends a running job',
   inHand(async (hand) => assert.equal(await cancelDuringClaim(hand, 'commit'), 'cancelled'), { without: [noLocks] }),
 )
 
 test(
-  'of a claim and a cancel that both wait for the lane, the first to come is the first',
+  'if a claim and a cancel both wait for the lane, the first to ask is served first',
   inHand(async (hand) => {
     const cancels = await hand.another()
     for (const order of ['claim first', 'cancel first']) {
@@ -147,30 +147,30 @@ async function replaceDuringClaim(hand: Hand, end: 'commit' | 'rollback'): Promi
 }
 
 test(
-  'a dedup key is not replaced under a claim in progress: who holds the job keeps it as it was',
+  'a job is not replaced during a claim: the worker that holds the lease keeps the job as it was',
   inHand(async (hand) => assert.deepEqual(await replaceDuringClaim(hand, 'commit'), [false, 'old', []])),
 )
 
 test(
-  'a dedup key is replaced once a claim of its holder was rolled back',
+  'a job is replaced after its claim was rolled back',
   inHand(async (hand) => assert.deepEqual(await replaceDuringClaim(hand, 'rollback'), [true, 'new', ['new']])),
 )
 
 test(
-  'where lanes are not locked, replacing a running job has it claimed twice',
+  'if lanes are not locked, a running job that is replaced is claimed twice',
   inHand(async (hand) => assert.deepEqual(await replaceDuringClaim(hand, 'commit'), [true, 'new', ['new']]), {
     without: [noLocks, noLockToReplace],
   }),
 )
 
 test(
-  'a job that is replaced while a claim waits for the lane is claimed once, as it is then',
+  'a job that is replaced while a claim waits for the lane is claimed once, with its new payload',
   inHand(async (hand) => {
     const replaces = await hand.another()
     const dedup = { key: 'k', replace: true }
     await hand.enqueue('mail', 'old', { dedup })
     const lock = await lockLane(hand)
-    const replaced = replaces.queue('mail').enqueue('new', { dedup }) // which asks for the lane again and again
+    const replaced = replaces.queue('mail').enqueue('new', { dedup }) // tries to lock the lane again and again
     const claimed = hand.claim()
     await hand.waiters(1)
     await lock.commit()
@@ -195,7 +195,7 @@ test(
 )
 
 test(
-  'a job that is requeued while a claim is in progress is taken by the next',
+  'a job that is requeued while a claim is in progress is taken by the next claim',
   inHand(async (hand) => {
     const id = await deadJob(hand.holdfast, 'mail', 'risen')
     await hand.enqueue('mail', 'other')
@@ -208,7 +208,7 @@ test(
 )
 
 test(
-  'of two requeues of one job the second finds it alive',
+  'the second of two requeues of one job finds it live',
   inHand(async (hand) => {
     const id = await deadJob(hand.holdfast, 'mail', 'risen')
     const tx = await requeueInProgress(hand, id)
@@ -230,12 +230,12 @@ async function lateRequeue(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'a requeue that commits behind the bound has its job claimed',
+  'the job of a requeue that commits behind the bound is claimed',
   inBothHands(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], ['risen']])),
 )
 
 test(
-  'without gaps, a requeue that commits late hides',
+  'without gaps, the job of a requeue that commits late is skipped',
   inBothHands(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], []]), { without: [gaps] }),
 )
 
@@ -257,7 +257,7 @@ async function rescueInProgress(hand: Hand, lease: Lease): Promise<CallerTx> {
 }
 
 test(
-  'a cancel that meets a rescue in progress waits for it, and ends the job where it is then',
+  'a cancel during a rescue waits for it, and ends the job at its new place',
   inHand(async (hand) => {
     for (const rescuedBefore of [false, true]) {
       const id = await hand.enqueue('mail', 'a')
@@ -282,12 +282,12 @@ async function lateRescue(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'a rescue that commits behind the bound of the front has its job claimed',
+  'the job of a rescue that commits behind the bound of released jobs is claimed',
   inBothHands(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], ['a']])),
 )
 
 test(
-  'without gaps, a rescue that commits late hides',
+  'without gaps, the job of a rescue that commits late is skipped',
   inBothHands(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], []]), { without: [gaps] }),
 )
 
@@ -303,12 +303,12 @@ async function latePromotion(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'a promotion that commits behind the bound has its job claimed',
+  'the job of a promotion that commits behind the bound is claimed',
   inBothHands(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], ['due']])),
 )
 
 test(
-  'without gaps, a promotion that commits late hides',
+  'without gaps, the job of a promotion that commits late is skipped',
   inBothHands(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], []]), { without: [gaps] }),
 )
 
@@ -339,7 +339,7 @@ test(
 )
 
 test(
-  'where the clock is read before the wait, a lease is over when it is given',
+  'if the clock is read before the wait, a lease has expired when it is given',
   inHand(
     async (hand) => {
       const { leftMs, rescued, settled } = await expiryAfterWait(hand)

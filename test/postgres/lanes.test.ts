@@ -1,4 +1,4 @@
-// One claim over many lanes: every queue has one for each priority, and beside it one for jobs that came back.
+// One claim over many lanes. A queue has one lane for each priority, and beside it one for jobs that were released or rescued.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
@@ -16,19 +16,19 @@ async function latePriorities(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'a late commit has its jobs claimed in every priority, the first priority first',
+  'jobs of a late commit are claimed in every priority, the first priority first',
   inHand(async (hand) => {
     assert.deepEqual(await latePriorities(hand), [['early 0', 'early 5', 'early 9'], ['late 0', 'late 5'], ['late 9']])
   }),
 )
 
 test(
-  'without gaps, a late commit hides in every priority',
+  'without gaps, jobs of a late commit are skipped in every priority',
   inHand(async (hand) => assert.deepEqual((await latePriorities(hand)).slice(1), [[], []]), { without: [gaps] }),
 )
 
 test(
-  'the limit of a claim over priorities is used up by the first; the others keep their place',
+  'a claim over priorities spends its limit on the first priorities; jobs of the others keep their place',
   inHand(async (hand) => {
     const late = await hand.begin()
     for (const priority of [0, 9]) await late.enqueue('mail', `late ${priority}`, { priority })
@@ -41,7 +41,7 @@ test(
 )
 
 test(
-  'several queues in one claim: each has its own gaps, and they come in the order named',
+  'a claim over several queues takes them in the order named, each with its own gaps',
   inHand(async (hand) => {
     const late = await hand.begin()
     for (const queue of ['a', 'b', 'c']) await late.enqueue(queue, `late ${queue}`)
@@ -72,12 +72,12 @@ async function lateInManyLanes(hand: Hand): Promise<unknown[][]> {
 const early = (count: number) => names(count).map((queue) => `early ${queue}`)
 
 test(
-  'of many lanes only those with work are locked, and a late commit in one of them counts as work',
+  'a claim over many lanes locks only those with work, and a late commit counts as work',
   inHand(async (hand) => assert.deepEqual(await lateInManyLanes(hand), [early(12), [], ['late'], []])),
 )
 
 test(
-  'where the look at many lanes passes over gaps, a late commit hides',
+  'if the look at many lanes ignores gaps, jobs of a late commit are skipped',
   inHand(async (hand) => assert.deepEqual(await lateInManyLanes(hand), [early(12), [], [], []]), {
     without: [peekAtGaps],
   }),
@@ -91,7 +91,7 @@ test(
     const taken: unknown[][] = []
     for (let part = await hand.claim('*', 1_000); part.length > 0; part = await hand.claim('*', 1_000)) taken.push(part)
     assert.deepEqual(taken.flat(), early(70))
-    assert.ok(taken.length > 1, 'one claim locks only so many lanes')
+    assert.ok(taken.length > 1, 'one claim locks a bounded number of lanes')
   }),
 )
 
@@ -103,7 +103,7 @@ async function behindManyEndedGaps(hand: Hand): Promise<unknown[]> {
   await enqueueEach(hand, names(70))
   await hand.claim('*', 1_000)
   await undone.rollback()
-  // One claim: the client would try a second time.
+  // A single claim by SQL: the client would try a second time.
   const claim = `select payloads from holdfast.claim(gen_random_uuid(), 'once', 1000, 1000, null, '{}', null)`
   return (await hand.rows(claim)).map(({ payloads }) => JSON.parse(payloads as string))
 }
@@ -114,10 +114,10 @@ test(
 )
 
 test(
-  'where they came in their turn, a claim would come back empty though there are jobs',
+  'if lanes with ended gaps kept their turn, a claim would return nothing although there are jobs',
   inHand(
     async (hand) => {
-      // Mostly. A stranger's transaction, which another lane had for a gap, may have taken a place from the claim before.
+      // Usually. A stranger's transaction that was a gap of another lane may have taken a place in the claim before.
       const brought = await behindManyEndedGaps(hand)
       assert.ok(brought.length < 6, `${brought.length} jobs of 6`)
     },
@@ -144,12 +144,12 @@ test(
   }),
 )
 
-/** Where the look at many lanes takes long, somebody must move the bound of the lane that is to blame. */
+/** If the look at many lanes is slow, a claim must move the bound of the lane that is slow. */
 const slowLanesAreVisited: Rule = { from: 'if v_slow then', to: 'if false then' }
 
-// Neither a gap that ended nor a slow look, which are reasons to visit a lane, may come between.
+// An ended gap and a slow look are reasons to lock a lane, so this test excludes both.
 test(
-  'a claim of many lanes does not wait for a lane without work that somebody has locked',
+  'a claim of many lanes does not wait for a locked lane without work',
   inHand(
     async (hand) => {
       await enqueueEach(hand, names(12))
@@ -176,8 +176,8 @@ async function manyAheadInOneLane(hand: Hand): Promise<boolean> {
     [await hand.lane('q04')],
   )
   const xid = await tx.xid()
-  await hand.rows('select pg_current_xact_id()') // one that ends, so that the look does not end before theirs
-  await hand.setCursor('q04', xid) // without gaps: one that ended would be a reason to visit the lane
+  await hand.rows('select pg_current_xact_id()') // a later transaction that ends, so that the look reaches their rows
+  await hand.setCursor('q04', xid) // without gaps: an ended gap would be a reason to lock the lane
   assert.deepEqual(await hand.claim('*'), [])
   const moved = BigInt((await hand.cursor('q04')).xid) > BigInt(xid)
   await tx.rollback()
@@ -186,11 +186,11 @@ async function manyAheadInOneLane(hand: Hand): Promise<boolean> {
 }
 
 test(
-  'of many lanes one with 50,000 uncommitted jobs ahead is visited, so that its bound moves past them',
+  'a claim over many lanes locks one with 50,000 uncommitted jobs ahead, so that its bound moves past them',
   inHand(async (hand) => assert.equal(await manyAheadInOneLane(hand), true)),
 )
 
 test(
-  'where slow lanes are not visited, the bound stays and every look walks over them',
+  'if slow lanes are not locked, the bound stays and every look scans those jobs',
   inHand(async (hand) => assert.equal(await manyAheadInOneLane(hand), false), { without: [slowLanesAreVisited] }),
 )

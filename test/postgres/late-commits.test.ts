@@ -1,4 +1,4 @@
-// Nothing hides behind the claim position: whatever the order in which transactions begin, write and commit.
+// Claims skip no job, in whatever order transactions begin, write and commit.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { type Hand, inBothHands, useDatabase } from './hand.ts'
@@ -18,24 +18,24 @@ async function lateCommit(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'a transaction that commits late has its jobs claimed when they become visible',
+  'jobs of a transaction that commits late are claimed when they become visible',
   inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], ['a'], []])),
 )
 
 test(
-  'without gaps, a late commit hides',
+  'without gaps, jobs of a late commit are skipped',
   inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), { without: [gaps] }),
 )
 
 test(
-  'where gaps are given up before they have ended, a late commit hides',
+  'if gaps are dropped before they have ended, jobs of a late commit are skipped',
   inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), {
     without: [onlyEndedGaps],
   }),
 )
 
 test(
-  'of late commits each comes in the order of its transaction, and before what is newer',
+  'jobs of late commits are claimed in the order of their transactions, before newer jobs',
   inBothHands(async (hand) => {
     const [a, b, c] = [await hand.begin(), await hand.begin(), await hand.begin()]
     for (const [tx, name] of [
@@ -73,12 +73,12 @@ async function earlyNumberLateJob(hand: Hand): Promise<unknown[][]> {
 const meanwhile = [['meanwhile 1'], ['meanwhile 2'], ['meanwhile 3'], []]
 
 test(
-  'a long transaction that wrote early and enqueues late, far behind the bound, has its job claimed',
+  'the job of a long transaction that wrote early and enqueues late, far behind the bound, is claimed',
   inBothHands(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, ['at last']])),
 )
 
 test(
-  'without gaps, the job of a long transaction hides',
+  'without gaps, the job of a long transaction is skipped',
   inBothHands(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, []]), {
     without: [gaps],
   }),
@@ -110,19 +110,19 @@ async function savepoints(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'jobs from savepoints come with their whole transaction, in order; those rolled back to never do',
+  'jobs from savepoints are claimed with their whole transaction, in order; rolled-back ones never are',
   inBothHands(async (hand) => {
     assert.deepEqual(await savepoints(hand), [['other'], [], ['before', 'released', 'after two', 'deep'], []])
   }),
 )
 
 test(
-  'without gaps, jobs from savepoints hide',
+  'without gaps, jobs from savepoints are skipped',
   inBothHands(async (hand) => assert.deepEqual(await savepoints(hand), [['other'], [], [], []]), { without: [gaps] }),
 )
 
 test(
-  'what a transaction enqueued before it rolled back never runs, and is forgotten as a gap',
+  'jobs of a rolled-back transaction never run, and its gap is dropped',
   inBothHands(async (hand) => {
     const tx = await hand.begin()
     await tx.enqueue('mail', 'never')
@@ -137,7 +137,7 @@ test(
 )
 
 test(
-  'a transaction whose connection is gone is forgotten as a gap',
+  'the gap of a transaction whose connection is gone is dropped',
   inBothHands(async (hand) => {
     const tx = await hand.begin()
     await tx.enqueue('mail', 'never')
@@ -165,18 +165,18 @@ for (const level of ['repeatable read', 'serializable']) {
   }
 
   test(
-    `a caller in ${level} has its job claimed after it commits`,
+    `the job of a caller in ${level} is claimed after the commit`,
     inBothHands(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], ['late']])),
   )
 
   test(
-    `without gaps, the job of a caller in ${level} hides`,
+    `without gaps, the job of a caller in ${level} is skipped`,
     inBothHands(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], []]), { without: [gaps] }),
   )
 }
 
 test(
-  'a caller whose snapshot is older than the queue itself has its job claimed',
+  'the job of a caller whose snapshot is older than the queue is claimed',
   inBothHands(async (hand) => {
     const tx = await hand.begin('begin isolation level repeatable read')
     await tx.run('select count(*) from holdfast.queue')
@@ -192,7 +192,7 @@ test(
 async function prepared(hand: Hand): Promise<unknown[][]> {
   const name = `two phases ${hand.schema.name}`
   const tx = await hand.begin()
-  // Whoever prepares a transaction may not notify in it.
+  // A transaction that has sent a notification cannot be prepared.
   const quiet = {
     query: (text: string, values: unknown[]) =>
       text.includes('pg_notify') ? Promise.resolve({ rows: [] }) : tx.client.query(text, values),
@@ -212,12 +212,12 @@ async function prepared(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'a prepared transaction has its job claimed after commit prepared',
+  'the job of a prepared transaction is claimed after commit prepared',
   inBothHands(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], ['prepared'], []])),
 )
 
 test(
-  'without gaps, the job of a prepared transaction hides',
+  'without gaps, the job of a prepared transaction is skipped',
   inBothHands(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], [], []]), {
     without: [gaps],
   }),

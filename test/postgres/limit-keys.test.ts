@@ -1,4 +1,4 @@
-// Gates of limit keys: what a process leaves behind that dies at the worst moment, and what they cost.
+// Limit keys: a process that dies at the worst moment leaves no job stuck, and what admissions cost.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -14,15 +14,16 @@ useDatabase()
 
 const perTenant = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 1 } })
 
-/** Whoever would let in, or would look whether a batch is finished, finds nothing to do: as if he had died before. */
-const letsNobodyIn: Rule = {
+/** Admission returns at once, as if the process had died before it. */
+const admitsNothing: Rule = {
   from: `if not holdfast.is_trusted() then
     perform holdfast.check_limit_keys(`,
   to: `return;
   if not holdfast.is_trusted() then
     perform holdfast.check_limit_keys(`,
 }
-const looksAtNone: Rule = {
+/** The check for finished batches finds none, as if the process had died before it. */
+const finishesNoBatch: Rule = {
   from: 'join holdfast.batch b on b.no = u.no and not b.is_deleted',
   to: 'join holdfast.batch b on b.no = u.no and not b.is_deleted and false',
 }
@@ -34,15 +35,15 @@ async function without(hand: Hand, rule: Rule, act: () => Promise<void>): Promis
 }
 
 test(
-  'who dies between a settlement and the admission leaves no key stuck: a sweep lets in',
+  'if a process dies between a settlement and the admission, a sweep admits the next job of the key',
   inHand(async (hand) => {
     const { holdfast } = hand
     const queue = holdfast.queue(perTenant)
     for (let n = 0; n < 3; n++) await queue.enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, letsNobodyIn, () => lease.dead('no such address').then(() => undefined))
+    await without(hand, admitsNothing, () => lease.dead('no such address').then(() => undefined))
     const { ready, held } = await holdfast.stats('mail')
-    assert.deepEqual({ ready, held }, { ready: 0, held: 2 }, 'nobody was let in')
+    assert.deepEqual({ ready, held }, { ready: 0, held: 2 }, 'no job was admitted')
     const other = await hand.another()
     await other.sweep()
     await (await claimOne(other, 'mail')).done()
@@ -51,17 +52,20 @@ test(
   }),
 )
 
-const hears = 'with read as (\n    delete from holdfast.limit_event_list l'
-const hearsNobody: Rule = { from: hears, to: `raise exception 'no room' using errcode = '53100';\n  ${hears}` }
+const readsEvents = 'with read as (\n    delete from holdfast.limit_event_list l'
+const failsToReadEvents: Rule = {
+  from: readsEvents,
+  to: `raise exception 'no room' using errcode = '53100';\n  ${readsEvents}`,
+}
 
 test(
-  'whom a sweep could not let in is let in by the next one, not by the one that looks at all of them',
+  'a job that a failed sweep could not admit is admitted by the next sweep, before the next look at all keys',
   inHand(async (hand) => {
     const { holdfast } = hand
-    await holdfast.sweep() // which looks at all
+    await holdfast.sweep() // looks at all limit keys
     for (let n = 0; n < 2; n++) await holdfast.queue(perTenant).enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, hearsNobody, async () => {
+    await without(hand, failsToReadEvents, async () => {
       await lease.dead('no such address')
       await rejects(holdfast.sweep(), 'STORE_UNAVAILABLE')
     })
@@ -71,28 +75,28 @@ test(
 )
 
 test(
-  'who knocks behind thousands of knocks at another gate is heard by the next sweep',
+  'a limit event behind thousands of events of another key is read by the next sweep',
   inHand(async (hand) => {
     const { holdfast } = hand
-    await holdfast.sweep() // which looks at all
+    await holdfast.sweep() // looks at all limit keys
     for (let n = 0; n < 2; n++) await holdfast.queue(perTenant).enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
-    await holdfast.sweep() // which hears that the second came
+    await holdfast.sweep() // reads the event of the second job
     await hand.rows(
       `insert into holdfast.limit_event (limit_key, xid) select '1:b', pg_current_xact_id() from generate_series(1, 5000)`,
     )
-    await without(hand, letsNobodyIn, () => lease.dead('no such address').then(() => undefined))
+    await without(hand, admitsNothing, () => lease.dead('no such address').then(() => undefined))
     assert.equal((await holdfast.sweep()).admitted, 1)
   }),
 )
 
 test(
-  'who is done hands over to the next in line, and nobody can die in between',
+  'a settlement as done admits the next job of the key in the same transaction',
   inHand(async (hand) => {
     const { holdfast } = hand
     for (const tenant of ['a', 'b', 'a', 'b', 'a']) await holdfast.queue(perTenant).enqueue({ tenant })
     const leases = await holdfast.claim(['mail'], { max: 2 })
-    await hand.withoutRule(letsNobodyIn)
+    await hand.withoutRule(admitsNothing)
     await Promise.all(leases.map((lease) => lease.done()))
     const { ready, held } = await holdfast.stats('mail')
     assert.deepEqual({ ready, held }, { ready: 2, held: 1 })
@@ -100,9 +104,9 @@ test(
   }),
 )
 
-const notWhereMoreHaveRoom: Rule = { from: 'where r.admitted <= w.most', to: 'where true' }
+const notAboveTheLimit: Rule = { from: 'where r.admitted <= w.most', to: 'where true' }
 
-/** How many run of a key whose limit was lowered from three to one, after one of them is done. */
+/** A key's limit is lowered from three to one, and one of its three jobs is done. Returns how many run then. */
 async function runningAfterLowering(hand: Hand): Promise<number> {
   const { holdfast } = hand
   const ofThree = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 3 } })
@@ -116,38 +120,38 @@ async function runningAfterLowering(hand: Hand): Promise<number> {
 }
 
 test(
-  'where a limit was lowered, who is done hands over nothing until as few have room',
+  'after a limit was lowered, a done job admits no other until fewer run than the new limit',
   inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 2)),
 )
 
 test(
-  'where it is not asked how many have room, a lowered limit is kept by nobody',
-  inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 3), { without: [notWhereMoreHaveRoom] }),
+  'if admitted jobs are not counted, a lowered limit is never reached',
+  inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 3), { without: [notAboveTheLimit] }),
 )
 
 test(
-  'who is done takes the next in line that nobody holds; where somebody holds them all, they are let in later',
+  'a done job admits the next held job whose row is not locked; if all are locked, they are admitted later',
   inHand(async (hand) => {
     const { holdfast } = hand
     const queue = holdfast.queue(perTenant)
     const [running, second, third] = await queue.enqueueMany(Array(3).fill({ payload: { tenant: 'a' } }))
-    const one = await hand.begin()
-    await one.run('select from holdfast.job where id = $1 for update', [second?.id])
+    const stranger = await hand.begin()
+    await stranger.run('select from holdfast.job where id = $1 for update', [second?.id])
     await (await claimOne(holdfast, 'mail')).done()
     assert.equal((await holdfast.job(running?.id ?? ''))?.state, 'done')
     const lease = await claimOne(holdfast, 'mail')
     assert.equal(lease.job.id, third?.id)
-    const done = lease.done() // waits for him while it lets in, its settlement does not
+    const done = lease.done() // the admission waits for the stranger; the settlement has committed
     await hand.waiters(1)
     assert.equal((await holdfast.job(third?.id ?? ''))?.state, 'done')
-    await one.commit()
+    await stranger.commit()
     await done
     assert.equal((await claimOne(holdfast, 'mail')).job.id, second?.id)
   }),
 )
 
 test(
-  'two of a key that are done at once hand over to two, none of them twice',
+  'two jobs of a key that are done at once admit two others, none of them twice',
   inHand(async (hand) => {
     const { holdfast } = hand
     const ofTwo = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 2 } })
@@ -166,10 +170,10 @@ test(
 )
 
 test(
-  'who dies between an enqueue and the admission leaves nobody in the line: a sweep lets in',
+  'if a process dies between an enqueue and the admission, a sweep admits its jobs',
   inHand(async (hand) => {
     const { holdfast } = hand
-    await without(hand, letsNobodyIn, async () => {
+    await without(hand, admitsNothing, async () => {
       for (const tenant of ['a', 'b']) await holdfast.queue(perTenant).enqueue({ tenant })
     })
     assert.equal((await holdfast.stats('mail')).held, 2)
@@ -178,13 +182,13 @@ test(
   }),
 )
 
-const knocksAtFullGates: Rule = {
+const eventsAtFullKeys: Rule = {
   from: 'l.limit_keys, l.ords from lists l',
   to: 'l.limit_keys, l.ords from lists l where not l.is_full',
 }
 
-/** The gate is full when they come, and nobody is left when they commit. */
-async function comesTooLate(hand: Hand): Promise<JobState | undefined> {
+/** The key has no free slot when the job is enqueued, and no running job when its transaction commits. */
+async function commitsAfterTheLastJob(hand: Hand): Promise<JobState | undefined> {
   const { holdfast } = hand
   const queue = holdfast.queue(perTenant)
   await queue.enqueue({ tenant: 'a' })
@@ -204,17 +208,17 @@ async function comesTooLate(hand: Hand): Promise<JobState | undefined> {
 }
 
 test(
-  'who comes to a full gate and commits when nobody has room there any more is let in by a sweep',
-  inHand(async (hand) => assert.equal(await comesTooLate(hand), 'ready')),
+  'a job that is enqueued at a full key, and commits when no job of the key runs any more, is admitted by a sweep',
+  inHand(async (hand) => assert.equal(await commitsAfterTheLastJob(hand), 'ready')),
 )
 
 test(
-  'where nobody knocks at a full gate he is stuck',
-  inHand(async (hand) => assert.equal(await comesTooLate(hand), 'held'), { without: [knocksAtFullGates] }),
+  'if enqueues at a full key record no event, such a job stays held',
+  inHand(async (hand) => assert.equal(await commitsAfterTheLastJob(hand), 'held'), { without: [eventsAtFullKeys] }),
 )
 
 test(
-  'who came first and commits last is not passed over, and goes before those who came later',
+  'a job that was enqueued first and commits last is not skipped, and is admitted before later ones',
   inHand(async (hand) => {
     const { holdfast } = hand
     const queue = holdfast.queue(perTenant)
@@ -235,7 +239,7 @@ test(
 )
 
 test(
-  'who came in a transaction of its own, and was not attended to yet, goes before who comes later',
+  'a job of a caller’s transaction that was not admitted yet is admitted before a later one',
   inHand(async (hand) => {
     const { holdfast } = hand
     const queue = holdfast.queue(perTenant)
@@ -252,7 +256,7 @@ test(
 )
 
 test(
-  'a call about more gates than are locked at once lets in at all of them, and so does a sweep that is told by many calls',
+  'a call with more limit keys than are locked at once admits jobs of all of them, and so does a sweep after many calls',
   inHand(async (hand) => {
     const { holdfast } = hand
     const queue = holdfast.queue(perTenant)
@@ -271,18 +275,18 @@ test(
 )
 
 test(
-  'who dies between the last settlement and the completion leaves no batch unfinished: a sweep tells, once',
+  'if a process dies between the last settlement and the completion, a sweep finishes the batch, once',
   inHand(async (hand) => {
     const { holdfast } = hand
     const items = [{ queue: 'mail', payload: 1 }]
-    const batch = await holdfast.batch({ name: 'b', onComplete: { queue: 'told' } }, items)
+    const batch = await holdfast.batch({ name: 'b', onComplete: { queue: 'completions' } }, items)
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, looksAtNone, () => lease.done().then(() => undefined))
+    await without(hand, finishesNoBatch, () => lease.done().then(() => undefined))
     assert.equal((await batch.progress()).state, 'running')
     const [first, second] = [await hand.another(), await hand.another()]
     await Promise.all([first.sweep(), second.sweep()])
     assert.equal((await batch.progress()).state, 'done')
-    assert.equal((await holdfast.stats('told')).ready, 1)
+    assert.equal((await holdfast.stats('completions')).ready, 1)
   }),
 )
 
@@ -301,7 +305,7 @@ test(
     const tenants = (count: number, of: number) =>
       Array.from({ length: count }, (_, n) => ({ payload: { tenant: `t${n % of}` } }))
     for (let n = 0; n < 4; n++) await holdfast.queue(perTenant).enqueueMany(tenants(5_000, 1_000))
-    await hand.rows(`update holdfast.job set run_at = run_at where is_held`) // and an old version of each
+    await hand.rows(`update holdfast.job set run_at = run_at where is_held`) // leaves an old version of each
     assert.ok((await holdfast.stats('mail')).held >= 19_000)
     const among = Math.min(await cost(), await cost(), await cost())
     assert.ok(among < alone + 50, `${among} blocks behind 19,000 held jobs of 1,000 keys, ${alone} without them`)
@@ -309,12 +313,12 @@ test(
 )
 
 test(
-  'what letting in reads does not depend on how many are held, whatever its session has planned for',
+  'what an admission reads does not depend on how many jobs are held, whatever plans its session has',
   inHand(async (hand) => {
     const queue = hand.holdfast.queue(perTenant)
     const enqueue = (count: number, tenants: number) =>
       queue.enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: { tenant: `tenant ${n % tenants}` } })))
-    const letInOnce = async (session: Client) => {
+    const admitOnce = async (session: Client) => {
       const { rows } = await session.query(
         hand.schema.sql(`insert into holdfast.limit_event_list (no, xid, limit_keys, gone)
           select nextval('holdfast.number'), pg_current_xact_id(), array_agg(g.limit_key), array_agg(1)
@@ -323,18 +327,18 @@ test(
       )
       return touched(session, hand.schema.sql(`select * from holdfast.admit('{}', '{${rows[0].no}}', null)`))
     }
-    /** What the second time touched: the first may also read the catalogs. */
-    const letIn = async (session: Client) => {
-      await letInOnce(session)
-      return letInOnce(session)
+    /** The blocks of the second call: the first may also read the catalogs. */
+    const admit = async (session: Client) => {
+      await admitOnce(session)
+      return admitOnce(session)
     }
     const session = await hand.connect()
     await enqueue(80, 20)
-    const few = await letIn(session)
+    const few = await admit(session)
     for (let round = 0; round < 5; round++) await enqueue(4_000, 400)
-    const costs = [await letIn(session)]
+    const costs = [await admit(session)]
     for (let analyzed = 0; analyzed < 2; analyzed++) {
-      costs.push(await letIn(await hand.connect()))
+      costs.push(await admit(await hand.connect()))
       await hand.rows('analyze holdfast.job, holdfast.limit_usage, holdfast.limit_event_list')
     }
     assert.ok(Math.max(...costs) < few * 2 + 400, `${few} blocks, then ${costs}`)
@@ -344,7 +348,7 @@ test(
 const five = defineQueue<{ tenant: string }>('mail', { limit: { key: 'tenant', concurrency: 5 } })
 
 test(
-  'a process that dies once it has stored a lower limit leaves no claim beyond it: a sweep does the rest',
+  'after a process died right after it stored a lower limit, no claim exceeds it, and a sweep does the rest',
   inHand(async (hand) => {
     const { holdfast } = hand
     await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
@@ -352,7 +356,7 @@ test(
     const override = `'{"keyLimit":{"concurrency":2}}'`
     await session.query(hand.schema.sql(`select holdfast.override_limit('mail', ${override})`))
     const claim = `select from holdfast.claim(gen_random_uuid(), 'w', 60000, 9, '{mail}', '{}', null)`
-    assert.equal((await session.query(hand.schema.sql(claim))).rowCount, 0, 'claims pass over the queue meanwhile')
+    assert.equal((await session.query(hand.schema.sql(claim))).rowCount, 0, 'claims skip the queue meanwhile')
     await holdfast.sweep()
     assert.equal((await holdfast.claim(['mail'], { max: 9 })).length, 2)
     const left = await session.query(hand.schema.sql('select from holdfast.queue where lowering is not null'))
@@ -361,7 +365,7 @@ test(
 )
 
 test(
-  'a lower limit waits for the row of a job that a stranger has locked only where no other job of the key can go back',
+  'a lower limit waits for a job row that a stranger has locked only if no other ready job of the key can be held',
   inHand(async (hand) => {
     const { holdfast } = hand
     await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
@@ -382,7 +386,7 @@ test(
 )
 
 test(
-  'what handing over reads does not grow with those who went before, though an old snapshot keeps their rows',
+  'what admitting the next job reads does not grow with earlier jobs, although an old snapshot keeps their rows',
   inHand(async (hand) => {
     const { holdfast } = hand
     const ofMany = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 50 } })
@@ -396,7 +400,7 @@ test(
       await session.query('rollback')
       return blocks
     }
-    const planned = async () => [await cost(), await cost()].at(-1) as number // the first may plan it anew
+    const planned = async () => [await cost(), await cost()].at(-1) as number // the first call may make a new plan
     const few = await planned()
     const work = async (rounds: number) => {
       for (let round = 0; round < rounds; round++) {
@@ -408,7 +412,7 @@ test(
     }
     await work(60)
     let many = await planned()
-    // Where the list begins is recorded for one job in 50, drawn at random: it may take some more.
+    // The start of the waiting list is recorded for one job in 50, at random: some more rounds may be necessary.
     for (let more = 0; more < 10 && many >= few + 50; more++) {
       await work(1)
       many = await planned()

@@ -1,5 +1,5 @@
-// A claim's limit ends anywhere: in a gap, before a gap, between the gaps and what is new. Nothing is lost there, and
-// nothing is taken twice.
+// The limit of a claim may end anywhere: in a gap, before a gap, between the gaps and newer jobs. No job is lost there, and
+// none is taken twice.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { type CallerTx, type Hand, inHand, useDatabase } from './hand.ts'
@@ -7,7 +7,7 @@ import { boundMovesToTheEnd, cleanedListIsWritten, gapsStayWhenCut, howFar, unre
 
 useDatabase()
 
-/** Transactions in progress with jobs a1 a2 a3, b1 b2 b3, …, which the bound has passed. */
+/** Open transactions with jobs a1 a2 a3, b1 b2 b3, …, which the bound has passed. */
 async function passed(hand: Hand, names: readonly string[]): Promise<CallerTx[]> {
   const open: CallerTx[] = []
   for (const name of names) {
@@ -38,14 +38,14 @@ test(
 )
 
 test(
-  'where a gap that was cut short is dropped, the rest hides',
+  'if a gap that was cut short is dropped, its other jobs are skipped',
   inHand(async (hand) => assert.deepEqual(await cutShort(hand), [['a1', 'a2'], [], []]), {
     without: [gapsStayWhenCut],
   }),
 )
 
 test(
-  'where it is not remembered how far a gap was taken, jobs are claimed twice',
+  'if the position in a gap that was cut short is not stored, jobs are claimed twice',
   inHand(
     async (hand) =>
       assert.deepEqual(await cutShort(hand), [
@@ -58,7 +58,7 @@ test(
 )
 
 test(
-  'a limit that ends with the last job of a gap leaves nothing of it',
+  'a gap is dropped if the limit ends with its last job',
   inHand(async (hand) => {
     const [a] = await passed(hand, ['a'])
     await a?.commit()
@@ -77,21 +77,21 @@ async function unreached(hand: Hand): Promise<unknown[][]> {
 }
 
 test(
-  'gaps that a limit did not reach stay, and come in their order before what is new',
+  'gaps that a limit did not reach stay, and are claimed in their order before newer jobs',
   inHand(async (hand) => {
     assert.deepEqual(await unreached(hand), [['a1'], ['a2', 'a3', 'b1'], ['b2', 'b3', 'c1', 'c2'], ['c3', 'new']])
   }),
 )
 
 test(
-  'where gaps that the limit did not reach are dropped, their jobs hide',
+  'if gaps that the limit did not reach are dropped, their jobs are skipped',
   inHand(async (hand) => assert.deepEqual(await unreached(hand), [['a1'], ['a2', 'a3', 'new'], [], []]), {
     without: [unreachedGapsStay],
   }),
 )
 
 test(
-  'a gap that is still open stays while the limit cuts those around it',
+  'a gap whose transaction is open stays while the limit cuts those around it',
   inHand(async (hand) => {
     const [a, b, c] = await passed(hand, ['a', 'b', 'c'])
     await c?.commit()
@@ -108,7 +108,7 @@ test(
 )
 
 test(
-  'a gap that ends between two claims of one gap takes its turn',
+  'a gap that ends between two claims of another gap is claimed in its turn',
   inHand(async (hand) => {
     const [a, b] = await passed(hand, ['a', 'b'])
     await b?.commit()
@@ -122,7 +122,7 @@ test(
 )
 
 test(
-  'new transactions that pass while the limit is spent on gaps become gaps when the bound moves on',
+  'transactions that begin while the limit is spent on gaps become gaps when the bound moves',
   inHand(async (hand) => {
     const [a] = await passed(hand, ['a'])
     const b = await hand.begin()
@@ -191,7 +191,7 @@ async function emptyGaps(hand: Hand): Promise<{ left: number; ms: number }> {
 }
 
 test(
-  'a claim with a thousand gaps that hold nothing is quick, and remembers that they have ended',
+  'a claim with a thousand empty gaps is quick, and records that they have ended',
   inHand(async (hand) => {
     const { left, ms } = await emptyGaps(hand)
     assert.ok(left < 100, `${left} gaps are left`)
@@ -199,14 +199,14 @@ test(
   }),
 )
 
-// A slow claim moves the bound, and writes the list with it; so here the bound stays.
+// A slow claim moves the bound and writes the list with it. So this test keeps the bound in place.
 test(
-  'it remembers so even where the bound stays',
+  'a claim records that gaps have ended even if the bound stays',
   inHand(async (hand) => assert.ok((await emptyGaps(hand)).left < 100), { without: [boundMovesToTheEnd] }),
 )
 
 test(
-  'where the list is written only when the bound moves, the next claim has a thousand gaps again',
+  'if the list is written only when the bound moves, the next claim has a thousand gaps again',
   inHand(async (hand) => assert.equal((await emptyGaps(hand)).left, 1_000), {
     without: [boundMovesToTheEnd, cleanedListIsWritten],
   }),

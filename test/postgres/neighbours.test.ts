@@ -1,4 +1,4 @@
-// What one process or transaction does must not get in the way of others.
+// What one process or transaction does must not block or disturb others.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -9,7 +9,7 @@ import { inHand, useDatabase } from './hand.ts'
 
 useDatabase()
 
-/** Fails when it takes longer than somebody else's open transaction should make it. */
+/** Fails if the call waits for another session's open transaction. */
 function soon<T>(answer: Promise<T>): Promise<T> {
   const tooLate = delay(2_000, undefined, { ref: false }).then(() => {
     throw new Error('it still waits after 2 s')
@@ -18,7 +18,7 @@ function soon<T>(answer: Promise<T>): Promise<T> {
 }
 
 test(
-  'requeue of a job that is not dead says so',
+  'a requeue of a job that is not dead is refused',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'a')
     await rejects(hand.holdfast.requeue(id), 'INVALID_STATE')
@@ -42,7 +42,7 @@ test(
 
 for (const scope of ['waiting', 'live'] as const) {
   test(
-    `an open transaction that met a ${scope} dedup key keeps nobody from claiming and settling its holder`,
+    `an open transaction that found a ${scope} dedup key taken does not block claiming and settling that job`,
     inHand(async (hand) => {
       const dedup = { key: 'k', scope }
       const id = await hand.enqueue('mail', 'holder', { dedup })
@@ -59,19 +59,19 @@ for (const scope of ['waiting', 'live'] as const) {
 }
 
 test(
-  'a process that opens while another heals does not heal once more, under its claims',
+  'a process that opens while another repairs a restored store does not repair it again during its claims',
   inHand(async (hand) => {
     await hand.enqueue('mail', 'a')
     const [meta] = await hand.rows('select system_identifier as id from holdfast.meta')
     await hand.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
-    const healer = await hand.begin()
-    await healer.run('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)')
+    const repair = await hand.begin()
+    await repair.run('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)')
     const opening = hand.another()
     await hand.waiters(1)
-    await healer.run('select holdfast.repair_restored($1)', [meta?.['id']])
+    await repair.run('select holdfast.repair_restored($1)', [meta?.['id']])
     const holds = hand.holdfast.claim(['mail'])
     await hand.waiters(2)
-    await healer.commit()
+    await repair.commit()
     const [lease] = await holds
     await opening
     assert.ok(lease)
@@ -80,7 +80,7 @@ test(
 )
 
 test(
-  'keyed enqueues that share a call, of which the wire broke and the first try commits slowly, are told what they did',
+  'keyed enqueues of one call that is sent again, while the first try commits slowly, get the right answers',
   inHand(async (hand) => {
     await using proxy = await cuttingProxy(hand.url)
     const far = await hand.another({ url: proxy.url })
@@ -106,7 +106,7 @@ test(
 )
 
 test(
-  'a job that is dead and requeued twice at once is live once',
+  'a dead job that is requeued twice at once is live once',
   inHand(async (hand) => {
     const other = await hand.another()
     const id = await deadJob(hand.holdfast, 'mail', 'risen')

@@ -1,5 +1,5 @@
-// A claim is a transaction of its own, in read committed: anything else is refused, because there jobs would hide or be
-// claimed twice. The store sees to it, whatever sessions start with.
+// A claim is a transaction of its own, in read committed. Anything else is refused, because there jobs would be skipped or
+// claimed twice. The store sets this itself, whatever the defaults of sessions are.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -24,7 +24,7 @@ test(
 )
 
 test(
-  'two claims in one transaction are refused as well: the first has written',
+  'a second claim in one transaction is refused: the first has written',
   inHand(async (hand) => {
     await hand.enqueue('mail', 'a')
     const tx = await hand.begin()
@@ -36,7 +36,7 @@ test(
 )
 
 test(
-  'where it is not refused, a claim inside a transaction that has written hides what that transaction enqueues',
+  'if it is not refused, a claim inside a transaction that has written skips the jobs of that transaction',
   inHand(
     async (hand) => {
       const tx = await hand.begin()
@@ -61,7 +61,7 @@ for (const level of ['repeatable read', 'serializable']) {
   )
 
   test(
-    `where it is not refused, a claim in ${level} still takes nothing that others hold`,
+    `if it is not refused, a claim in ${level} still takes no leased job`,
     inHand(
       async (hand) => {
         await hand.enqueue('mail', 'a')
@@ -74,7 +74,7 @@ for (const level of ['repeatable read', 'serializable']) {
     ),
   )
 
-  test(`where sessions start in ${level}, the store works as ever`, async () => {
+  test(`if sessions start in ${level}, the store works normally`, async () => {
     await using database = await testDatabase()
     const client = new Client({ connectionString: database.url })
     await client.connect()

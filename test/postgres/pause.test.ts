@@ -1,4 +1,4 @@
-// A pause or a limit against claims that have begun: once it was answered, no claim goes by what was before.
+// A pause or a limit during claims that have begun: once it was answered, no claim uses the state before it.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -8,13 +8,13 @@ import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand
 
 useDatabase()
 
-/** A claim looks once more, when it has its lanes. */
+/** A claim reads the queue again after it has locked its lanes. */
 const secondLook: Rule = {
   from: 'no = v_queues[u.turn] and not paused and lowering is null and (v_choice.are_limited',
   to: 'true or (true',
 }
 
-/** The lanes of a queue are locked, as by a claim of another process. */
+/** Locks the lanes of a queue, as a claim of another process does. */
 async function lockLanes(hand: Hand): Promise<CallerTx> {
   const tx = await hand.begin()
   const lane = await hand.lane('mail')
@@ -27,7 +27,7 @@ const ways: Readonly<Record<string, { readonly alone: boolean; claim(hand: Hand)
     alone: false,
     claim: async () => ["select unnest(ids) as id from holdfast.claim($1, 'w', 60000, 10, '{mail}', '{}', null)", []],
   },
-  'a claim of a job alone': {
+  'a claim of a single job': {
     alone: true,
     claim: async (hand) => [
       `select unnest(c.ids) as id from holdfast.lane l
@@ -37,7 +37,7 @@ const ways: Readonly<Record<string, { readonly alone: boolean; claim(hand: Hand)
   },
 }
 
-/** Pauses the queue, or sets a limit, while a claim waits for its lanes; answers what that claim took. */
+/** Pauses the queue, or sets a limit, while a claim waits for its lanes. Returns what that claim took. */
 async function claimedAfter(hand: Hand, change: (other: Holdfast) => Promise<unknown>): Promise<unknown[]> {
   const other = await hand.another()
   const lock = await lockLanes(hand)
@@ -65,7 +65,7 @@ for (const [what, { alone, claim }] of Object.entries(ways)) {
   )
 
   test(
-    `a pause that meets ${what} in progress is answered when that has ended`,
+    `a pause during ${what} is answered when the claim has ended`,
     inHand(
       async (hand) => {
         await hand.enqueue('mail', 'a')
@@ -87,7 +87,7 @@ for (const [what, { alone, claim }] of Object.entries(ways)) {
   )
 
   test(
-    `${what} that waited for its lane while the queue got a limit takes no more than that`,
+    `${what} that waited for its lane while a limit was set takes no more than the limit`,
     inHand(
       async (hand) => {
         const limited = defineQueue('mail', { limit: { concurrency: 1 } })
@@ -104,7 +104,7 @@ for (const [what, { alone, claim }] of Object.entries(ways)) {
 }
 
 test(
-  'a claim of all queues, and of lanes of every priority, passes over one that was paused meanwhile',
+  'a claim of all queues, and of lanes of every priority, skips a queue that was paused meanwhile',
   inHand(async (hand) => {
     for (const priority of [0, 5, 9]) await hand.enqueue('mail', `mail ${priority}`, { priority })
     await hand.enqueue('post', 'letter')
@@ -121,7 +121,7 @@ test(
 )
 
 test(
-  'where a claim does not look once more, it takes jobs of a queue that was paused before',
+  'if a claim does not read the queue again, it takes jobs of a paused queue',
   inHand(
     async (hand) => {
       await hand.enqueue('mail', 'a')

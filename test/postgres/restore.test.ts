@@ -1,5 +1,5 @@
-// After a restore into another cluster the transaction numbers in the rows mean nothing: they lie in that cluster's future.
-// Opening the store heals it, and so does a claim that finds out by itself.
+// After a restore into another cluster the transaction numbers in the rows are in that cluster's future. Opening the store
+// repairs them, and so does a claim that notices it.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { claimOne, claimOrder, readJob, rejects } from '../conformance/expect.ts'
@@ -9,13 +9,13 @@ useDatabase()
 
 const ahead = 1_000_000_000
 
-/** A cursor that is ahead of the cluster is noticed. */
+/** A claim notices a cursor that is ahead of the cluster. */
 const cursorsAheadAreNoticed: Rule = {
   from: 'if v_cursor.xid > pg_snapshot_xmax(pg_current_snapshot()) then',
   to: 'if false then',
 }
 
-/** As if the rows had come from a cluster that had used up a billion numbers more. */
+/** As if the rows came from a cluster that had used a billion more transaction numbers. */
 async function shift(hand: Hand): Promise<void> {
   const later = (column: string) => `(${column}::text::bigint + ${ahead})::text::xid8`
   const laterAll = (column: string) =>
@@ -28,12 +28,12 @@ async function shift(hand: Hand): Promise<void> {
   await hand.rows(`update holdfast.tally set xid = ${later('xid')}, low = ${later('low')}`)
 }
 
-async function comeFromElsewhere(hand: Hand): Promise<void> {
+async function pretendRestored(hand: Hand): Promise<void> {
   await shift(hand)
   await hand.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
 }
 
-/** Jobs 1 and 2 run, 3 is done, 4 came back, 5 to 7 wait, 8 is scheduled. */
+/** Jobs 1 and 2 run, 3 is done, 4 was released, 5 to 7 are ready, 8 is scheduled. */
 async function work(hand: Hand) {
   for (const n of [1, 2, 3, 4, 5, 6, 7]) await hand.enqueue('mail', n)
   await hand.enqueue('mail', 8, { delay: '1h' })
@@ -49,7 +49,7 @@ test(
   'opening a store that was restored elsewhere makes every ready job claimable, in order, and running ones first',
   inHand(async (hand) => {
     const { one, two } = await work(hand)
-    await comeFromElsewhere(hand)
+    await pretendRestored(hand)
     const reopened = await hand.another()
     await rejects(one.done(), 'LEASE_LOST')
     await rejects(two.renew(), 'LEASE_LOST')
@@ -62,10 +62,10 @@ test(
 )
 
 test(
-  'a store that was healed is not healed again',
+  'a store that was repaired is not repaired again',
   inHand(async (hand) => {
     await work(hand)
-    await comeFromElsewhere(hand)
+    await pretendRestored(hand)
     const reopened = await hand.another()
     const lease = await claimOne(reopened, 'mail')
     await hand.another()
@@ -74,7 +74,7 @@ test(
 )
 
 test(
-  'rows restored into a copy of their own cluster, which has the same identifier, are healed by who opens them',
+  'rows restored into a copy of their own cluster, with the same identifier, are repaired when the store is opened',
   inHand(async (hand) => {
     await work(hand)
     await shift(hand)
@@ -84,7 +84,7 @@ test(
 )
 
 test(
-  'so are jobs that nobody had claimed from yet, where only they are ahead',
+  'jobs of a lane without claims are repaired when the store is opened, also if only they are ahead',
   inHand(async (hand) => {
     for (const n of [1, 2, 3]) await hand.enqueue('mail', n)
     await shift(hand)
@@ -108,10 +108,10 @@ test(
 )
 
 test(
-  'what was restored under a process that does not claim is healed by its upkeep',
+  'a database that is restored under a process that does not claim is repaired by its upkeep',
   inHand(async (hand) => {
     await hand.enqueue('mail', 1)
-    await comeFromElsewhere(hand)
+    await pretendRestored(hand)
     await hand.holdfast.sweep()
     const [row] = await hand.rows(
       'select holdfast.is_from_elsewhere(null) as is_ahead, system_identifier from holdfast.meta',
@@ -122,7 +122,7 @@ test(
 )
 
 test(
-  'which cluster it is gets noted where it was not known, and what runs goes on',
+  'an unknown cluster identifier is stored, and running jobs go on',
   inHand(async (hand) => {
     const { one } = await work(hand)
     await hand.rows('update holdfast.meta set system_identifier = null')
@@ -134,7 +134,7 @@ test(
 )
 
 test(
-  'a job for a lane that is not there any more opens it anew, however it is enqueued',
+  'an enqueue to a lane that no longer exists creates it again, by every kind of enqueue',
   inHand(async (hand) => {
     const forget = async () => {
       await hand.rows('delete from holdfast.job')
@@ -168,14 +168,14 @@ async function claimsAfterShift(hand: Hand): Promise<unknown[]> {
 }
 
 test(
-  'a claim that finds the cursor ahead of the cluster heals the store by itself',
+  'a claim that finds the cursor ahead of the cluster repairs the store',
   inHand(async (hand) => {
-    // The new job was enqueued before anybody noticed, so its number is below theirs.
+    // The new job was enqueued before the repair, so its number is below theirs.
     assert.deepEqual(await claimsAfterShift(hand), [1, 2, 4, 'new', 5, 6, 7])
   }),
 )
 
 test(
-  'where nobody notices a cursor ahead of the cluster, jobs wait for a billion transactions',
+  'if a cursor ahead of the cluster is not noticed, jobs wait for a billion transactions',
   inHand(async (hand) => assert.deepEqual(await claimsAfterShift(hand), []), { without: [cursorsAheadAreNoticed] }),
 )

@@ -1,5 +1,5 @@
-// Retention meets everything that keeps alive what it is about to remove. Each race is paused at its worst moment: a sweep has
-// picked what is over and waits for a lock that the other transaction holds.
+// Retention races with changes that keep alive what a sweep is about to remove. Each race is paused at its worst moment: the
+// sweep has picked what is past its retention, and waits for a lock that the other transaction holds.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -24,7 +24,7 @@ test(
 )
 
 test(
-  'a batch whose failed items are to be retried while a sweep removes it stays, and they are retried',
+  'a batch whose failed items are retried while a sweep removes it stays, and they are retried',
   inHand(async (hand) => {
     const { id, batch } = await overBatch(hand)
     const tx = await hand.begin()
@@ -44,7 +44,7 @@ test(
 )
 
 test(
-  'a dead item that is requeued while its batch is being removed goes back into its queue, as an item of none',
+  'a dead item that is requeued while its batch is being removed returns to its queue without a batch',
   inHand(async (hand) => {
     const { id, batch } = await overBatch(hand)
     const tx = await hand.begin()
@@ -65,7 +65,7 @@ test(
 )
 
 test(
-  'a lane that is opened while its batch is removed is not left behind',
+  'a lane that is created while its batch is removed is not left behind',
   inHand(async (hand) => {
     const { batch } = await overBatch(hand)
     const tx = await hand.begin()
@@ -81,7 +81,7 @@ test(
 )
 
 test(
-  'an entry that is written anew while a sweep removes it, because its time was over, stays',
+  'an expired entry that is written again while a sweep removes it stays',
   inHand(async (hand) => {
     await hand.holdfast.kv.put('k', 1, { ttl: 1 })
     await sleep(5)
@@ -113,7 +113,7 @@ test(
 )
 
 test(
-  'requeues, retries and sweeps of batches that are over at every moment lose no job',
+  'requeues, retries and sweeps of expired batches lose no job',
   inHand(async (hand) => {
     const others = [await hand.another(), await hand.another()] as const
     const rounds = 12
@@ -159,7 +159,7 @@ test(
   }),
 )
 
-/** A batch whose one item died, and whose retention is over. */
+/** A batch whose only item is dead, and whose retention is over. */
 async function overBatch(hand: Hand): Promise<{ readonly id: string; readonly batch: string }> {
   const batch = await hand.holdfast.batch({ name: 'short', retain: 1 }, [{ queue: 'mail', payload: 1, attempts: 1 }])
   const lease = await claimOne(hand.holdfast, 'mail')

@@ -1,4 +1,4 @@
-// What becomes of a session or a transaction beside us.
+// Settings, transactions and processes beside the store.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { open } from '../../src/open.ts'
@@ -11,7 +11,7 @@ import { inHand, useDatabase } from './hand.ts'
 useDatabase()
 
 test(
-  'a transaction that enqueued without notifying can be prepared for a commit in two phases',
+  'a transaction that enqueued without notifications can be prepared for a two-phase commit',
   inHand(async (hand) => {
     const name = `prepared ${hand.schema.name}`
     await using quiet = await open(postgres({ pool: hand.pool, schema: hand.schema.name, listen: false }))
@@ -30,7 +30,7 @@ test(
 )
 
 test(
-  'a store that is open goes on when sessions begin to start in repeatable read',
+  'an open store goes on when the default isolation becomes repeatable read',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'a')
     const database = new URL(hand.url).pathname.slice(1)
@@ -65,7 +65,7 @@ test(
 )
 
 test(
-  'a process that stops in the middle of a transaction holds its locks for two seconds, and makes its call again',
+  'a process that freezes inside a transaction holds its locks for two seconds, and repeats its call',
   inHand(async (hand) => {
     const id = await hand.enqueue('mail', 'a')
     const database = new Database(hand.pool, {

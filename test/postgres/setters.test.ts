@@ -1,5 +1,5 @@
-// What the SQL effects of one job set (a setting, a role, a temporary table) is never seen by those of another, although the jobs
-// of a flush are settled together and connections are used again.
+// SQL effects of one job may set a setting, a role or a temporary table. The effects of another job never see it, although the
+// jobs of a flush are settled together and connections are reused.
 import assert from 'node:assert/strict'
 import test, { describe } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -15,20 +15,20 @@ useDatabase()
 
 type Sql = NonNullable<Effects['sql']>
 
-/** Each sets the tenant, the role or a table of its own for the statement behind it. */
+/** Each sets the tenant, the role or a temporary table for the statement after it. */
 const ways: Readonly<Record<string, readonly string[]>> = {
   'set_config for the transaction': [
     `select set_config('app.tenant', 'a', true), set_config('search_path', 'other', true)`,
   ],
   'set_config for the session': [`select set_config('app.tenant', 'a', false)`],
   'a function that sets': [`select holdfast.as_tenant('a')`],
-  'a function, its name quoted, behind a comment': [`select holdfast."as_tenant" /* x */ ('a')`],
+  'a function with a quoted name, after a comment': [`select holdfast."as_tenant" /* x */ ('a')`],
   'a block that sets': [`do $$ begin perform set_config('app.tenant', 'a', true); end $$`],
   'a trigger that sets': ['insert into holdfast.touched values (1)'],
   'a temporary table': [
     `create temporary table seen (job text, tenant text default 'a', role text default current_user)`,
   ],
-  'a temporary table that goes with the transaction': [
+  'a temporary table that is dropped at commit': [
     `create temp table seen (job text, tenant text default 'a', role text default current_user) on commit drop`,
   ],
   'a role': [`select set_config('role', 'pg_monitor', true)`],
@@ -73,7 +73,7 @@ describe('what the SQL effects of a job set', () => {
       )
 
   test(
-    'is not seen by the effects of another cancel that the same sweep runs, nor by cancels that meet',
+    'is not seen by the effects of another cancel in the same sweep, nor by concurrent cancels',
     inHand(async (hand) => {
       await makeTables(hand)
       const clock = new VirtualClock()
@@ -101,7 +101,7 @@ describe('what the SQL effects of a job set', () => {
   )
 })
 
-test('what a statement may leave is seen in its text where it can be', () => {
+test('the text of a statement shows what it may leave behind, if possible', () => {
   const texts: readonly [string, string][] = [
     ['insert into t values ($1)', 'nothing'],
     ['update t set x = $1', 'nothing'],
@@ -133,7 +133,7 @@ async function makeTables(hand: Hand): Promise<void> {
   await hand.rows('create trigger touch after insert on holdfast.touched execute function holdfast.touch()')
 }
 
-/** In one flush: they are settled in the same moment. */
+/** In one flush: the jobs are settled at the same moment. */
 async function settleTogether(holdfast: Holdfast, sqls: readonly Sql[]): Promise<void> {
   await holdfast.queue('mail').enqueueMany(sqls.map((_, payload) => ({ payload })))
   const leases = await holdfast.claim(['mail'], { max: sqls.length })

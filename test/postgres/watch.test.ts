@@ -1,4 +1,4 @@
-// What a watch sees where transactions begin, change jobs and commit in any order.
+// What a watch sees if transactions begin, change jobs and commit in any order.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -20,17 +20,17 @@ async function lateCommit(hand: Hand): Promise<string[]> {
 }
 
 test(
-  'a transaction that commits late is seen late, and is not lost behind what was seen before',
+  'changes of a transaction that commits late are seen, although newer changes were seen before',
   inHand(async (hand) => assert.deepEqual(await lateCommit(hand), ['meanwhile', 'early', 'last'])),
 )
 
 test(
-  'without a look at transactions that were in progress it is lost',
+  'if transactions in progress are ignored, changes of a late commit are lost',
   inHand(async (hand) => assert.deepEqual(await lateCommit(hand), ['meanwhile', 'last']), { without: [inProgress] }),
 )
 
 test(
-  'a repeatable read transaction that began before anybody watched tells what it changes afterwards',
+  'a repeatable read transaction that began before the first watch records its later changes',
   inHand(async (hand) => {
     const old = await hand.begin('begin isolation level repeatable read')
     await old.run('select count(*) from holdfast.job')
@@ -45,7 +45,7 @@ test(
 )
 
 test(
-  'a watch begins when whoever changed something before anybody watched has ended',
+  'a watch begins when the transactions that changed something before it have ended',
   inHand(async (hand) => {
     const before = await hand.begin()
     await before.enqueue('before', 1)
@@ -64,7 +64,7 @@ test(
 )
 
 test(
-  'a transaction that stays open keeps nobody from watching for long, and others are seen',
+  'a transaction that stays open delays a watch only briefly, and changes of others are seen',
   inHand(async (hand) => {
     const open = await hand.begin()
     await open.enqueue('open', 1)
@@ -79,7 +79,7 @@ test(
 )
 
 test(
-  'of transactions that commit in any order, with savepoints and rollbacks, each change is seen once, and in its turn',
+  'each change of transactions that commit in any order, with savepoints and rollbacks, is seen once, in order',
   inHand(async (hand) => {
     await using watch = await begun(hand)
     const committed: string[] = []
@@ -110,13 +110,13 @@ test(
     for (const lease of await hand.holdfast.claim(['mail'], { max: 1_000 })) await lease.done()
     await hand.enqueue('last', 1)
     const states = Object.groupBy(await seen, ({ id }) => id)
-    const told = committed.map((id) => states[id]?.map(({ state }) => state).join(' '))
-    assert.deepEqual(new Set(told), new Set(['ready running done']))
+    const seenStates = committed.map((id) => states[id]?.map(({ state }) => state).join(' '))
+    assert.deepEqual(new Set(seenStates), new Set(['ready running done']))
     assert.equal(Object.keys(states).length, committed.length + 1, 'and nothing of what was rolled back')
   }),
 )
 
-/** Until a change of that queue; after every few changes a new watch goes on from the cursor. */
+/** Reads until a change of that queue. After every few changes a new watch continues from the cursor. */
 async function readOn(hand: Hand, from: string, queue: string): Promise<JobChange[]> {
   const changes: JobChange[] = []
   for (let after = from; changes.at(-1)?.queue !== queue; after = changes.at(-1)?.cursor as string) {
@@ -129,7 +129,7 @@ async function readOn(hand: Hand, from: string, queue: string): Promise<JobChang
 }
 
 test(
-  'what a watcher left behind is read in pages, none of it twice',
+  'missed changes are read in pages, none of them twice',
   inHand(async (hand) => {
     await using watch = await begun(hand)
     const late = await hand.begin()
@@ -146,12 +146,12 @@ test(
 )
 
 test(
-  'a server that crashed has forgotten what it told: a watch says so',
+  'after a crash of the server a watch reports that changes were lost',
   inHand(async (hand) => {
     await using watch = await begun(hand)
     await hand.enqueue('mail', 1)
     const [change] = await next(watch, 1)
-    await hand.rows('truncate holdfast.change, holdfast.watch_log') // what becomes of unlogged tables
+    await hand.rows('truncate holdfast.change, holdfast.watch_log') // as a crash does to unlogged tables
     for (const lost of [watch, hand.holdfast.watch({ after: change?.cursor as string })]) {
       await assert.rejects(lost.next(), { code: 'INVALID_OPTION', message: /no longer kept/ })
     }
@@ -159,7 +159,7 @@ test(
 )
 
 test(
-  'neither looking nor pruning walks over what an old snapshot keeps',
+  'neither reading nor pruning scans the rows that an old snapshot keeps',
   inHand(async (hand) => {
     await using watch = await begun(hand)
     const old = await hand.begin('begin isolation level repeatable read')
@@ -184,22 +184,22 @@ test(
        select pg_current_xact_id(), 0, q.no, 'ready', 1, array[gen_random_uuid()]
          from holdfast.queue q, generate_series(1, 20000)`,
     )
-    await everybodyElseHasEnded(hand)
+    await otherTransactionsHaveEnded(hand)
     for (const laterMs of [11_000, 140_000]) await prune(laterMs)
     assert.deepEqual(await hand.rows('select count(*)::int kept from holdfast.change'), [{ kept: 0 }])
     await using fresh = await begun(hand)
     await hand.enqueue('mail', 2)
     const many = await look(fresh)
     assert.ok(many < few + 50, `${few} blocks, then ${many}`)
-    await prune(11_000) // begins at the beginning, once
+    await prune(11_000) // starts at the beginning, once
     const pruned = await prune(22_000)
     assert.ok(pruned < 100, `${pruned} blocks to prune nothing`)
     await old.rollback()
   }),
 )
 
-/** Whoever was changing anything on this server: other tests do, and what is as young as they are is kept. */
-async function everybodyElseHasEnded(hand: Hand): Promise<void> {
+/** Waits for all transactions of this server, also of other tests: rows that are newer than theirs are kept. */
+async function otherTransactionsHaveEnded(hand: Hand): Promise<void> {
   const [now] = await hand.rows('select pg_current_xact_id()::text xid')
   const hasEnded = `select pg_snapshot_xmin(pg_current_snapshot()) > '${now?.['xid']}'::xid8 ended`
   while ((await hand.rows(hasEnded))[0]?.['ended'] !== true) await sleep(100)

@@ -8,7 +8,7 @@ import { open } from '../../src/open.ts'
 import { Connections } from '../../src/store/postgres/connection/connections.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
-import { lastListener, whoListens } from '../support/listeners.ts'
+import { fromListeningSessions, lastListener } from '../support/listeners.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { newPool } from './hand.ts'
 
@@ -86,7 +86,8 @@ async function listening({ hasOwnAddress = false } = {}) {
   const { url } = database
   const holdfast = await open(postgres({ url, listen: hasOwnAddress ? url : true }))
   const pool = newPool(database.url, 2)
-  const said = async () => (await pool.query(`select query ${whoListens()}`)).rows.map(({ query }) => query as string)
+  const said = async () =>
+    (await pool.query(`select query ${fromListeningSessions()}`)).rows.map(({ query }) => query as string)
   const next = async (payload: unknown) => {
     const waiting = holdfast.claim(['mail'], { wait: '20s' })
     await holdfast.queue('mail').enqueue(payload)
@@ -142,7 +143,7 @@ test('a claim whose connection is ended meanwhile still returns the job', async 
     const lock = await scene.pool.connect()
     await lock.query(lanes('select pg_advisory_lock(LANE_LOCKS, no) from holdfast.lane'))
     const waiting = scene.next(round)
-    const stuck = `select pg_terminate_backend(pid) ${whoListens()} and wait_event_type = 'Lock'`
+    const stuck = `select pg_terminate_backend(pid) ${fromListeningSessions()} and wait_event_type = 'Lock'`
     while ((await lock.query(stuck)).rowCount === 0) await sleep(20) // a claim is in progress on it
     await lock.query('select pg_advisory_unlock_all()')
     lock.release()

@@ -8,7 +8,7 @@ import { open } from '../../src/open.ts'
 import { newId } from '../../src/runtime/id.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { stateOf } from '../conformance/expect.ts'
-import { whoListens } from '../support/listeners.ts'
+import { fromListeningSessions } from '../support/listeners.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 
 const channel = 'holdfast holdfast'
@@ -120,7 +120,7 @@ async function strangerOn(database: TestDatabase) {
     client.query('select pg_notify($1, u.text) from unnest($2::text[]) u(text)', [channel, texts])
   return {
     async untilListening(): Promise<void> {
-      while ((await database.rows(`select 1 ${whoListens()}`)).length === 0) await sleep(10)
+      while ((await database.rows(`select 1 ${fromListeningSessions()}`)).length === 0) await sleep(10)
       await sleep(150) // and has received its own probe
     },
     /** Sends the same text this many times. Equal notifications of one transaction are delivered once. */

@@ -71,7 +71,7 @@ describe('a producer’s rights', () => {
     )
   })
 
-  test('include only functions with a fixed search path', async () => {
+  test('include only functions that run as their owner with a fixed search path', async () => {
     await using scene = await setup()
     const functions = await functionsOf(scene)
     for (const { name, runsAsOwner, config, mayCall } of functions) {

@@ -9,7 +9,7 @@ import { systemClock } from '../../src/runtime/clock.ts'
 import { type PostgresOptions, postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, Store } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
-import { whoListens } from '../support/listeners.ts'
+import { fromListeningSessions } from '../support/listeners.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { type Program, startProgram } from './processes.ts'
 
@@ -374,11 +374,11 @@ function median(values: readonly number[]): number {
 }
 
 async function listeners(database: TestDatabase): Promise<number> {
-  return (await database.rows<{ n: number }>(`select count(*)::int as n ${whoListens()}`))[0]?.n ?? 0
+  return (await database.rows<{ n: number }>(`select count(*)::int as n ${fromListeningSessions()}`))[0]?.n ?? 0
 }
 
 async function endListeners(database: TestDatabase): Promise<number> {
-  return (await database.rows(`select pg_terminate_backend(pid) ${whoListens()}`)).length
+  return (await database.rows(`select pg_terminate_backend(pid) ${fromListeningSessions()}`)).length
 }
 
 async function untilListening(database: TestDatabase): Promise<void> {

@@ -163,7 +163,7 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('if one of many settlements fails a batch, the settlements after it are applied as well', async () => {
+  test('if one of many settlements fails a batch, later ones that would retry or release an item cancel it', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch({ failShare: 0.2 })

@@ -244,7 +244,7 @@ test('a waiting claim is woken by the caller’s commit within 50 ms', async (t)
   assert.ok(median < 50, `picked up after ${tookMs.map((ms) => ms.toFixed(1)).join(', ')} ms`)
 })
 
-test('numbers of a rolled-back transaction leave no gap that a claim waits for', async () => {
+test('a rolled-back enqueue disturbs neither later versions nor later claims', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const db = file.raw()

@@ -9,19 +9,19 @@ import { runOk } from '../support/shell.ts'
 import { needs } from '../support/system.ts'
 
 describe('a dump of PostgreSQL 15', { skip: needs('pg_dump') || needsPostgres(15) }, () => {
-  test('restored into a new cluster, whose transaction numbers lag behind, is healed by who opens it', async () => {
+  test('restored into a new cluster, whose transaction numbers are behind, is repaired when it is opened', async () => {
     await using target = await startServer({ native: nativeOf(15) })
     await dumpInto(target, { lag: true })
   })
 
-  test('restored into a cluster that is ahead is healed all the same', async () => {
+  test('restored into a cluster that is ahead is repaired as well', async () => {
     await using target = await startServer({ native: nativeOf(15) })
     await burnTransactions(target.url())
     await burnTransactions(target.url())
     await dumpInto(target, { lag: false })
   })
 
-  test('restored into PostgreSQL 18 is healed by who opens it', async () => {
+  test('restored into PostgreSQL 18 is repaired when it is opened', async () => {
     await using target = await startServer()
     await dumpInto(target, { lag: true })
   })

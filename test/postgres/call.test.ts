@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { open, postgres } from '../../src/index.ts'
 import { setup } from './exactness-database.ts'
-import { until } from './hand.ts'
+import { until } from './world.ts'
 
 test('a driver that does not expose the protocol is called by its public query method', async () => {
   await using database = await setup()

@@ -4,7 +4,7 @@ import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { allJobs } from '../conformance/expect.ts'
-import { type Hand, inHand, useDatabase } from './hand.ts'
+import { inWorld, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -13,8 +13,8 @@ const producerCount = 6
 const roundsPerProducer = 25
 
 /** Enqueues in its own transactions. They stay open for a while, and every fifth is rolled back. */
-async function produce(hand: Hand, producer: number, committed: Set<string>): Promise<void> {
-  const tx = await hand.begin('select')
+async function produce(world: World, producer: number, committed: Set<string>): Promise<void> {
+  const tx = await world.begin('select')
   for (let round = 0; round < roundsPerProducer; round++) {
     await tx.run('begin')
     const ids = [await tx.enqueue(`q${round % 3}`, [producer, round, 0])]
@@ -38,15 +38,15 @@ async function consume(holdfast: Holdfast, max: number, isOver: () => boolean): 
 
 test(
   'eight clients that claim while six commit take every job once',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const clients: Holdfast[] = []
     for (let i = 0; i < claimerCount; i++) {
-      const client = await hand.another({ max: 3 })
+      const client = await world.another({ max: 3 })
       await client.sweep()
       clients.push(client)
     }
     const committed = new Set<string>()
-    const producers = Array.from({ length: producerCount }, (_, i) => produce(hand, i, committed))
+    const producers = Array.from({ length: producerCount }, (_, i) => produce(world, i, committed))
     let isOver = false
     const produced = Promise.all(producers).then(() => {
       isOver = true
@@ -56,25 +56,25 @@ test(
     const all = taken.flat()
     assert.equal(new Set(all).size, all.length, 'no job was taken twice')
     assert.deepEqual(all.toSorted(), [...committed].sort())
-    assert.equal((await hand.holdfast.stats()).done, committed.size)
+    assert.equal((await world.holdfast.stats()).done, committed.size)
   }),
 )
 
 const soloCount = 200
 
 /** Enqueues single jobs into one lane. Some transactions stay open while others follow, and some jobs are cancelled. */
-async function produceSlowly(hand: Hand, asked: Set<string>): Promise<string[]> {
+async function produceSlowly(world: World, asked: Set<string>): Promise<string[]> {
   const ids: string[] = []
   for (let n = 0; n < soloCount; n++) {
-    const late = n % 9 === 4 ? await hand.begin() : null
+    const late = n % 9 === 4 ? await world.begin() : null
     if (late) ids.push(await late.enqueue('mail', n))
-    ids.push(await hand.enqueue('mail', n))
+    ids.push(await world.enqueue('mail', n))
     await delay(n % 4)
     await late?.commit()
     if (n % 7 !== 3) continue
     const last = ids.at(-1) as string
     asked.add(last)
-    await hand.holdfast.cancel(last).catch(isOver)
+    await world.holdfast.cancel(last).catch(isOver)
   }
   return ids
 }
@@ -106,22 +106,22 @@ async function consumeSolo(holdfast: Holdfast, isOver: () => boolean, givenBack:
 
 test(
   'five clients on one lane, where jobs are enqueued one by one, released, committed late and cancelled, end every job once',
-  inHand(
-    async (hand) => {
-      await hand.rows('create sequence holdfast.alone')
-      await hand.withoutRule({
+  inWorld(
+    async (world) => {
+      await world.rows('create sequence holdfast.alone')
+      await world.withoutRule({
         from: 'if not (is_plain and',
         to: `perform nextval('holdfast.alone'); if not (is_plain and`,
       })
       const clients: Holdfast[] = []
-      for (let i = 0; i < 5; i++) clients.push(await hand.another({ max: 3 }))
+      for (let i = 0; i < 5; i++) clients.push(await world.another({ max: 3 }))
       const [asked, givenBack] = [new Set<string>(), new Set<string>()]
       let isOver = false
-      const produced = produceSlowly(hand, asked).finally(() => {
+      const produced = produceSlowly(world, asked).finally(() => {
         isOver = true
       })
       const ended = (await Promise.all(clients.map((client) => consumeSolo(client, () => isOver, givenBack)))).flat()
-      const jobs = await allJobs(hand.holdfast)
+      const jobs = await allJobs(world.holdfast)
       const idsOf = (some: typeof jobs) => some.map(({ id }) => id).sort()
       assert.deepEqual(idsOf(jobs), (await produced).toSorted(), 'none is missing')
       assert.deepEqual(ended.toSorted(), idsOf(jobs.filter(({ state }) => state === 'done')), 'none was done twice')
@@ -131,7 +131,7 @@ test(
         [],
         'the others were cancelled, and only those that were requested',
       )
-      const [used] = await hand.rows('select last_value::int as n from holdfast.alone')
+      const [used] = await world.rows('select last_value::int as n from holdfast.alone')
       assert.ok(Number(used?.['n']) > 5, `${used?.['n']} claims took the short way`)
     },
     { alone: true },

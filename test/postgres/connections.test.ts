@@ -10,7 +10,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { fromListeningSessions, lastListener } from '../support/listeners.ts'
 import { testDatabase } from '../support/postgres.ts'
-import { newPool } from './hand.ts'
+import { newPool } from './world.ts'
 
 const isFit = () => Promise.resolve(true)
 const pidOf = async (client: PoolClient) => (await client.query('select pg_backend_pid() as pid')).rows[0].pid as number

@@ -10,8 +10,8 @@ import { claimOne } from '../conformance/expect.ts'
 import { startServer } from '../support/postgres.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { until } from './hand.ts'
 import { setup as setupRoles } from './role-database.ts'
+import { until } from './world.ts'
 
 const soon: DoctorOptions = { patience: 1 }
 
@@ -294,9 +294,9 @@ describe('rights', () => {
     await database.rows(`grant usage on schema holdfast to "${byHand}"`)
     await database.rows(`grant select on all tables in schema holdfast to "${byHand}"`)
     await using reader = await open(database.urlOf(byHand), { readOnly: true })
-    assert.equal((await one(reader, 'grants-by-hand')).severity, 'warning')
+    assert.equal((await one(reader, 'grants-by-world')).severity, 'warning')
     await database.pool.query(grants({ roles: { reader: byHand } }))
-    assert.deepEqual(await all(reader, 'grants-by-hand'), [])
+    assert.deepEqual(await all(reader, 'grants-by-world'), [])
   })
 })
 

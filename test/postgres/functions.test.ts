@@ -7,7 +7,7 @@ import { migrate } from '../../src/store/postgres/schema/migrate.ts'
 import { type Release, release, steps } from '../../src/store/postgres/schema/migrations.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
-import { withClient } from './lived-in.ts'
+import { withClient } from './filled-database.ts'
 import { setup } from './role-database.ts'
 
 const holdfastSchema = new Schema('holdfast')

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { claimOne, heard, readJob, rejects } from '../conformance/expect.ts'
-import { type Hand, inHand, until, useDatabase } from './hand.ts'
+import { inWorld, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -18,22 +18,22 @@ interface SlowEffect {
 
 let locks = 0
 
-async function slowEffect(hand: Hand): Promise<SlowEffect> {
-  const tx = await hand.begin()
+async function slowEffect(world: World): Promise<SlowEffect> {
+  const tx = await world.begin()
   locks += 1
   const lock = `pg_advisory_xact_lock(${process.pid}, ${locks})`
   await tx.run(`select ${lock}`)
   return {
     effects: { sql: [{ text: `select ${lock}` }] },
-    runs: () => hand.waiters(1, 0, lock),
+    runs: () => world.waiters(1, 0, lock),
     letGo: () => tx.commit(),
   }
 }
 
 /** Job "slow" is being settled, and its row is locked. */
-async function settling(hand: Hand, id: string) {
-  const slow = await slowEffect(hand)
-  const lease = await claimOne(hand.holdfast, 'mail')
+async function settling(world: World, id: string) {
+  const slow = await slowEffect(world)
+  const lease = await claimOne(world.holdfast, 'mail')
   assert.equal(lease.job.id, id)
   const settled = lease.done('ok', slow.effects)
   await slow.runs()
@@ -41,8 +41,8 @@ async function settling(hand: Hand, id: string) {
 }
 
 /** Jobs of the lane are enqueued, claimed, settled and cancelled while the slow statement still waits. */
-async function laneGoesOn(hand: Hand, slow: SlowEffect): Promise<void> {
-  const worker = await hand.another()
+async function laneGoesOn(world: World, slow: SlowEffect): Promise<void> {
+  const worker = await world.another()
   await worker.queue('mail').enqueue('next')
   const lease = await claimOne(worker, 'mail')
   assert.equal((await lease.done()).state, 'done')
@@ -88,19 +88,19 @@ const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<
 for (const [what, { act, answer }] of Object.entries(acts)) {
   test(
     `${what} of a job that is being settled does not block its lane, and is answered correctly afterwards`,
-    inHand(async (hand) => {
-      const id = await hand.enqueue('mail', 'slow', { dedup: { key: 'k' } })
-      const slow = await settling(hand, id)
+    inWorld(async (world) => {
+      const id = await world.enqueue('mail', 'slow', { dedup: { key: 'k' } })
+      const slow = await settling(world, id)
       let isAnswered = false
-      const acted = act(await hand.another(), id).then(
+      const acted = act(await world.another(), id).then(
         (value) => value,
         (error) => error.code,
       )
       acted.then(() => {
         isAnswered = true
       })
-      await until(async () => isAnswered || (await waitingForRows(hand)) > 1, 'the call waits, or was answered')
-      await laneGoesOn(hand, slow)
+      await until(async () => isAnswered || (await waitingForRows(world)) > 1, 'the call waits, or was answered')
+      await laneGoesOn(world, slow)
       await slow.letGo()
       assert.equal((await slow.settled).state, 'done')
       assert.deepEqual(await acted, answer)
@@ -108,8 +108,8 @@ for (const [what, { act, answer }] of Object.entries(acts)) {
   )
 }
 
-async function waitingForRows(hand: Hand): Promise<number> {
-  const [row] = await hand.rows(
+async function waitingForRows(world: World): Promise<number> {
+  const [row] = await world.rows(
     `select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
   )
   return row?.['n'] as number
@@ -117,30 +117,30 @@ async function waitingForRows(hand: Hand): Promise<number> {
 
 test(
   'a cancel that waited for a settlement that snoozes or retries the job cancels it',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'slow')
-    const slow = await slowEffect(hand)
-    const lease = await claimOne(hand.holdfast, 'mail')
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'slow')
+    const slow = await slowEffect(world)
+    const lease = await claimOne(world.holdfast, 'mail')
     const broken = { sql: [...slow.effects.sql, { text: 'select 1 / 0' }] }
     const settled = rejects(lease.done(null, broken), 'INVALID_OPTION')
     await slow.runs()
-    const cancelled = (await hand.another()).cancel(id)
-    await until(async () => (await waitingForRows(hand)) > 1, 'the cancel waits')
+    const cancelled = (await world.another()).cancel(id)
+    await until(async () => (await waitingForRows(world)) > 1, 'the cancel waits')
     await slow.letGo()
     await settled
     assert.equal(await cancelled, 'cancelled')
-    assert.equal((await readJob(hand.holdfast, id)).state, 'cancelled')
+    assert.equal((await readJob(world.holdfast, id)).state, 'cancelled')
   }),
 )
 
 test(
   'while a cancel of a batch waits for an item that is being settled, its other items settle',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const items = [{ queue: 'mail', payload: 'slow' }, ...[1, 2].map((payload) => ({ queue: 'mail', payload }))]
-    const batch = await hand.holdfast.batch({ name: 'letters', concurrency: 2 }, items)
-    const slow = await slowEffect(hand)
-    const other = await hand.another()
-    const first = await claimOne(hand.holdfast, 'mail')
+    const batch = await world.holdfast.batch({ name: 'letters', concurrency: 2 }, items)
+    const slow = await slowEffect(world)
+    const other = await world.another()
+    const first = await claimOne(world.holdfast, 'mail')
     const second = await claimOne(other, 'mail')
     const settled = first.done('ok', slow.effects)
     await slow.runs()
@@ -148,7 +148,7 @@ test(
     assert.equal((await second.retry(new Error('no'))).state, 'cancelled')
     await slow.letGo()
     assert.equal((await settled).state, 'done')
-    await hand.holdfast.sweep()
+    await world.holdfast.sweep()
     const { state, done, cancelled } = await batch.progress()
     assert.deepEqual([state, done, cancelled], ['cancelled', 1, 2])
   }),
@@ -156,12 +156,12 @@ test(
 
 test(
   'a cancel of a scheduled job does not block a lane while its effects run',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'later', { delay: '1h' })
-    const slow = await slowEffect(hand)
-    const cancelled = (await hand.another()).cancel(id, { effects: slow.effects })
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'later', { delay: '1h' })
+    const slow = await slowEffect(world)
+    const cancelled = (await world.another()).cancel(id, { effects: slow.effects })
     await slow.runs()
-    await laneGoesOn(hand, slow)
+    await laneGoesOn(world, slow)
     await slow.letGo()
     assert.equal(await cancelled, 'cancelled')
   }),
@@ -169,46 +169,46 @@ test(
 
 test(
   'an accept does not block a lane while its effects run',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'letter')
-    const snoozed = heard(hand.holdfast, 'job.snoozed')
-    const worker = hand.holdfast.work('mail', (job) => job.offer('letter', { inbox: 'read' }))
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'letter')
+    const snoozed = heard(world.holdfast, 'job.snoozed')
+    const worker = world.holdfast.work('mail', (job) => job.offer('letter', { inbox: 'read' }))
     await snoozed
     await worker.stop()
-    const [pickup] = await Array.fromAsync(hand.holdfast.inbox('read'))
-    const slow = await slowEffect(hand)
+    const [pickup] = await Array.fromAsync(world.holdfast.inbox('read'))
+    const slow = await slowEffect(world)
     const accepted = pickup?.accept('ok', { effects: slow.effects })
     await slow.runs()
-    await laneGoesOn(hand, slow)
+    await laneGoesOn(world, slow)
     await slow.letGo()
     await accepted
-    assert.equal((await readJob(hand.holdfast, pickup?.id ?? '')).state, 'done')
+    assert.equal((await readJob(world.holdfast, pickup?.id ?? '')).state, 'done')
   }),
 )
 
 test(
   'a sweep that runs the effects of a requested cancel does not block a lane, also if jobs have missed their start',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'slow')
-    await claimOne(hand.holdfast, 'mail', { lease: 1 })
-    const slow = await slowEffect(hand)
-    await hand.holdfast.cancel(id, { effects: slow.effects })
-    await hand.holdfast.pause('mail')
-    const late = await hand.enqueue('mail', 'late', { startBefore: new Date(Date.now() + 50) })
-    await until(() => isOver(hand, late), 'it has missed its start')
-    await hand.holdfast.resume('mail')
-    const swept = (await hand.another()).sweep()
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'slow')
+    await claimOne(world.holdfast, 'mail', { lease: 1 })
+    const slow = await slowEffect(world)
+    await world.holdfast.cancel(id, { effects: slow.effects })
+    await world.holdfast.pause('mail')
+    const late = await world.enqueue('mail', 'late', { startBefore: new Date(Date.now() + 50) })
+    await until(() => isOver(world, late), 'it has missed its start')
+    await world.holdfast.resume('mail')
+    const swept = (await world.another()).sweep()
     await slow.runs()
-    await laneGoesOn(hand, slow)
+    await laneGoesOn(world, slow)
     await slow.letGo()
     assert.equal((await swept).rescued, 1)
-    assert.equal((await readJob(hand.holdfast, id)).error?.name, 'LeaseExpired')
-    assert.equal((await readJob(hand.holdfast, late)).state, 'cancelled')
+    assert.equal((await readJob(world.holdfast, id)).error?.name, 'LeaseExpired')
+    assert.equal((await readJob(world.holdfast, late)).state, 'cancelled')
   }),
 )
 
-async function isOver(hand: Hand, id: string): Promise<boolean> {
-  const [row] = await hand.rows(
+async function isOver(world: World, id: string): Promise<boolean> {
+  const [row] = await world.rows(
     'select start_before <= holdfast.now_ms(null) as over from holdfast.job where id = $1',
     [id],
   )

@@ -7,8 +7,8 @@ import type { Client } from 'pg'
 import type { JobState } from '../../src/job/record.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { touched } from './plans.ts'
+import { inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -28,23 +28,23 @@ const finishesNoBatch: Rule = {
   to: 'join holdfast.batch b on b.no = u.no and not b.is_deleted and false',
 }
 
-async function without(hand: Hand, rule: Rule, act: () => Promise<void>): Promise<void> {
-  await hand.withoutRule(rule)
+async function without(world: World, rule: Rule, act: () => Promise<void>): Promise<void> {
+  await world.withoutRule(rule)
   await act()
-  await hand.withoutRule({ from: rule.to, to: rule.from })
+  await world.withoutRule({ from: rule.to, to: rule.from })
 }
 
 test(
   'if a process dies between a settlement and the admission, a sweep admits the next job of the key',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const queue = holdfast.queue(perTenant)
     for (let n = 0; n < 3; n++) await queue.enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, admitsNothing, () => lease.dead('no such address').then(() => undefined))
+    await without(world, admitsNothing, () => lease.dead('no such address').then(() => undefined))
     const { ready, held } = await holdfast.stats('mail')
     assert.deepEqual({ ready, held }, { ready: 0, held: 2 }, 'no job was admitted')
-    const other = await hand.another()
+    const other = await world.another()
     await other.sweep()
     await (await claimOne(other, 'mail')).done()
     await (await claimOne(other, 'mail')).done()
@@ -60,12 +60,12 @@ const failsToReadEvents: Rule = {
 
 test(
   'a job that a failed sweep could not admit is admitted by the next sweep, before the next look at all keys',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     await holdfast.sweep() // looks at all limit keys
     for (let n = 0; n < 2; n++) await holdfast.queue(perTenant).enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, failsToReadEvents, async () => {
+    await without(world, failsToReadEvents, async () => {
       await lease.dead('no such address')
       await rejects(holdfast.sweep(), 'STORE_UNAVAILABLE')
     })
@@ -76,27 +76,27 @@ test(
 
 test(
   'a limit event behind thousands of events of another key is read by the next sweep',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     await holdfast.sweep() // looks at all limit keys
     for (let n = 0; n < 2; n++) await holdfast.queue(perTenant).enqueue({ tenant: 'a' })
     const lease = await claimOne(holdfast, 'mail')
     await holdfast.sweep() // reads the event of the second job
-    await hand.rows(
+    await world.rows(
       `insert into holdfast.limit_event (limit_key, xid) select '1:b', pg_current_xact_id() from generate_series(1, 5000)`,
     )
-    await without(hand, admitsNothing, () => lease.dead('no such address').then(() => undefined))
+    await without(world, admitsNothing, () => lease.dead('no such address').then(() => undefined))
     assert.equal((await holdfast.sweep()).admitted, 1)
   }),
 )
 
 test(
   'a settlement as done admits the next job of the key in the same transaction',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     for (const tenant of ['a', 'b', 'a', 'b', 'a']) await holdfast.queue(perTenant).enqueue({ tenant })
     const leases = await holdfast.claim(['mail'], { max: 2 })
-    await hand.withoutRule(admitsNothing)
+    await world.withoutRule(admitsNothing)
     await Promise.all(leases.map((lease) => lease.done()))
     const { ready, held } = await holdfast.stats('mail')
     assert.deepEqual({ ready, held }, { ready: 2, held: 1 })
@@ -107,12 +107,12 @@ test(
 const notAboveTheLimit: Rule = { from: 'where r.admitted <= w.most', to: 'where true' }
 
 /** A key's limit is lowered from three to one, and one of its three jobs is done. Returns how many run then. */
-async function runningAfterLowering(hand: Hand): Promise<number> {
-  const { holdfast } = hand
+async function runningAfterLowering(world: World): Promise<number> {
+  const { holdfast } = world
   const ofThree = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 3 } })
   for (let n = 0; n < 9; n++) await holdfast.queue(ofThree).enqueue({ tenant: 'a' })
   const [first] = await holdfast.claim([ofThree], { max: 9 })
-  const other = await hand.another()
+  const other = await world.another()
   await other.queue(perTenant).enqueue({ tenant: 'a' })
   await first?.done()
   await other.claim([perTenant], { max: 9 })
@@ -121,28 +121,28 @@ async function runningAfterLowering(hand: Hand): Promise<number> {
 
 test(
   'after a limit was lowered, a done job admits no other until fewer run than the new limit',
-  inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 2)),
+  inWorld(async (world) => assert.equal(await runningAfterLowering(world), 2)),
 )
 
 test(
   'if admitted jobs are not counted, a lowered limit is never reached',
-  inHand(async (hand) => assert.equal(await runningAfterLowering(hand), 3), { without: [notAboveTheLimit] }),
+  inWorld(async (world) => assert.equal(await runningAfterLowering(world), 3), { without: [notAboveTheLimit] }),
 )
 
 test(
   'a done job admits the next held job whose row is not locked; if all are locked, they are admitted later',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const queue = holdfast.queue(perTenant)
     const [running, second, third] = await queue.enqueueMany(Array(3).fill({ payload: { tenant: 'a' } }))
-    const stranger = await hand.begin()
+    const stranger = await world.begin()
     await stranger.run('select from holdfast.job where id = $1 for update', [second?.id])
     await (await claimOne(holdfast, 'mail')).done()
     assert.equal((await holdfast.job(running?.id ?? ''))?.state, 'done')
     const lease = await claimOne(holdfast, 'mail')
     assert.equal(lease.job.id, third?.id)
     const done = lease.done() // the admission waits for the stranger; the settlement has committed
-    await hand.waiters(1)
+    await world.waiters(1)
     assert.equal((await holdfast.job(third?.id ?? ''))?.state, 'done')
     await stranger.commit()
     await done
@@ -152,11 +152,11 @@ test(
 
 test(
   'two jobs of a key that are done at once admit two others, none of them twice',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const ofTwo = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 2 } })
     await holdfast.queue(ofTwo).enqueueMany(Array(60).fill({ payload: { tenant: 'a' } }))
-    const other = await hand.another()
+    const other = await world.another()
     const seen = new Set<string>()
     for (let round = 0; round < 30; round++) {
       const leases = [await claimOne(holdfast, ofTwo), await claimOne(other, ofTwo)]
@@ -171,13 +171,13 @@ test(
 
 test(
   'if a process dies between an enqueue and the admission, a sweep admits its jobs',
-  inHand(async (hand) => {
-    const { holdfast } = hand
-    await without(hand, admitsNothing, async () => {
+  inWorld(async (world) => {
+    const { holdfast } = world
+    await without(world, admitsNothing, async () => {
       for (const tenant of ['a', 'b']) await holdfast.queue(perTenant).enqueue({ tenant })
     })
     assert.equal((await holdfast.stats('mail')).held, 2)
-    await (await hand.another()).sweep()
+    await (await world.another()).sweep()
     assert.equal((await holdfast.stats('mail')).ready, 2)
   }),
 )
@@ -188,18 +188,18 @@ const eventsAtFullKeys: Rule = {
 }
 
 /** The key has no free slot when the job is enqueued, and no running job when its transaction commits. */
-async function commitsAfterTheLastJob(hand: Hand): Promise<JobState | undefined> {
-  const { holdfast } = hand
+async function commitsAfterTheLastJob(world: World): Promise<JobState | undefined> {
+  const { holdfast } = world
   const queue = holdfast.queue(perTenant)
   await queue.enqueue({ tenant: 'a' })
   const lease = await claimOne(holdfast, 'mail')
-  const tx = await hand.begin()
+  const tx = await world.begin()
   const id = randomUUID()
   await tx.run(
     `select holdfast.enqueue_plain(null, array[$1::uuid], array[l.no], '{25}', '{"{}"}', null, null, null, null,
                                    array[l.queue || ':a'], array[l.no], array[l.epoch], null)
        from holdfast.lane l where l.no = $2`,
-    [id, await hand.lane('mail')],
+    [id, await world.lane('mail')],
   )
   await lease.done()
   await tx.commit()
@@ -209,22 +209,22 @@ async function commitsAfterTheLastJob(hand: Hand): Promise<JobState | undefined>
 
 test(
   'a job that is enqueued at a full key, and commits when no job of the key runs any more, is admitted by a sweep',
-  inHand(async (hand) => assert.equal(await commitsAfterTheLastJob(hand), 'ready')),
+  inWorld(async (world) => assert.equal(await commitsAfterTheLastJob(world), 'ready')),
 )
 
 test(
   'if enqueues at a full key record no event, such a job stays held',
-  inHand(async (hand) => assert.equal(await commitsAfterTheLastJob(hand), 'held'), { without: [eventsAtFullKeys] }),
+  inWorld(async (world) => assert.equal(await commitsAfterTheLastJob(world), 'held'), { without: [eventsAtFullKeys] }),
 )
 
 test(
   'a job that was enqueued first and commits last is not skipped, and is admitted before later ones',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const queue = holdfast.queue(perTenant)
     await queue.enqueue({ tenant: 'a' })
     const running = await claimOne(holdfast, 'mail')
-    const tx = await hand.begin()
+    const tx = await world.begin()
     const early = await queue.enqueue({ tenant: 'a' }, { tx: tx.client })
     const [second, third] = [await queue.enqueue({ tenant: 'a' }), await queue.enqueue({ tenant: 'a' })]
     await running.done()
@@ -240,10 +240,10 @@ test(
 
 test(
   'a job of a caller’s transaction that was not admitted yet is admitted before a later one',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const queue = holdfast.queue(perTenant)
-    const tx = await hand.begin()
+    const tx = await world.begin()
     const early = await queue.enqueue({ tenant: 'a' }, { tx: tx.client })
     await tx.commit()
     const late = await queue.enqueue({ tenant: 'a' })
@@ -257,8 +257,8 @@ test(
 
 test(
   'a call with more limit keys than are locked at once admits jobs of all of them, and so does a sweep after many calls',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const queue = holdfast.queue(perTenant)
     const tenants = Array.from({ length: 450 }, (_, n) => ({ payload: { tenant: `tenant ${n}` } }))
     await queue.enqueueMany(tenants)
@@ -269,21 +269,21 @@ test(
     const { ready, held } = await holdfast.stats('mail')
     assert.deepEqual({ ready, held }, { ready: 450, held: 4 * 450 })
     await holdfast.sweep()
-    assert.deepEqual(await hand.rows('select no from holdfast.limit_event_list limit 1'), [])
+    assert.deepEqual(await world.rows('select no from holdfast.limit_event_list limit 1'), [])
     assert.equal((await holdfast.stats('mail')).ready, 450)
   }),
 )
 
 test(
   'if a process dies between the last settlement and the completion, a sweep finishes the batch, once',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const items = [{ queue: 'mail', payload: 1 }]
     const batch = await holdfast.batch({ name: 'b', onComplete: { queue: 'completions' } }, items)
     const lease = await claimOne(holdfast, 'mail')
-    await without(hand, finishesNoBatch, () => lease.done().then(() => undefined))
+    await without(world, finishesNoBatch, () => lease.done().then(() => undefined))
     assert.equal((await batch.progress()).state, 'running')
-    const [first, second] = [await hand.another(), await hand.another()]
+    const [first, second] = [await world.another(), await world.another()]
     await Promise.all([first.sweep(), second.sweep()])
     assert.equal((await batch.progress()).state, 'done')
     assert.equal((await holdfast.stats('completions')).ready, 1)
@@ -292,20 +292,20 @@ test(
 
 test(
   'what a claim reads does not depend on how many jobs are held, nor on how many keys there are',
-  inHand(async (hand) => {
-    const { holdfast } = hand
-    const session = await hand.connect()
+  inWorld(async (world) => {
+    const { holdfast } = world
+    const session = await world.connect()
     const cost = async () => {
       await holdfast.queue(perTenant).enqueue({ tenant: randomUUID() })
       const text = `select * from holdfast.claim('${randomUUID()}', 'w', 600000, 1, '{mail}', '{}', null)`
-      return touched(session, hand.schema.sql(text))
+      return touched(session, world.schema.sql(text))
     }
     for (let n = 0; n < 10; n++) await cost()
     const alone = await cost()
     const tenants = (count: number, of: number) =>
       Array.from({ length: count }, (_, n) => ({ payload: { tenant: `t${n % of}` } }))
     for (let n = 0; n < 4; n++) await holdfast.queue(perTenant).enqueueMany(tenants(5_000, 1_000))
-    await hand.rows(`update holdfast.job set run_at = run_at where is_held`) // leaves an old version of each
+    await world.rows(`update holdfast.job set run_at = run_at where is_held`) // leaves an old version of each
     assert.ok((await holdfast.stats('mail')).held >= 19_000)
     const among = Math.min(await cost(), await cost(), await cost())
     assert.ok(among < alone + 50, `${among} blocks behind 19,000 held jobs of 1,000 keys, ${alone} without them`)
@@ -314,32 +314,32 @@ test(
 
 test(
   'what an admission reads does not depend on how many jobs are held, whatever plans its session has',
-  inHand(async (hand) => {
-    const queue = hand.holdfast.queue(perTenant)
+  inWorld(async (world) => {
+    const queue = world.holdfast.queue(perTenant)
     const enqueue = (count: number, tenants: number) =>
       queue.enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: { tenant: `tenant ${n % tenants}` } })))
     const admitOnce = async (session: Client) => {
       const { rows } = await session.query(
-        hand.schema.sql(`insert into holdfast.limit_event_list (no, xid, limit_keys, gone)
+        world.schema.sql(`insert into holdfast.limit_event_list (no, xid, limit_keys, gone)
           select nextval('holdfast.number'), pg_current_xact_id(), array_agg(g.limit_key), array_agg(1)
             from (select distinct limit_key from holdfast.job where is_held and limit_key < '1:tenant 2' order by limit_key limit 10) g
           returning no`),
       )
-      return touched(session, hand.schema.sql(`select * from holdfast.admit('{}', '{${rows[0].no}}', null)`))
+      return touched(session, world.schema.sql(`select * from holdfast.admit('{}', '{${rows[0].no}}', null)`))
     }
     /** The blocks of the second call: the first may also read the catalogs. */
     const admit = async (session: Client) => {
       await admitOnce(session)
       return admitOnce(session)
     }
-    const session = await hand.connect()
+    const session = await world.connect()
     await enqueue(80, 20)
     const few = await admit(session)
     for (let round = 0; round < 5; round++) await enqueue(4_000, 400)
     const costs = [await admit(session)]
     for (let analyzed = 0; analyzed < 2; analyzed++) {
-      costs.push(await admit(await hand.connect()))
-      await hand.rows('analyze holdfast.job, holdfast.limit_usage, holdfast.limit_event_list')
+      costs.push(await admit(await world.connect()))
+      await world.rows('analyze holdfast.job, holdfast.limit_usage, holdfast.limit_event_list')
     }
     assert.ok(Math.max(...costs) < few * 2 + 400, `${few} blocks, then ${costs}`)
   }),
@@ -349,27 +349,27 @@ const five = defineQueue<{ tenant: string }>('mail', { limit: { key: 'tenant', c
 
 test(
   'after a process died right after it stored a lower limit, no claim exceeds it, and a sweep does the rest',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
-    const session = await hand.connect()
+    const session = await world.connect()
     const override = `'{"keyLimit":{"concurrency":2}}'`
-    await session.query(hand.schema.sql(`select holdfast.override_limit('mail', ${override})`))
+    await session.query(world.schema.sql(`select holdfast.override_limit('mail', ${override})`))
     const claim = `select from holdfast.claim(gen_random_uuid(), 'w', 60000, 9, '{mail}', '{}', null)`
-    assert.equal((await session.query(hand.schema.sql(claim))).rowCount, 0, 'claims skip the queue meanwhile')
+    assert.equal((await session.query(world.schema.sql(claim))).rowCount, 0, 'claims skip the queue meanwhile')
     await holdfast.sweep()
     assert.equal((await holdfast.claim(['mail'], { max: 9 })).length, 2)
-    const left = await session.query(hand.schema.sql('select from holdfast.queue where lowering is not null'))
+    const left = await session.query(world.schema.sql('select from holdfast.queue where lowering is not null'))
     assert.equal(left.rowCount, 0)
   }),
 )
 
 test(
   'a lower limit waits for a job row that a stranger has locked only if no other ready job of the key can be held',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     await holdfast.queue(five).enqueueMany(Array(8).fill({ payload: { tenant: 'a' } }))
-    const stranger = await hand.begin('begin')
+    const stranger = await world.begin('begin')
     const last = 'order by ready_xid desc, ord desc'
     await stranger.run(`select from holdfast.job where ready_xid is not null ${last} limit 1 for update`)
     await holdfast.overrideLimit('mail', { keyLimit: { concurrency: 2 } })
@@ -387,16 +387,16 @@ test(
 
 test(
   'what admitting the next job reads does not grow with earlier jobs, although an old snapshot keeps their rows',
-  inHand(async (hand) => {
-    const { holdfast } = hand
+  inWorld(async (world) => {
+    const { holdfast } = world
     const ofMany = defineQueue<{ tenant: string }>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 50 } })
     await holdfast.queue(ofMany).enqueueMany(Array(4_000).fill({ payload: { tenant: 'a' } }))
-    const old = await hand.begin('begin isolation level repeatable read')
+    const old = await world.begin('begin isolation level repeatable read')
     await old.run('select')
-    const session = await hand.connect()
+    const session = await world.connect()
     const cost = async () => {
       await session.query('begin')
-      const blocks = await touched(session, hand.schema.sql(`select holdfast.admit_next(array['1:a'], '{1}', 0)`))
+      const blocks = await touched(session, world.schema.sql(`select holdfast.admit_next(array['1:a'], '{1}', 0)`))
       await session.query('rollback')
       return blocks
     }

@@ -9,8 +9,8 @@ import { defineQueue } from '../../src/queue/definition.ts'
 import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import { allJobs, claimOne, deadJob, readJob } from '../conformance/expect.ts'
 import { cuttingProxy, type Moment } from '../support/cutting-proxy.ts'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { replay, tokenLock } from './rules.ts'
+import { inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -219,9 +219,9 @@ const verbs: Readonly<Record<string, Verb>> = {
   },
 }
 
-async function throughBrokenWire(hand: Hand, { says, run }: Verb, moment: Moment): Promise<unknown> {
-  await using proxy = await cuttingProxy(hand.url)
-  const holdfast = await hand.another({ url: proxy.url })
+async function throughBrokenWire(world: World, { says, run }: Verb, moment: Moment): Promise<unknown> {
+  await using proxy = await cuttingProxy(world.url)
+  const holdfast = await world.another({ url: proxy.url })
   const act = await run(holdfast)
   const cut = proxy.cut(says, moment)
   const answer = await act()
@@ -237,15 +237,15 @@ for (const [name, verb] of Object.entries(verbs)) {
   ] as const) {
     test(
       `${name} that ${when} commits once, and is answered as the first time`,
-      inHand(async (hand) => assert.deepEqual(await throughBrokenWire(hand, verb, moment), verb.expected)),
+      inWorld(async (world) => assert.deepEqual(await throughBrokenWire(world, verb, moment), verb.expected)),
     )
   }
 
   test(
     `if commits are not recorded, ${name} that committed without an answer gets another answer`,
-    inHand(
-      async (hand) => {
-        const answer = await throughBrokenWire(hand, verb, 'after').catch((error: Error) => error.message)
+    inWorld(
+      async (world) => {
+        const answer = await throughBrokenWire(world, verb, 'after').catch((error: Error) => error.message)
         assert.notDeepEqual(answer, verb.expected)
       },
       { without: commitsOnce },
@@ -255,17 +255,17 @@ for (const [name, verb] of Object.entries(verbs)) {
 
 test(
   'a call that did not arrive commits once, and is answered',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const verb = verbs['a settlement with effects'] as Verb
-    assert.deepEqual(await throughBrokenWire(hand, verb, 'before'), verb.expected)
+    assert.deepEqual(await throughBrokenWire(world, verb, 'before'), verb.expected)
   }),
 )
 
 test(
   'a sweep whose read of the cluster identifier is interrupted reads it again',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
     const cut = proxy.cut('pg_control_system', 'after')
     assert.equal((await far.sweep()).rescued, 0)
     await cut
@@ -275,9 +275,9 @@ test(
 
 test(
   'a sweep that is interrupted while it admits jobs goes on',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
     const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
     await far.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
     const lease = await claimOne(far, mail)
@@ -294,56 +294,56 @@ test(
 
 test(
   'a settlement is answered although the admission of the next job was cancelled',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
-    await hand.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
-    const lease = await claimOne(hand.holdfast, mail)
-    const other = await hand.begin()
+    await world.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+    const lease = await claimOne(world.holdfast, mail)
+    const other = await world.begin()
     await other.run('select * from holdfast.admit(array(select distinct limit_key from holdfast.job), null, null)')
     const settled = lease.dead('no such address')
-    await hand.waiters(1)
-    await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
+    await world.waiters(1)
+    await world.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
     assert.equal((await settled).state, 'dead')
     await other.commit()
-    await hand.holdfast.sweep()
-    assert.equal((await claimOne(hand.holdfast, mail)).job.payload, 'b')
+    await world.holdfast.sweep()
+    assert.equal((await claimOne(world.holdfast, mail)).job.payload, 'b')
   }),
 )
 
 test(
   'a call that is sent again while the first is still running waits for it, and is applied once',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
-    const id = await hand.enqueue('mail', 'a')
-    const other = await hand.begin()
-    await other.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('mail')])
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
+    const id = await world.enqueue('mail', 'a')
+    const other = await world.begin()
+    await other.run('select holdfast.lock_lanes(array[$1::int])', [await world.lane('mail')])
     const cut = proxy.cut('lock_jobs', 'during')
     const answered = far.cancel(id)
     await cut
-    await hand.waiters(2)
+    await world.waiters(2)
     await other.commit()
     assert.equal(await answered, 'cancelled')
     await far.close()
   }),
 )
 
-async function claimWithoutAnswer(hand: Hand): Promise<unknown> {
-  await using proxy = await cuttingProxy(hand.url)
-  const far = await hand.another({ url: proxy.url })
-  for (const payload of ['a', 'b', 'c']) await hand.enqueue('mail', payload)
+async function claimWithoutAnswer(world: World): Promise<unknown> {
+  await using proxy = await cuttingProxy(world.url)
+  const far = await world.another({ url: proxy.url })
+  for (const payload of ['a', 'b', 'c']) await world.enqueue('mail', payload)
   const cut = proxy.cut('.claim(', 'after')
   const leases = await far.claim(['mail'], { max: 2 })
   await cut
-  const { running, ready } = await hand.holdfast.stats()
+  const { running, ready } = await world.holdfast.stats()
   await far.close()
   return [leases.map(({ job }) => [job.payload, job.attempt]), running, ready]
 }
 
 test(
   'a claim that committed without an answer is answered with the same jobs',
-  inHand(async (hand) => {
-    assert.deepEqual(await claimWithoutAnswer(hand), [
+  inWorld(async (world) => {
+    assert.deepEqual(await claimWithoutAnswer(world), [
       [
         ['a', 1],
         ['b', 1],
@@ -356,33 +356,35 @@ test(
 
 test(
   'if a claim does not find its own lease, the jobs of a claim without an answer have no worker',
-  inHand(async (hand) => assert.deepEqual(await claimWithoutAnswer(hand), [[['c', 1]], 3, 0]), { without: [replay] }),
+  inWorld(async (world) => assert.deepEqual(await claimWithoutAnswer(world), [[['c', 1]], 3, 0]), {
+    without: [replay],
+  }),
 )
 
 const claimAs = `select unnest(ids) as id, attempts[1] as attempts, expires_at::float8
   from holdfast.claim($1, 'worker', $2, 2, '{mail}', '{}', null)`
 
-async function claimedAgain(hand: Hand): Promise<[unknown[], unknown[]]> {
-  for (const payload of ['a', 'b', 'c']) await hand.enqueue('mail', payload)
+async function claimedAgain(world: World): Promise<[unknown[], unknown[]]> {
+  for (const payload of ['a', 'b', 'c']) await world.enqueue('mail', payload)
   const token = randomUUID()
-  const [one, two] = [await hand.begin(), await hand.connect()]
+  const [one, two] = [await world.begin(), await world.connect()]
   const first = await one.run(claimAs, [token, 60_000])
-  const again = two.query(hand.schema.sql(claimAs), [token, 60_000])
-  const settled = Promise.race([again.then(() => true), hand.waiters(1).then(() => false)])
+  const again = two.query(world.schema.sql(claimAs), [token, 60_000])
+  const settled = Promise.race([again.then(() => true), world.waiters(1).then(() => false)])
   const hasWaited = !(await settled)
   await one.commit()
   const second = (await again).rows
   const ids = (rows: readonly unknown[]) => rows.map((row) => (row as { id: string }).id)
   return [
     [hasWaited, ids(first).length],
-    [ids(second).join() === ids(first).join(), (await hand.holdfast.stats()).running],
+    [ids(second).join() === ids(first).join(), (await world.holdfast.stats()).running],
   ]
 }
 
 test(
   'a claim sent again by its token while the first is in progress waits for it and returns the same jobs',
-  inHand(async (hand) => {
-    assert.deepEqual(await claimedAgain(hand), [
+  inWorld(async (world) => {
+    assert.deepEqual(await claimedAgain(world), [
       [true, 2],
       [true, 2],
     ])
@@ -391,10 +393,10 @@ test(
 
 test(
   'if the token is not locked, a claim sent again takes other jobs',
-  inHand(
-    async (hand) => {
+  inWorld(
+    async (world) => {
       // It still waits for the lane's lock, but it has looked for its lease before that.
-      assert.deepEqual(await claimedAgain(hand), [
+      assert.deepEqual(await claimedAgain(world), [
         [true, 2],
         [false, 3],
       ])
@@ -405,33 +407,33 @@ test(
 
 test(
   'a claim sent again after the first has ended returns the same jobs once, in order, with a full lease',
-  inHand(async (hand) => {
-    for (const payload of ['a', 'b', 'c']) await hand.enqueue('mail', payload)
+  inWorld(async (world) => {
+    for (const payload of ['a', 'b', 'c']) await world.enqueue('mail', payload)
     const token = randomUUID()
-    const first = await hand.rows(claimAs, [token, 1])
-    const second = await hand.rows(claimAs, [token, 60_000])
+    const first = await world.rows(claimAs, [token, 1])
+    const second = await world.rows(claimAs, [token, 60_000])
     const facts = (rows: typeof first) => rows.map(({ id, attempts }) => ({ id, attempts }))
     assert.deepEqual(facts(second), facts(first))
     assert.ok((second[0]?.['expires_at'] as number) > (first[0]?.['expires_at'] as number) + 50_000)
-    assert.equal((await hand.holdfast.sweep()).rescued, 0)
-    assert.equal((await hand.holdfast.stats()).running, 2)
+    assert.equal((await world.holdfast.sweep()).rescued, 0)
+    assert.equal((await world.holdfast.stats()).running, 2)
     const [job] = first
-    assert.equal((await readJob(hand.holdfast, job?.['id'] as string)).attempts, 1)
+    assert.equal((await readJob(world.holdfast, job?.['id'] as string)).attempts, 1)
   }),
 )
 
 test(
   'a claim that was rolled back and is sent again starts over',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'a')
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
     const token = randomUUID()
-    const one = await hand.begin()
+    const one = await world.begin()
     assert.equal((await one.run(claimAs, [token, 60_000])).length, 1)
-    const again = hand.rows(claimAs, [token, 60_000])
-    await hand.waiters(1)
+    const again = world.rows(claimAs, [token, 60_000])
+    await world.waiters(1)
     await one.rollback()
     assert.equal((await again).length, 1)
-    assert.equal((await hand.holdfast.stats()).running, 1)
+    assert.equal((await world.holdfast.stats()).running, 1)
   }),
 )
 
@@ -482,9 +484,9 @@ function adding(options: EnqueueOptions): Redefined {
 for (const [name, { says, run }] of Object.entries(redefinedMeanwhile)) {
   test(
     `${name} whose answer was lost runs once, although its queue was redefined before the call was sent again`,
-    inHand(async (hand) => {
-      await using proxy = await cuttingProxy(hand.url)
-      const far = await hand.another({ url: proxy.url })
+    inWorld(async (world) => {
+      await using proxy = await cuttingProxy(world.url)
+      const far = await world.another({ url: proxy.url })
       await far.queue('mail').enqueue('warm')
       const act = await run(far)
       const cut = proxy.cut(says, 'after', { stays: true })
@@ -493,14 +495,14 @@ for (const [name, { says, run }] of Object.entries(redefinedMeanwhile)) {
       await cut
       const runs: unknown[] = []
       const work = async () => {
-        await hand.holdfast.sweep()
-        for (const lease of await hand.holdfast.claim(['mail'], { max: 10 })) {
+        await world.holdfast.sweep()
+        for (const lease of await world.holdfast.claim(['mail'], { max: 10 })) {
           runs.push(lease.job.payload)
           await lease.done()
         }
       }
       await work()
-      await hand.holdfast.queue(defineQueue('mail', { attempts: 7 })).enqueue('other')
+      await world.holdfast.queue(defineQueue('mail', { attempts: 7 })).enqueue('other')
       proxy.mend()
       await answered
       await work()
@@ -512,26 +514,26 @@ for (const [name, { says, run }] of Object.entries(redefinedMeanwhile)) {
 
 test(
   'a call that was withdrawn never commits, and a withdrawal waits for a send in progress',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const withdraw = async (flush: string) => {
-      const [row] = await hand.rows('select holdfast.withdraw($1, null) as committed', [flush])
+      const [row] = await world.rows('select holdfast.withdraw($1, null) as committed', [flush])
       return row?.['committed']
     }
     const record = 'select holdfast.record_flush($1, 1, null)'
     const [late, rolledBack, committed] = [randomUUID(), randomUUID(), randomUUID()]
     assert.equal(await withdraw(late), false)
     assert.equal(await withdraw(late), false, 'also when it is sent again')
-    await assert.rejects(hand.rows(record, [late]), { code: 'HF004' })
+    await assert.rejects(world.rows(record, [late]), { code: 'HF004' })
     for (const [flush, end, hasCommitted] of [
       [rolledBack, 'rollback', false],
       [committed, 'commit', true],
     ] as const) {
-      const first = await hand.begin()
+      const first = await world.begin()
       await first.run(record, [flush])
       const withdrawn = withdraw(flush)
       const [{ pid } = {}] = await first.run('select pg_backend_pid() as pid')
       for (let waits = false; !waits; await sleep(5)) {
-        const [row] = await hand.rows(
+        const [row] = await world.rows(
           'select count(*)::int as n from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
           [pid],
         )

@@ -8,7 +8,7 @@ import type { Queue } from '../../src/queue/queue.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { setup } from './exactness-database.ts'
-import { newPool } from './hand.ts'
+import { newPool } from './world.ts'
 
 test('a connection prepares statements that are sent repeatedly, and none of them twice', async () => {
   await using database = await setup()

@@ -8,7 +8,7 @@ import { claimOne } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { until } from './hand.ts'
+import { until } from './world.ts'
 
 let server: Server
 

@@ -11,15 +11,15 @@ import { claimOne, claimOrder, rejects } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { runOk } from '../support/shell.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { assertRestored, burnTransactions, liveIn, withClient } from './lived-in.ts'
+import { assertRestored, burnTransactions, fillDatabase, withClient } from './filled-database.ts'
 
 test('tables that were copied one by one into a new cluster, without sequences, are repaired when they are opened', async () => {
   await using source = await startServer({ inMemory: true })
   await using target = await startServer({ inMemory: true })
   await burnTransactions(source.url())
-  const life = await liveIn(source.url())
+  const contents = await fillDatabase(source.url())
   await copyTables(source, target)
-  await assertRestored(target.url(), life)
+  await assertRestored(target.url(), contents)
 })
 
 async function copyTables(source: Server, target: Server): Promise<void> {

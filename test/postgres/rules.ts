@@ -1,6 +1,6 @@
 // Rules of the claim: the text that states each, and its replacement when the rule is removed. A test that shows a rule runs
 // once more without it, and must then see the harm.
-import type { Rule } from './hand.ts'
+import type { Rule } from './world.ts'
 
 /** Open transactions that the bound passes become gaps. */
 export const gaps: Rule = {

@@ -12,7 +12,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
 import { hour, rejects } from '../conformance/expect.ts'
 import { type CuttingProxy, cuttingProxy } from '../support/cutting-proxy.ts'
-import { type Hand, inHand, newPool, useDatabase } from './hand.ts'
+import { inWorld, newPool, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -38,9 +38,9 @@ async function settleAll(store: Store, requests: readonly SettleRequest[], token
 for (const [what, { settlements, says }] of Object.entries(kinds)) {
   test(
     `a settlement ${what}, whose answer was lost, is answered when it is repeated under its token`,
-    inHand(async (hand) => {
-      await using far = await farStore(hand)
-      const requests = await claimed(far.store, hand, settlements)
+    inWorld(async (world) => {
+      await using far = await farStore(world)
+      const requests = await claimed(far.store, world, settlements)
       const token = randomUUID()
       await settleWithoutAnswer(far, requests, says, token)
       const states = (answers: readonly SettleAnswer[]) => answers.map((answer) => stateOf(answer))
@@ -55,7 +55,7 @@ for (const [what, { settlements, says }] of Object.entries(kinds)) {
         states(await settleAll(far.store, requests, randomUUID())),
         expected.map(() => 'lost'),
       )
-      assert.equal((await hand.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
+      assert.equal((await world.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
     }),
   )
 }
@@ -68,14 +68,14 @@ for (const { what, definition, parts } of [
 ]) {
   test(
     `a settlement of many ${what}, is answered when it is repeated under its token`,
-    inHand(async (hand) => {
+    inWorld(async (world) => {
       const payloads = Array.from({ length: 1_200 }, (_, n) => ({ payload: n % 600 }))
-      await hand.holdfast.queue(definition).enqueueMany(payloads)
-      await using far = await farStore(hand)
+      await world.holdfast.queue(definition).enqueueMany(payloads)
+      await using far = await farStore(world)
       const jobs = await far.store.claim({ queues: ['mail'], max: 600, leaseMs: hour, worker: 'w' })
       const requests = jobs.map(({ id, fence }) => ({ id, fence, settlement: done, retryDelayMs: 0 }))
       const committedParts = async () =>
-        Number((await hand.rows('select count(*) as parts from holdfast.flush'))[0]?.['parts'])
+        Number((await world.rows('select count(*) as parts from holdfast.flush'))[0]?.['parts'])
       const before = await committedParts()
       const token = randomUUID()
       await settleWithoutAnswer(far, requests, 'settle_done', token)
@@ -83,7 +83,7 @@ for (const { what, definition, parts } of [
       assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), expected)
       assert.equal((await committedParts()) - before, parts)
       assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), expected, 'and again')
-      const { done: ended, ready, held, running } = await hand.holdfast.stats()
+      const { done: ended, ready, held, running } = await world.holdfast.stats()
       assert.deepEqual({ ended, ready, held, running }, { ended: 600, ready: 600, held: 0, running: 0 })
     }),
   )
@@ -91,53 +91,53 @@ for (const { what, definition, parts } of [
 
 test(
   'if one part of a settlement in two parts fails, the error says that it may have committedParts, and a repeat completes it',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const payloads = Array.from({ length: 1_002 }, (_, n) => ({ payload: n % 501 }))
-    await hand.holdfast.queue(perTenant).enqueueMany(payloads)
-    await using far = await farStore(hand)
+    await world.holdfast.queue(perTenant).enqueueMany(payloads)
+    await using far = await farStore(world)
     const jobs = await far.store.claim({ queues: ['mail'], max: 501, leaseMs: hour, worker: 'w' })
     const requests = jobs.map(({ id, fence }) => ({ id, fence, settlement: done, retryDelayMs: 0 }))
     const token = randomUUID()
     const whole = 'if cardinality(v_landed) < v_count then'
     const second = `if v_count = 251 then raise exception 'no room' using errcode = '53100'; end if; ${whole}`
-    await hand.withoutRule({ from: whole, to: second })
+    await world.withoutRule({ from: whole, to: second })
     await rejects(far.store.settle(requests, token), 'STORE_UNAVAILABLE', { mayHaveLanded: true })
-    assert.deepEqual(await counts(hand), { done: 250, running: 251, ready: 250, held: 251 })
-    await hand.withoutRule({ from: second, to: whole })
+    assert.deepEqual(await counts(world), { done: 250, running: 251, ready: 250, held: 251 })
+    await world.withoutRule({ from: second, to: whole })
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), Array(501).fill('done'))
-    assert.deepEqual(await counts(hand), { done: 501, running: 0, ready: 501, held: 0 })
+    assert.deepEqual(await counts(world), { done: 501, running: 0, ready: 501, held: 0 })
   }),
 )
 
-async function counts(hand: Hand) {
-  const { done, running, ready, held } = await hand.holdfast.stats()
+async function counts(world: World) {
+  const { done, running, ready, held } = await world.holdfast.stats()
   return { done, running, ready, held }
 }
 
 test(
   'a settlement that never arrived is applied when it is repeated under its token',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
-    const requests = await claimed(far.store, hand, [done, snooze])
+  inWorld(async (world) => {
+    await using far = await farStore(world)
+    const requests = await claimed(far.store, world, [done, snooze])
     const token = 'any text will do'
     await settleWithoutAnswer(far, requests, 'begin isolation', token, 'before')
-    assert.equal((await hand.holdfast.stats()).running, 2)
+    assert.equal((await world.holdfast.stats()).running, 2)
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'scheduled'])
   }),
 )
 
 test(
   'a committed settlement is remembered for an hour',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
-    const requests = await claimed(far.store, hand, [done])
+  inWorld(async (world) => {
+    await using far = await farStore(world)
+    const requests = await claimed(far.store, world, [done])
     const token = randomUUID()
     await settleAll(far.store, requests, token)
-    await hand.rows('update holdfast.flush set at = at - 3500000')
-    await hand.holdfast.sweep()
+    await world.rows('update holdfast.flush set at = at - 3500000')
+    await world.holdfast.sweep()
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done'])
-    await hand.rows('update holdfast.flush set at = at - 200000')
-    const other = await hand.another()
+    await world.rows('update holdfast.flush set at = at - 200000')
+    const other = await world.another()
     await other.sweep()
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['lost'])
   }),
@@ -150,71 +150,71 @@ for (const isFixed of [false, true]) {
   const then = isFixed ? 'after the cause is fixed' : 'although one of them still cannot be committed'
   test(
     `a settlement job by job, of which some have committed, is answered when it is repeated under its token, ${then}`,
-    inHand(async (hand) => {
-      await hand.rows('create table holdfast.parent (n int primary key)')
-      await hand.rows('create table holdfast.child (n int references holdfast.parent deferrable initially deferred)')
-      await hand.rows('insert into holdfast.parent values (1), (2)')
-      await using far = await farStore(hand)
+    inWorld(async (world) => {
+      await world.rows('create table holdfast.parent (n int primary key)')
+      await world.rows('create table holdfast.child (n int references holdfast.parent deferrable initially deferred)')
+      await world.rows('insert into holdfast.parent values (1), (2)')
+      await using far = await farStore(world)
       const add = (n: number): Settlement => {
-        const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
+        const sql = [{ text: world.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
         return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
       }
-      const requests = await claimed(far.store, hand, [add(1), done, add(7), add(2)])
+      const requests = await claimed(far.store, world, [add(1), done, add(7), add(2)])
       const token = randomUUID()
       await settleWithoutAnswer(far, requests, undo, token, 'before')
-      assert.deepEqual(await childrenOf(hand), [1], 'the first has committed')
-      if (isFixed) await hand.rows('insert into holdfast.parent values (7)')
+      assert.deepEqual(await childrenOf(world), [1], 'the first has committed')
+      if (isFixed) await world.rows('insert into holdfast.parent values (7)')
       const expected = ['done', 'done', isFixed ? 'done' : 'failed', 'done']
       const states = (answers: readonly SettleAnswer[]) =>
         answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
       assert.deepEqual(states(await settleAll(far.store, requests, token)), expected)
       assert.deepEqual(states(await settleAll(far.store, requests, token)), expected, 'and again')
       assert.deepEqual(states(await settleAll(far.store, requests)), ['lost', 'lost', 'lost', 'lost'])
-      assert.deepEqual(await childrenOf(hand), isFixed ? [1, 2, 7] : [1, 2])
+      assert.deepEqual(await childrenOf(world), isFixed ? [1, 2, 7] : [1, 2])
     }),
   )
 }
 
-async function childrenOf(hand: Hand): Promise<unknown[]> {
-  return (await hand.rows('select n from holdfast.child order by n')).map(({ n }) => n)
+async function childrenOf(world: World): Promise<unknown[]> {
+  return (await world.rows('select n from holdfast.child order by n')).map(({ n }) => n)
 }
 
 test(
   'a full disk fails no job, and settlements are applied when there is space again',
-  inHand(async (hand) => {
-    await hand.rows('create table holdfast.child (n int)')
-    await hand.rows(`create function holdfast.mind() returns trigger language plpgsql as $$
+  inWorld(async (world) => {
+    await world.rows('create table holdfast.child (n int)')
+    await world.rows(`create function holdfast.mind() returns trigger language plpgsql as $$
       begin raise exception 'no room' using errcode = '53100'; end $$`)
     for (const table of ['child', 'job', 'ended'])
-      await hand.rows(`create trigger mind before insert or update on holdfast.${table}
+      await world.rows(`create trigger mind before insert or update on holdfast.${table}
         for each row execute function holdfast.mind()`)
-    await hand.rows('alter table holdfast.job disable trigger mind')
-    await using far = await farStore(hand)
+    await world.rows('alter table holdfast.job disable trigger mind')
+    await using far = await farStore(world)
     const add = (n: number): Settlement => {
-      const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
+      const sql = [{ text: world.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
       return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
     }
-    const requests = await claimed(far.store, hand, [add(1), add(7), add(2)])
-    await hand.rows('alter table holdfast.job enable trigger mind')
+    const requests = await claimed(far.store, world, [add(1), add(7), add(2)])
+    await world.rows('alter table holdfast.job enable trigger mind')
     const token = randomUUID()
     await assert.rejects(far.store.settle(requests, token), { code: 'STORE_UNAVAILABLE' })
-    assert.equal((await hand.holdfast.stats()).running, 3)
-    for (const table of ['child', 'job', 'ended']) await hand.rows(`drop trigger mind on holdfast.${table}`)
+    assert.equal((await world.holdfast.stats()).running, 3)
+    for (const table of ['child', 'job', 'ended']) await world.rows(`drop trigger mind on holdfast.${table}`)
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done', 'done'])
-    assert.deepEqual(await childrenOf(hand), [1, 2, 7])
+    assert.deepEqual(await childrenOf(world), [1, 2, 7])
   }),
 )
 
 test(
   'a flush of which one settlement waits for an open transaction gets the same answer when it is repeated under its token',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
+  inWorld(async (world) => {
+    await using far = await farStore(world)
     const follows = await prepareJob(defineQueue('new'), 'follows')
-    const requests = await claimed(far.store, hand, [
+    const requests = await claimed(far.store, world, [
       { ...done, effects: put },
       { ...done, effects: { put: [], delete: [], sql: [], enqueue: [follows] } },
     ])
-    const stranger = await hand.begin()
+    const stranger = await world.begin()
     await stranger.run(`select holdfast.enqueue('new', '"stranger"')`)
     const token = randomUUID()
     const first = await far.store.settle(requests, token)
@@ -231,7 +231,7 @@ test(
       'and after the commit',
     )
     assert.deepEqual((await settleAll(far.store, requests)).map(stateOf), ['lost', 'lost'])
-    assert.equal((await hand.holdfast.stats('new')).ready, 2)
+    assert.equal((await world.holdfast.stats('new')).ready, 2)
   }),
 )
 
@@ -242,9 +242,9 @@ const withSql = (text: string): Settlement => ({
 
 test(
   'no job is failed for a session that breaks during a statement while the store is unreachable',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
-    const requests = await claimed(far.store, hand, [withSql('select pg_sleep(0)'), done])
+  inWorld(async (world) => {
+    await using far = await farStore(world)
+    const requests = await claimed(far.store, world, [withSql('select pg_sleep(0)'), done])
     const token = randomUUID()
     await settleWithoutAnswer(far, requests, 'pg_sleep', token, 'before')
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done'])
@@ -254,13 +254,13 @@ test(
 for (const moment of ['before', 'after'] as const)
   test(
     `a settlement that was about to be abandoned when the wire broke (${moment} that) is answered when it is repeated under its token`,
-    inHand(async (hand) => {
-      await using far = await farStore(hand)
+    inWorld(async (world) => {
+      await using far = await farStore(world)
       const bad = withSql('select pg_terminate_backend(pg_backend_pid())')
-      const requests = await claimed(far.store, hand, [withSql('select 1'), bad, withSql('select 2'), done])
+      const requests = await claimed(far.store, world, [withSql('select 1'), bad, withSql('select 2'), done])
       const token = randomUUID()
       await settleWithoutAnswer(far, requests, '"abandoned"', token, moment)
-      assert.equal((await hand.holdfast.stats()).running, 4)
+      assert.equal((await world.holdfast.stats()).running, 4)
       const states = (answers: readonly SettleAnswer[]) =>
         answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
       const expected = ['done', 'failed', 'done', 'done']
@@ -275,10 +275,10 @@ interface FarStore extends AsyncDisposable {
 }
 
 /** A store whose connections go through a proxy that can cut them. */
-async function farStore(hand: Hand): Promise<FarStore> {
-  const proxy = await cuttingProxy(hand.url)
+async function farStore(world: World): Promise<FarStore> {
+  const proxy = await cuttingProxy(world.url)
   const pool = newPool(proxy.url)
-  const store = await postgres({ pool, schema: hand.schema.name, listen: false })({ clock: systemClock })
+  const store = await postgres({ pool, schema: world.schema.name, listen: false })({ clock: systemClock })
   return {
     store,
     proxy,
@@ -290,8 +290,8 @@ async function farStore(hand: Hand): Promise<FarStore> {
   }
 }
 
-async function claimed(store: Store, hand: Hand, settlements: readonly Settlement[]): Promise<SettleRequest[]> {
-  for (const { as } of settlements) await hand.enqueue('mail', as)
+async function claimed(store: Store, world: World, settlements: readonly Settlement[]): Promise<SettleRequest[]> {
+  for (const { as } of settlements) await world.enqueue('mail', as)
   const jobs = await store.claim({ queues: ['mail'], max: 10, leaseMs: hour, worker: 'w' })
   return settlements.map((settlement, i) => {
     const { id, fence } = jobs[i] as ClaimedJob

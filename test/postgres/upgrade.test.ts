@@ -20,7 +20,7 @@ import { root } from '../support/checkout.ts'
 import { nextRelease, nextVersion } from '../support/next-version.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { withClient } from './lived-in.ts'
+import { withClient } from './filled-database.ts'
 import { type Program, startProgram } from './processes.ts'
 
 const schema = new Schema('holdfast')

@@ -72,7 +72,7 @@ describe('a copy of a file in use works elsewhere if it was made by', () => {
     test(way, async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
-      const { held } = await liveIn(holdfast)
+      const { held } = await fillFile(holdfast)
       const before = await allJobs(holdfast)
       const copy = join(file.directory, 'copy.db')
       await make(file, copy, holdfast)
@@ -91,7 +91,7 @@ describe('a copy of a file in use works elsewhere if it was made by', () => {
     })
 })
 
-async function liveIn(holdfast: Holdfast) {
+async function fillFile(holdfast: Holdfast) {
   const mail = holdfast.queue('mail')
   await mail.enqueueMany(['done', 'dead', 'held', 'waits'].map((payload) => ({ payload })))
   const [done, dead] = await mail.claim({ max: 2 })

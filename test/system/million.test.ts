@@ -11,7 +11,7 @@ import { steps as sqliteSteps } from '../../src/store/sqlite/schema/migrations.t
 import { rejects } from '../conformance/expect.ts'
 import { setup } from '../postgres/exactness-database.ts'
 import { assertRecount } from '../postgres/exactness-recount.ts'
-import { withClient } from '../postgres/lived-in.ts'
+import { withClient } from '../postgres/filled-database.ts'
 import { startProgram } from '../postgres/processes.ts'
 import { jobsFile } from '../sqlite/jobs-file.ts'
 import { root } from '../support/checkout.ts'

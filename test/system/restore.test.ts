@@ -1,7 +1,7 @@
 // A dump by pg_dump, restored into another cluster: of the same version, and of a newer one, as in an upgrade of the server.
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
-import { assertRestored, burnTransactions, liveIn } from '../postgres/lived-in.ts'
+import { assertRestored, burnTransactions, fillDatabase } from '../postgres/filled-database.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { nativeOf, needsPostgres } from '../support/postgres-versions.ts'
 import { scratchDirectory } from '../support/scratch.ts'
@@ -31,9 +31,9 @@ async function dumpInto(target: Server, { lag }: { readonly lag: boolean }): Pro
   await using scratch = await scratchDirectory()
   await using source = await startServer({ native: nativeOf(15) })
   if (lag) await burnTransactions(source.url())
-  const life = await liveIn(source.url())
+  const contents = await fillDatabase(source.url())
   const file = join(scratch.path, 'holdfast.dump')
   await runOk('pg_dump', ['--format=custom', '--schema=holdfast', `--file=${file}`, source.url()])
   await runOk('pg_restore', ['--exit-on-error', '--single-transaction', `--dbname=${target.url()}`, file])
-  await assertRestored(target.url(), life)
+  await assertRestored(target.url(), contents)
 }

@@ -5,7 +5,7 @@ import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { claimOne, deadJob, rejects } from '../conformance/expect.ts'
 import { cuttingProxy } from '../support/cutting-proxy.ts'
-import { inHand, useDatabase } from './hand.ts'
+import { inWorld, useDatabase } from './world.ts'
 
 useDatabase()
 
@@ -19,19 +19,19 @@ function soon<T>(answer: Promise<T>): Promise<T> {
 
 test(
   'a requeue of a job that is not dead is refused',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'a')
-    await rejects(hand.holdfast.requeue(id), 'INVALID_STATE')
-    await rejects(hand.holdfast.requeue(randomUUID()), 'JOB_NOT_FOUND')
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'a')
+    await rejects(world.holdfast.requeue(id), 'INVALID_STATE')
+    await rejects(world.holdfast.requeue(randomUUID()), 'JOB_NOT_FOUND')
   }),
 )
 
 test(
   'two processes that make the same partitions at the same time do not disturb each other',
-  inHand(
-    async (hand) => {
-      const clients = await Promise.all(Array.from({ length: 4 }, () => hand.another({ max: 2 })))
-      await hand.enqueue('mail', 'a')
+  inWorld(
+    async (world) => {
+      const clients = await Promise.all(Array.from({ length: 4 }, () => world.another({ max: 2 })))
+      await world.enqueue('mail', 'a')
       const swept = await Promise.allSettled(clients.map((client) => client.sweep()))
       const failed = swept.filter(({ status }) => status === 'rejected')
       assert.deepEqual(failed, [])
@@ -43,13 +43,13 @@ test(
 for (const scope of ['waiting', 'live'] as const) {
   test(
     `an open transaction that found a ${scope} dedup key taken does not block claiming and settling that job`,
-    inHand(async (hand) => {
+    inWorld(async (world) => {
       const dedup = { key: 'k', scope }
-      const id = await hand.enqueue('mail', 'holder', { dedup })
-      const tx = await hand.begin()
+      const id = await world.enqueue('mail', 'holder', { dedup })
+      const tx = await world.begin()
       assert.equal(await tx.enqueue('mail', 'duplicate', { dedup }), id)
       try {
-        const lease = await soon(claimOne(hand.holdfast, 'mail'))
+        const lease = await soon(claimOne(world.holdfast, 'mail'))
         assert.equal((await soon(lease.done())).state, 'done')
       } finally {
         await tx.rollback()
@@ -60,17 +60,17 @@ for (const scope of ['waiting', 'live'] as const) {
 
 test(
   'a process that opens while another repairs a restored store does not repair it again during its claims',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'a')
-    const [meta] = await hand.rows('select system_identifier as id from holdfast.meta')
-    await hand.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
-    const repair = await hand.begin()
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
+    const [meta] = await world.rows('select system_identifier as id from holdfast.meta')
+    await world.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
+    const repair = await world.begin()
     await repair.run('select pg_advisory_xact_lock(SCHEMA_LOCKS, 1)')
-    const opening = hand.another()
-    await hand.waiters(1)
+    const opening = world.another()
+    await world.waiters(1)
     await repair.run('select holdfast.repair_restored($1)', [meta?.['id']])
-    const holds = hand.holdfast.claim(['mail'])
-    await hand.waiters(2)
+    const holds = world.holdfast.claim(['mail'])
+    await world.waiters(2)
     await repair.commit()
     const [lease] = await holds
     await opening
@@ -81,13 +81,13 @@ test(
 
 test(
   'keyed enqueues of one call that is sent again, while the first try commits slowly, get the right answers',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
-    await hand.enqueue('mail', 'opens the lane')
-    await hand.rows(`create function holdfast.slowly() returns trigger language plpgsql as
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
+    await world.enqueue('mail', 'opens the lane')
+    await world.rows(`create function holdfast.slowly() returns trigger language plpgsql as
       $$ begin perform pg_sleep(0.4); return null; end $$`)
-    await hand.rows(`create constraint trigger slow_disk after insert on holdfast.flush deferrable initially deferred
+    await world.rows(`create constraint trigger slow_disk after insert on holdfast.flush deferrable initially deferred
       for each row execute function holdfast.slowly()`)
     const cut = proxy.cut('.enqueue(', 'during')
     const queue = far.queue('mail')
@@ -107,24 +107,24 @@ test(
 
 test(
   'a dead job that is requeued twice at once is live once',
-  inHand(async (hand) => {
-    const other = await hand.another()
-    const id = await deadJob(hand.holdfast, 'mail', 'risen')
-    const answers = await Promise.allSettled([hand.holdfast.requeue(id), other.requeue(id)])
+  inWorld(async (world) => {
+    const other = await world.another()
+    const id = await deadJob(world.holdfast, 'mail', 'risen')
+    const answers = await Promise.allSettled([world.holdfast.requeue(id), other.requeue(id)])
     assert.equal(answers.filter(({ status }) => status === 'fulfilled').length, 1)
-    assert.deepEqual(await hand.claim(), ['risen'])
+    assert.deepEqual(await world.claim(), ['risen'])
   }),
 )
 
 test(
   'jobs so large that a claim takes only some of them are not overtaken by another priority',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const large = 'x'.repeat(1_000_000)
     const entries = Array.from({ length: 36 }, (_, n) => ({ payload: [n, large], priority: 0 }))
-    await hand.holdfast.queue('mail').enqueueMany(entries)
-    await hand.enqueue('mail', ['low'], { priority: 9 })
-    const first = (await hand.claim('mail', 40)) as [unknown][]
-    const second = (await hand.claim('mail', 40)) as [unknown][]
+    await world.holdfast.queue('mail').enqueueMany(entries)
+    await world.enqueue('mail', ['low'], { priority: 9 })
+    const first = (await world.claim('mail', 40)) as [unknown][]
+    const second = (await world.claim('mail', 40)) as [unknown][]
     const order = [...first, ...second].map(([n]) => n)
     assert.deepEqual(order, [...entries.keys(), 'low'])
   }),

@@ -7,7 +7,7 @@ import { open } from '../../src/open.ts'
 import { claimOne, claimOrder, readJob } from '../conformance/expect.ts'
 import { assertRecount } from './exactness-recount.ts'
 
-export interface Life {
+export interface Contents {
   readonly keyed: string
   readonly idempotent: string
   readonly dead: string
@@ -18,7 +18,7 @@ export interface Life {
 const waiting = ['ran', 'ran too', 'came back', 'late', 'keyed', 'idempotent', 'hurried', 'less urgent']
 
 /** Leaves no worker behind: running jobs have leases of an hour, of a worker that is gone. */
-export async function liveIn(url: string): Promise<Life> {
+export async function fillDatabase(url: string): Promise<Contents> {
   await using holdfast = await open(url)
   await using watch = holdfast.watch() // so that changes are recorded
   await watch.begun
@@ -76,19 +76,19 @@ export async function burnTransactions(url: string): Promise<void> {
 }
 
 /** Two processes open a restored database at the same moment, and find everything as it was. */
-export async function assertRestored(url: string, life: Life): Promise<void> {
+export async function assertRestored(url: string, contents: Contents): Promise<void> {
   const [holdfast, other] = await Promise.all([open(url), open(url)])
   await using _one = holdfast
   await using _two = other
   await withClient(url, assertRepairedOnce)
   assert.deepEqual(await countsOf(holdfast), { scheduled: 1, ready: 9, running: 0, done: 2, dead: 1 })
-  assert.equal((await readJob(holdfast, life.done)).state, 'done')
-  assert.equal((await readJob(other, life.dead)).attempts, 1)
+  assert.equal((await readJob(holdfast, contents.done)).state, 'done')
+  assert.equal((await readJob(other, contents.dead)).attempts, 1)
   assert.deepEqual((await holdfast.kv.get('cursor'))?.value, { page: 7 })
   const mail = other.queue('mail')
   const again = await mail.enqueue('keyed again', { dedup: { key: 'one of a kind' } })
-  assert.deepEqual(again, { id: life.keyed, status: 'duplicate' })
-  assert.equal((await mail.enqueue('idempotent', { idempotencyKey: 'once' })).id, life.idempotent)
+  assert.deepEqual(again, { id: contents.keyed, status: 'duplicate' })
+  assert.equal((await mail.enqueue('idempotent', { idempotencyKey: 'once' })).id, contents.idempotent)
   await mail.enqueue('new')
   await other.queue('made-since').enqueue('newer')
   const claimed = await claimOrder(holdfast, ['mail', 'made-since'])

@@ -49,34 +49,34 @@ export function useDatabase(): void {
 }
 
 /** Makes the body of a test. Unless a rule was removed, it ends with a recount. */
-export function inHand(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
+export function inWorld(show: (world: World) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
   return async () => {
-    await using hand = await setup(options)
-    await show(hand)
-    if (!options.without) await hand.recount()
+    await using world = await setup(options)
+    await show(world)
+    if (!options.without) await world.recount()
   }
 }
 
 /** The same with the short and with the long claim. A rule that is removed must be a rule of both. */
-export function inBothHands(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
+export function forBothClaims(show: (world: World) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
   return async () => {
-    for (const alone of [false, true]) await inHand(show, { ...options, alone })()
+    for (const alone of [false, true]) await inWorld(show, { ...options, alone })()
   }
 }
 
-export async function setup({ without = [], partitions = false, alone }: SetupOptions = {}): Promise<Hand> {
-  const hand = await Hand.open(database.url, `by hand ${schemas++}`)
-  if (!partitions) await hand.rows(noPartitions)
+export async function setup({ without = [], partitions = false, alone }: SetupOptions = {}): Promise<World> {
+  const world = await World.open(database.url, `world ${schemas++}`)
+  if (!partitions) await world.rows(noPartitions)
   for (const rule of without) {
-    await hand.withoutRule(rule)
-    if (rule.alone) await hand.withoutRule(rule.alone)
+    await world.withoutRule(rule)
+    if (rule.alone) await world.withoutRule(rule.alone)
   }
-  if (!(alone ?? without.every((rule) => rule.alone))) await hand.withoutRule(claimsAlone)
+  if (!(alone ?? without.every((rule) => rule.alone))) await world.withoutRule(claimsAlone)
   if (alone) {
-    await hand.withoutRule(hurry)
-    await hand.claimOneAlone()
+    await world.withoutRule(hurry)
+    await world.claimOneAlone()
   }
-  return hand
+  return world
 }
 
 /** After a slow claim the next one is a long claim. How long a claim takes in a test is not predictable. */
@@ -88,7 +88,7 @@ const hurry: Rule = {
 /** A single job is claimed by the short claim. */
 const claimsAlone: Rule = { from: 'is_plain := v_choice.is_only and', to: 'is_plain := false and' }
 
-export class Hand implements AsyncDisposable {
+export class World implements AsyncDisposable {
   readonly url: string
   readonly schema: Schema
   readonly pool: Pool
@@ -102,10 +102,10 @@ export class Hand implements AsyncDisposable {
     this.holdfast = holdfast
   }
 
-  static async open(url: string, name: string): Promise<Hand> {
+  static async open(url: string, name: string): Promise<World> {
     const pool = newPool(url)
     const holdfast = await open(postgres({ pool, schema: name, listen: false }))
-    return new Hand(url, new Schema(name), pool, holdfast)
+    return new World(url, new Schema(name), pool, holdfast)
   }
 
   /** A second client on the same store, as another process would open it. */
@@ -233,19 +233,19 @@ export interface Cursor {
 /** A caller's own transaction, with enqueues in it. */
 export class CallerTx {
   readonly client: Client
-  readonly #hand: Hand
+  readonly #world: World
 
-  constructor(hand: Hand, client: Client) {
-    this.#hand = hand
+  constructor(world: World, client: Client) {
+    this.#world = world
     this.client = client
   }
 
   async enqueue(queue: string, payload: unknown, options: EnqueueOptions = {}): Promise<string> {
-    return (await this.#hand.holdfast.queue(queue).enqueue(payload, { ...options, tx: this.client })).id
+    return (await this.#world.holdfast.queue(queue).enqueue(payload, { ...options, tx: this.client })).id
   }
 
   async run(text: string, values: readonly unknown[] = []): Promise<Record<string, unknown>[]> {
-    return (await this.client.query(this.#hand.schema.sql(text), [...values])).rows
+    return (await this.client.query(this.#world.schema.sql(text), [...values])).rows
   }
 
   /** Its transaction number, which this call assigns if necessary. */
@@ -277,8 +277,8 @@ export async function until(isTrue: () => Promise<boolean>, what: string): Promi
 }
 
 /** A requeue that has not committed yet. */
-export async function requeueInProgress(hand: Hand, id: string): Promise<CallerTx> {
-  const tx = await hand.begin()
+export async function requeueInProgress(world: World, id: string): Promise<CallerTx> {
+  const tx = await world.begin()
   const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
   const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
   await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])

@@ -294,9 +294,9 @@ describe('rights', () => {
     await database.rows(`grant usage on schema holdfast to "${byHand}"`)
     await database.rows(`grant select on all tables in schema holdfast to "${byHand}"`)
     await using reader = await open(database.urlOf(byHand), { readOnly: true })
-    assert.equal((await one(reader, 'grants-by-world')).severity, 'warning')
+    assert.equal((await one(reader, 'grants-by-hand')).severity, 'warning')
     await database.pool.query(grants({ roles: { reader: byHand } }))
-    assert.deepEqual(await all(reader, 'grants-by-world'), [])
+    assert.deepEqual(await all(reader, 'grants-by-hand'), [])
   })
 })
 

@@ -289,11 +289,11 @@ const conditions: readonly Condition[] = [
 
 /** Whether the short claim, in this transaction, reports that it does not apply. */
 async function doesNotApply(world: World, tx: CallerTx): Promise<unknown> {
-  const text = `select c.lane is null as doesNotApply from holdfast.lane l
+  const text = `select c.lane is null as does_not_apply from holdfast.lane l
     cross join lateral holdfast.claim_one($1, 'worker', 60000, 100, 'mail', l.no, l.epoch, '{}', null) c where l.no = $2`
   const [row] = await tx.run(text, [randomUUID(), await world.lane('mail')])
   await tx.rollback()
-  return row?.['doesNotApply']
+  return row?.['does_not_apply']
 }
 
 for (const { title, rules, show, tampers, brings, without } of conditions) {

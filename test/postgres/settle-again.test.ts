@@ -90,7 +90,7 @@ for (const { what, definition, parts } of [
 }
 
 test(
-  'if one part of a settlement in two parts fails, the error says that it may have committedParts, and a repeat completes it',
+  'if one part of a settlement in two parts fails, the error says that it may have been applied, and a repeat completes it',
   inWorld(async (world) => {
     const payloads = Array.from({ length: 1_002 }, (_, n) => ({ payload: n % 501 }))
     await world.holdfast.queue(perTenant).enqueueMany(payloads)

@@ -71,10 +71,10 @@ test(
     const { holdfast } = world
     const wide = (name: string) => holdfast.batch({ name, retain: 0 }, [{ queue: 'mail', payload: name }])
     const [bad, badChore, good, chore] = [await wide('bad'), await wide('bad'), await wide('good'), await wide('good')]
-    await world.rows(`create function holdfast.refuse() returns trigger language plpgsql as $$
+    await world.rows(`create function holdfast.refuse_row() returns trigger language plpgsql as $$
       begin raise exception 'not this one' using errcode = '53200'; end $$`)
-    await world.rows(`create trigger refuse before update on holdfast.batch for each row when (old.name = 'bad')
-      execute function holdfast.refuse()`)
+    await world.rows(`create trigger refuse_row before update on holdfast.batch for each row when (old.name = 'bad')
+      execute function holdfast.refuse_row()`)
     // Their items have ended, but completion was not checked, as if the process had died before.
     for (const { id } of [bad, good])
       await world.rows(
@@ -86,14 +86,14 @@ test(
       select no, pg_current_xact_id(), -1, 1 from holdfast.batch where id in ('${bad.id}', '${good.id}')`)
     await world.rows(`insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), no, -2 from holdfast.queue where name = 'mail'`)
-    await world.rows('alter table holdfast.batch disable trigger refuse')
+    await world.rows('alter table holdfast.batch disable trigger refuse_row')
     await world.rows(`update holdfast.batch set is_cancelled = true where id in ('${badChore.id}', '${chore.id}')`)
-    await world.rows('alter table holdfast.batch enable trigger refuse')
+    await world.rows('alter table holdfast.batch enable trigger refuse_row')
     await assert.rejects((await world.another()).sweep(), /not this one/)
     const left = await world.rows('select name, finished_at is null as is_open from holdfast.batch order by no')
     const open = left.filter(({ is_open }) => is_open).map(({ name }) => name)
     assert.deepEqual(open, ['bad', 'bad'])
-    await world.rows('drop trigger refuse on holdfast.batch')
+    await world.rows('drop trigger refuse_row on holdfast.batch')
     await (await world.another()).sweep()
     const after = await world.rows('select name from holdfast.batch where finished_at is null')
     assert.deepEqual(after, [])

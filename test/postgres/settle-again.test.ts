@@ -183,23 +183,23 @@ test(
   'a full disk fails no job, and settlements are applied when there is space again',
   inWorld(async (world) => {
     await world.rows('create table holdfast.child (n int)')
-    await world.rows(`create function holdfast.refuse() returns trigger language plpgsql as $$
+    await world.rows(`create function holdfast.refuse_row() returns trigger language plpgsql as $$
       begin raise exception 'no room' using errcode = '53100'; end $$`)
     for (const table of ['child', 'job', 'ended'])
-      await world.rows(`create trigger refuse before insert or update on holdfast.${table}
-        for each row execute function holdfast.refuse()`)
-    await world.rows('alter table holdfast.job disable trigger refuse')
+      await world.rows(`create trigger refuse_row before insert or update on holdfast.${table}
+        for each row execute function holdfast.refuse_row()`)
+    await world.rows('alter table holdfast.job disable trigger refuse_row')
     await using far = await farStore(world)
     const add = (n: number): Settlement => {
       const sql = [{ text: world.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
       return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
     }
     const requests = await claimed(far.store, world, [add(1), add(7), add(2)])
-    await world.rows('alter table holdfast.job enable trigger refuse')
+    await world.rows('alter table holdfast.job enable trigger refuse_row')
     const token = randomUUID()
     await assert.rejects(far.store.settle(requests, token), { code: 'STORE_UNAVAILABLE' })
     assert.equal((await world.holdfast.stats()).running, 3)
-    for (const table of ['child', 'job', 'ended']) await world.rows(`drop trigger refuse on holdfast.${table}`)
+    for (const table of ['child', 'job', 'ended']) await world.rows(`drop trigger refuse_row on holdfast.${table}`)
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done', 'done'])
     assert.deepEqual(await childrenOf(world), [1, 2, 7])
   }),

@@ -8,7 +8,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import { allJobs, claimOne } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { machineMs } from '../sqlite/process.ts'
-import { channelsHeard, whoListens } from '../support/listeners.ts'
+import { channelsOf, fromListeningSessions } from '../support/listeners.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { enqueue } from '../worker/processes.ts'
 import { WorkerProcess } from '../worker/worker-process.ts'
@@ -67,8 +67,8 @@ test('schemas of one database are independent, also if their long names begin al
     await lease?.done()
     await recount(store)
   }
-  const pids = (await query(database.url, `select pid ${whoListens()}`)).map((row) => row['pid'] as number)
-  const channels = channelsHeard(pids)
+  const pids = (await query(database.url, `select pid ${fromListeningSessions()}`)).map((row) => row['pid'] as number)
+  const channels = channelsOf(pids)
   assert.equal(new Set(channels).size, names.length, 'a channel each')
 })
 
@@ -124,7 +124,7 @@ class ConnectionCount {
 async function untilListening(url: string, count: number): Promise<void> {
   for (
     const deadline = machineMs() + 10_000;
-    (await query(url, `select pid ${whoListens()}`)).length < count;
+    (await query(url, `select pid ${fromListeningSessions()}`)).length < count;
     await sleep(20)
   )
     assert.ok(machineMs() < deadline, `${count} listen`)

@@ -1,4 +1,4 @@
-// The tarball as a stranger gets it: installed into a fresh JavaScript and a fresh TypeScript project, and used.
+// The tarball as a user gets it: installed into a new JavaScript and a new TypeScript project, and used.
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { cp, mkdir, readdir, symlink, writeFile } from 'node:fs/promises'
@@ -87,7 +87,7 @@ console.log(JSON.stringify([job?.state, job?.result, typeof testing, typeof unus
   assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }, 'object', 'function'], ''])
 })
 
-test('a project puts its jobs into PostgreSQL with what the package brings along', async () => {
+test('a project uses PostgreSQL with only the dependencies of the package', async () => {
   await using database = await testDatabase()
   const project = await freshProject('postgres')
   await writeFile(
@@ -118,7 +118,7 @@ test('the installed command answers', async () => {
   assert.match(script.stdout, /^begin;\n/)
 })
 
-test('the package carries what its manifest names, and nothing of the workshop', async () => {
+test('the package contains what its manifest names, and no development files', async () => {
   const installed = join(await freshProject('contents'), 'node_modules/holdfast')
   const targets = Object.values(manifest.exports).flatMap((target) =>
     typeof target === 'string' ? [target] : [target.types, target.default],

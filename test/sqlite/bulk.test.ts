@@ -1,5 +1,5 @@
-// What is done to many jobs walks over none that it is not done to. SQLite does not tell how many rows a statement came by, so its
-// plans are looked at: each step searches by an index, whatever else there is and whatever the statistics say.
+// Bulk operations read only the jobs that they change. SQLite does not report how many rows a statement read, so the test checks
+// query plans: each step searches by an index, whatever rows and statistics there are.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { selectListed, selectRetained } from '../../src/store/sqlite/alter.ts'
@@ -8,11 +8,11 @@ import { selectDeadEarlier, selectDeadTied } from '../../src/store/sqlite/contro
 import { minute, newJob, storeWorld } from './store-world.ts'
 
 const statements: Readonly<Record<string, readonly [text: string, bounds: RegExp]>> = {
-  'requeueAll, of the same moment': [
+  'requeueAll, of jobs that ended at the same time': [
     selectDeadTied,
     /holdfast_ended_by_age \(retention_class=\? AND finished_at=\? AND rowid<\?\)/,
   ],
-  'requeueAll, of earlier ones': [
+  'requeueAll, of jobs that ended earlier': [
     selectDeadEarlier,
     /holdfast_ended_by_age \(retention_class=\? AND finished_at>\? AND finished_at<\?\)/,
   ],
@@ -47,7 +47,7 @@ describe('bulk work in SQLite searches by an index:', () => {
     }
   }
 
-  test('a dry run that goes in chunks through jobs of one moment and of many meets each once', async () => {
+  test('a dry run in chunks counts each job once, whether they ended at one time or at many', async () => {
     await using world = await storeWorld()
     const { store, clock } = world
     const dead = { as: 'dead', error: { name: 'Error', message: 'no' }, ending: 'failed' } as const

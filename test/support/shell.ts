@@ -1,4 +1,4 @@
-// Runs a program to its end and hands back what it said. A nonzero exit is an answer, not an exception.
+// Runs a program to its end and returns its output. A nonzero exit code is a result, not an exception.
 import { spawn } from 'node:child_process'
 import { text } from 'node:stream/consumers'
 
@@ -35,7 +35,7 @@ export async function runOk(command: string, args: readonly string[], options: R
   throw new Error(`${command} ${args.join(' ')}: ${how}\n${ended.stdout}${ended.stderr}`)
 }
 
-// Without what npm and the test runner tell their own children: a nested npm, or a nested test, starts from scratch.
+// Without the variables of npm and the test runner for their child processes: a nested npm, or a nested test, starts clean.
 export function cleanEnvironment(): NodeJS.ProcessEnv {
   const inherited = /^(npm_(package|lifecycle)_|npm_config_local_prefix$|NODE_TEST_CONTEXT$|NODE_OPTIONS$|INIT_CWD$)/
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !inherited.test(name)))

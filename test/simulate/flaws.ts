@@ -11,9 +11,9 @@ import type { Flaw } from './simulate.ts'
 export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> = {
   'a settle that ignores the fence': ['only who holds a job settles it', ofModel('a settle that ignores the fence')],
   'a renew that ignores the fence': ['only who holds a job renews it', ofModel('a renew that ignores the fence')],
-  'a claim that gives the same jobs to two claims at once': [
+  'a claim that returns the same jobs to two callers': [
     'a job has one holder at a time',
-    ofModel('a claim that gives the same jobs to two claims at once'),
+    ofModel('a claim that returns the same jobs to two callers'),
   ],
   'a sweep that forgets the attempt cap': [
     'attempts add up and stay below the cap',

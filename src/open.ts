@@ -1,5 +1,6 @@
 import { HoldfastError, isHoldfastError } from './errors.ts'
 import { Holdfast } from './holdfast.ts'
+import { checkBoolean, checkOptions } from './job/names.ts'
 import { checkLogger, type Logger } from './observe/logger.ts'
 import { type Clock, systemClock } from './runtime/clock.ts'
 import { show } from './runtime/duration.ts'
@@ -25,11 +26,13 @@ export type StoreOpener = (options: { readonly clock: Clock; readonly readOnly: 
  * `open(postgres({ pool, schema }))`.
  */
 export async function open(target: string | StoreOpener, options: OpenOptions = {}): Promise<Holdfast> {
+  checkOptions(options, 'open options', ['clock', 'readOnly', 'logger'])
   const opener = typeof target === 'function' ? target : await openerOf(target)
-  checkLogger(options.logger)
+  const { clock = systemClock, logger } = options
+  const readOnly = checkBoolean(options.readOnly ?? false, 'readOnly')
+  checkLogger(logger)
   checkDisabled()
   try {
-    const { clock = systemClock, readOnly = false, logger } = options
     const store = await opener({ clock, readOnly })
     const parts = { logger, ...(clock.timers && { timers: clock.timers }) }
     return new Holdfast(readOnly ? new ReadOnlyStore(store) : store, parts)

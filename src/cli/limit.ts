@@ -1,4 +1,4 @@
-import type { QueueInfo } from '../holdfast.ts'
+import type { QueueInfo } from '../client/queues.ts'
 import type { LimitFields } from '../job/limit-key.ts'
 import type { Limit } from '../job/record.ts'
 import type { LimitOverrideFields, LimitOverrideOptions, RateOptions } from '../queue/limit.ts'

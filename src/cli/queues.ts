@@ -1,4 +1,4 @@
-import type { QueueInfo } from '../holdfast.ts'
+import type { QueueInfo } from '../client/queues.ts'
 import type { JobState } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
 import type { Command } from './command.ts'

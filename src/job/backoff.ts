@@ -6,10 +6,13 @@ export interface Backoff {
   readonly jitter: number
 }
 
-/** The delay after the given attempt has failed: base × factor^(attempt − 1), capped, then jittered. `random` is 0 to 1. */
+/**
+ * The delay after the given attempt has failed: base × factor^(attempt − 1), spread by the jitter, and never above the maximum. A delay
+ * that would reach the maximum is spread below it, so that many jobs do not come back at the same moment. `random` is 0 to 1.
+ */
 export function backoffMs(backoff: Backoff, attempt: number, random: number): number {
   const { baseMs, factor, maxMs, jitter } = backoff
   const growth = Math.min(factor ** (attempt - 1), Number.MAX_VALUE) // 0 × Infinity is NaN
-  const plain = Math.min(maxMs, baseMs * growth)
-  return Math.round(plain * (1 + jitter * (2 * random - 1)))
+  const plain = Math.min(maxMs / (1 + jitter), baseMs * growth)
+  return Math.min(maxMs, Math.round(plain * (1 + jitter * (2 * random - 1))))
 }

@@ -7,7 +7,7 @@ interface PermanentOptions extends ErrorOptions {
   readonly prepared?: EffectSet | null
 }
 
-/** An error that no later attempt can mend: the job is dead at once, whatever attempts it has left, with these effects. */
+/** An error that no later attempt can avoid: the job is dead at once, whatever attempts it has left, with these effects. */
 export class Permanent extends Error {
   readonly effects: Effects | undefined
   readonly prepared: EffectSet | null
@@ -20,7 +20,7 @@ export class Permanent extends Error {
   }
 }
 
-/** Anything can be thrown, also what will not be looked at. */
+/** Any value can be thrown, also a proxy that throws when it is inspected. */
 export function isPermanent(error: unknown): error is Permanent {
   try {
     return error instanceof Permanent

@@ -12,8 +12,8 @@ import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
-import type { JobBlockers, KeyBlockers } from '../store/store.ts'
-import type { WorkerInfo } from '../worker/presence.ts'
+import type { JobBlockers, KeyBlockers, Store } from '../store/store.ts'
+import { readWorkers, type WorkerInfo } from '../worker/presence.ts'
 
 export type Why =
   | 'done'
@@ -67,13 +67,19 @@ export interface Explanation {
   readonly facts: ExplanationFacts
 }
 
+/** Null: there is no such job. */
+export async function explainJob(store: Store, id: string): Promise<Explanation | null> {
+  const [blockers, workers] = await Promise.all([store.blockers(id), readWorkers(store)])
+  return blockers && explain(blockers, workers)
+}
+
 type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
 
 export function explain(blockers: JobBlockers, workers: readonly WorkerInfo[]): Explanation {
   const { id, queue, state } = blockers.job
   const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
   const reasons = [ended, running, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
-  const reason = reasons.reduce<Reason | null>((found, look) => found ?? look(blockers), null)
+  const reason = reasons.reduce<Reason | null>((found, reasonOf) => found ?? reasonOf(blockers), null)
   return { id, queue, state, ...(reason ?? waiting(blockers, serving)) }
 }
 

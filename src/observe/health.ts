@@ -6,6 +6,7 @@
 // The answer names each part, so it shows which one is down. It never hangs: a part that does not answer in time is down.
 
 import { isHoldfastError } from '../errors.ts'
+import { checkOptions } from '../job/names.ts'
 
 export interface PartHealth {
   readonly ok: boolean
@@ -34,8 +35,11 @@ const answerWithinMs = 2_000
 /** Answers `/health/live` and `/health/ready`: 200 if every part is ok, otherwise 503 with the parts that are down. */
 export function healthHandler(
   parts: HealthParts,
-  { basePath = '' }: { readonly basePath?: string } = {},
+  options: { readonly basePath?: string } = {},
 ): (request: Request) => Promise<Response> {
+  checkOptions(parts, 'health', ['live', 'ready'])
+  checkOptions(options, 'health options', ['basePath'])
+  const { basePath = '' } = options
   const health = new Health(parts)
   const base = `${basePath.replace(/\/+$/, '')}/health/`
   return async (request) => {

@@ -3,6 +3,7 @@
 
 import { Registry } from 'prom-client'
 import type { EventName, Events, HoldfastEvents, RunFacts } from '../events.ts'
+import { checkOptions } from '../job/names.ts'
 import { Bounded, other } from './bounded.ts'
 import { type AnyRegistry, defaultBuckets, type Instruments, instrumentsIn, removeFrom } from './instruments.ts'
 import { type AskedStore, StoreGauges } from './store-gauges.ts'
@@ -38,6 +39,7 @@ const reapersMax = 1_000
 const outcomesMax = 100
 
 export function metrics(holdfast: Measured, options: MetricsOptions = {}): Metrics {
+  checkOptions(options, 'metrics options', ['registry', 'prefix', 'buckets'])
   const { registry = new Registry(), prefix = 'holdfast_', buckets = defaultBuckets } = options
   const instruments = instrumentsIn({ registry, prefix, buckets, refresh: () => fromStore.refresh() })
   const names = { queues: new Bounded(queuesMax), schedules: new Bounded(schedulesMax) }

@@ -18,6 +18,7 @@ import {
 } from '@opentelemetry/api'
 import { isRefused, toError } from '../errors.ts'
 import { jobError } from '../job/error.ts'
+import { checkOptions } from '../job/names.ts'
 import type { EffectSet, NewJob } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
@@ -49,6 +50,7 @@ export type TracingMiddleware = (job: TracedJob, next: () => Promise<unknown>) =
 
 /** Middleware for a worker: a span around each run, active while the handler runs. */
 export function tracing(options: TracingOptions = {}): TracingMiddleware {
+  checkOptions(options, 'tracing options', ['tracer', 'relation'])
   const { tracer, relation = 'child' } = options
   return (job, next) => {
     const { parent, links } = relationOf(job, relation)

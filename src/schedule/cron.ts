@@ -1,12 +1,18 @@
 // The slots of a cron expression. A slot is a moment in UTC. The expression is evaluated on a wall clock of the time zone.
 //
-// When that clock is moved, an expression that names an hour fires once. If the hour is skipped, it fires as soon as the hour
-// would be over. If the hour comes twice, it fires the first time. An expression for all hours (`*/30 * * * *`) keeps firing
-// through both changes. The slots do not depend on the time from which the search starts.
+// WHEN THAT CLOCK IS MOVED. An expression for all hours (`*/30 * * * *`) keeps firing through both changes. An expression that names
+// hours, be it one, a list, a range or steps, follows the wall:
+// - Times that are skipped fire once, together, at the moment at which the clock is moved past them.
+// - Times that come twice fire the first time only.
+//
+// Croner does this for a single hour and not for `30 2,14 * * *`. So expressions that name hours are evaluated as if the wall were
+// UTC, and each result is mapped to its moment (`wall-clock.ts`). That mapping never decreases, so the slots do not depend on the
+// time from which the search starts.
 
 import { Cron } from 'croner'
 import { HoldfastError } from '../errors.ts'
 import { show } from '../runtime/duration.ts'
+import { WallClock } from './wall-clock.ts'
 
 export interface SlotTimes {
   /** The first slot after this time; null: there are no more slots. */
@@ -61,18 +67,61 @@ export function requireCron(cron: unknown, timeZone: unknown): { readonly cron: 
 }
 
 function toTimes(cron: string, timeZone: string): SlotTimes {
-  const expression = parsed(cron, timeZone)
+  return isForAllHours(cron, timeZone) ? timesOfAllHours(parsed(cron, timeZone)) : timesOnWall(cron, timeZone)
+}
+
+function timesOfAllHours(expression: Cron): SlotTimes {
   return {
-    next: (after) => expression.nextRun(new Date(after))?.getTime() ?? null,
+    next: (after) => nextOf(expression, after),
+    latest: (count, until) => latestOf(expression, count, until),
+  }
+}
+
+function timesOnWall(cron: string, timeZone: string): SlotTimes {
+  const onWall = parsed(cron, 'UTC')
+  const clock = new WallClock(timeZone)
+  return {
+    next(after) {
+      const wall = nextOf(onWall, clock.latestShown(after))
+      return wall === null ? null : clock.firstMoment(wall)
+    },
     latest(count, until) {
-      // Croner searches strictly before a whole second.
-      const before = new Date(Math.floor(until / 1_000) * 1_000 + 1_000)
-      return expression
-        .previousRuns(count, before)
-        .map((slot) => slot.getTime())
-        .reverse()
+      let wall = clock.latestShown(until)
+      const slots: number[] = []
+      while (slots.length < count) {
+        const [last] = latestOf(onWall, 1, wall)
+        if (last === undefined) break
+        const slot = clock.firstMoment(last)
+        if (slot !== slots.at(-1)) slots.push(slot)
+        wall = last - 1
+      }
+      return slots.reverse()
     },
   }
+}
+
+function nextOf(expression: Cron, after: number): number | null {
+  return expression.nextRun(new Date(after))?.getTime() ?? null
+}
+
+/** Croner searches strictly before a whole second. */
+function latestOf(expression: Cron, count: number, until: number): number[] {
+  const before = new Date(Math.floor(until / 1_000) * 1_000 + 1_000)
+  return expression
+    .previousRuns(count, before)
+    .map((slot) => slot.getTime())
+    .reverse()
+}
+
+/** Whether the field of hours has all of them, however it is written: `*`, `0-23`, `*\/1`. */
+function isForAllHours(cron: string, timeZone: string): boolean {
+  parsed(cron, timeZone) // refuses what is no expression
+  const fields = cron.trim().split(/\s+/)
+  if (fields.length === 1) return /^@hourly$/i.test(cron.trim())
+  const hours = fields[fields.length === 5 ? 1 : 2]
+  const newYear = Date.UTC(2030, 0, 1)
+  const runs = parsed(`0 0 ${hours} * * *`, 'UTC').nextRuns(24, new Date(newYear - 1_000))
+  return runs.length === 24 && (runs[23] as Date).getTime() < newYear + 24 * 3_600_000
 }
 
 /** Without a function to call, Croner only computes times and sets no timer. */

@@ -4,6 +4,7 @@
 import type { JobsFilter } from '../client/requests.ts'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
+import { checkOptions } from '../job/names.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
 
 export interface HandlerOptions {
@@ -16,6 +17,8 @@ export interface HandlerOptions {
 export type Handler = (request: Request) => Promise<Response>
 
 export function createHandler(holdfast: Holdfast, options: HandlerOptions = {}): Handler {
+  checkOptions(options, 'handler options', ['basePath', 'health'])
+  checkOptions(options.health ?? {}, 'health', ['live', 'ready'])
   const base = (options.basePath ?? '').replace(/\/+$/, '')
   const { live = {}, ready = {} } = options.health ?? {}
   const health = new Health({ live, ready: { store: storeHealth(holdfast), ...ready } })

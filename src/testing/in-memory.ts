@@ -4,13 +4,13 @@ import { type OpenOptions, open } from '../open.ts'
 import { VirtualClock, type VirtualClockOptions } from './virtual-clock.ts'
 
 export interface InMemoryOptions extends VirtualClockOptions {
-  /** What time it is in the beginning; the first day of 2030 unless given. */
+  /** The time at the start; default: the first day of 2030. */
   readonly startAt?: Date | number
-  /** Where log lines go; nowhere unless given. */
+  /** Receives log lines; default: they are dropped. */
   readonly logger?: OpenOptions['logger']
 }
 
-/** A store in memory on a virtual clock: nothing on disk, nothing to wait for. */
+/** A store in memory on a virtual clock: it writes no file, and a test need not wait. */
 export async function openInMemory(
   options: InMemoryOptions = {},
 ): Promise<{ holdfast: Holdfast; clock: VirtualClock }> {

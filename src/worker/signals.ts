@@ -1,6 +1,6 @@
-// Ends a program as its operator asks. The first signal closes: running jobs may finish within the grace period. A second one
-// hurries: they are given back at once. When all is closed the signal is raised again, now unheard by us, so that the process
-// ends by it and its parent reads the right status. Whoever else listens to that signal hears it twice.
+// Ends a program on SIGTERM or SIGINT. On the first signal the client closes: running jobs may finish within the grace period.
+// On a second one they are released at once. When the client is closed, this code stops listening and raises the signal again,
+// so that the process ends by it and its parent reads the right exit status. Another listener of that signal is called twice.
 
 import { constants } from 'node:os'
 import { HoldfastError } from '../errors.ts'
@@ -16,7 +16,7 @@ export interface SignalOptions {
   readonly signals?: readonly NodeJS.Signals[]
 }
 
-/** Answers how to stop listening. */
+/** Returns a function that stops listening. */
 export function closeOnSignals(
   close: (options: StopOptions) => Promise<void>,
   options: SignalOptions = {},
@@ -32,7 +32,7 @@ export function closeOnSignals(
       process.kill(process.pid, signal)
     }
     if (isClosing)
-      closed.catch(() => undefined) // the first hears of it
+      closed.catch(() => undefined) // the handler of the first signal gets the same error
     else closed.then(end, end)
     isClosing = true
   }
@@ -43,12 +43,12 @@ export function closeOnSignals(
   return stopListening
 }
 
-const unheard = ['SIGKILL', 'SIGSTOP']
+const uncatchable = ['SIGKILL', 'SIGSTOP']
 
 function checkSignals(signals: unknown): readonly NodeJS.Signals[] {
   const isSignal = (signal: unknown) =>
-    Object.hasOwn(constants.signals, String(signal)) && !unheard.includes(String(signal))
+    Object.hasOwn(constants.signals, String(signal)) && !uncatchable.includes(String(signal))
   if (Array.isArray(signals) && signals.length > 0 && signals.every(isSignal)) return [...new Set(signals)]
-  const message = `signals are names of signals that a process can hear, such as 'SIGTERM'; got ${show(signals)}.`
+  const message = `signals are names of signals that a process can catch, such as 'SIGTERM'; got ${show(signals)}.`
   throw new HoldfastError('INVALID_OPTION', message, { option: 'signals' })
 }

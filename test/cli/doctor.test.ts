@@ -39,9 +39,9 @@ describe('on a file', () => {
       [json.code, wrong, warning, findings[0].id, findings[0].facts],
       [1, 1, 0, 'counts', { queues: ['mail'] }],
     )
-    const mended = await doctor(file.url, '--fix')
-    assert.equal(mended.code, 0)
-    assert.match(mended.stdout, /^✓ Repaired: The counts of mail are right again\.\n\n✓ /)
+    const repaired = await doctor(file.url, '--fix')
+    assert.equal(repaired.code, 0)
+    assert.match(repaired.stdout, /^✓ Repaired: The counts of mail are right again\.\n\n✓ /)
     assert.equal((await doctor(file.url)).code, 0)
   })
 
@@ -56,7 +56,7 @@ describe('on a file', () => {
     assert.equal(code, 1)
     assert.match(
       stdout,
-      /^✗ 1 job is held by leases that ran out, .* nobody sweeps\. \[leases-expired\]\n {2}→ .*holdfast sweep/,
+      /^✗ 1 job is held by leases that ran out, .* no process sweeps\. \[leases-expired\]\n {2}→ .*holdfast sweep/,
     )
     await run(process.execPath, [bin, 'sweep', '--store', file.url], { env: cleanEnvironment() })
     assert.doesNotMatch((await doctor(file.url, '--patience', '1ms')).stdout, /leases that ran out,/)

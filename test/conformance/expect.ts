@@ -1,10 +1,11 @@
 // Assertions and steps that many tests use.
 import assert from 'node:assert/strict'
 import type { JobInfo } from '../../src/client/job-info.ts'
+import type { QueueInfo } from '../../src/client/queues.ts'
 import type { JobsFilter } from '../../src/client/requests.ts'
 import { type ErrorCode, type HoldfastError, isHoldfastError } from '../../src/errors.ts'
 import type { EventName, HoldfastEvents } from '../../src/events.ts'
-import type { Holdfast, QueueInfo } from '../../src/holdfast.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
 import type { Lease } from '../../src/lease/lease.ts'
 import type { AnyDefinition } from '../../src/queue/definition.ts'
 import type { ClaimOptions } from '../../src/queue/queue.ts'

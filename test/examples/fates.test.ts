@@ -36,11 +36,11 @@ test('Ctrl-C releases what is held and says where it stands; the next start goes
   const stopped = await first.ended
   assert.equal(stopped.code, 130, stopped.output)
   assert.match(stopped.output, new RegExp(`Stopped. Run 1: \\d+ of ${total} jobs are finished, \\d+ were released\\.`))
-  assert.doesNotMatch(stopped.output, /held by others/)
+  assert.doesNotMatch(stopped.output, /held by other processes/)
 
   const { code, output } = await world.start().ended
   assert.equal(code, 0, output)
-  assert.match(output, /Run 1 in fates.db goes on where it stood: \d+ of/)
+  assert.match(output, /Run 1 in fates.db continues where it stopped: \d+ of/)
   assert.deepEqual(totalsIn(output), meantTotals())
   assert.equal(attemptsIn(output)['slow'], jobs.slow, 'a release costs no attempt')
 })
@@ -54,7 +54,7 @@ test('killed half-way, the next start takes over when the leases run out, and ev
 
   const { code, output } = await world.start().ended
   assert.equal(code, 0, output)
-  assert.match(output, /Run 1 in fates.db goes on where it stood/)
+  assert.match(output, /Run 1 in fates.db continues where it stopped/)
   assert.deepEqual(totalsIn(output), meantTotals())
 })
 

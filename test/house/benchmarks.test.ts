@@ -53,7 +53,7 @@ describe('the page', () => {
 
   test('says so where none is', () => {
     const text = page({ single: singleResult({ postgres: [30_000], 'bullmq-always': [20_000] }) })
-    assert.match(text, /Nobody is ahead of Holdfast/)
+    assert.match(text, /No peer is ahead of Holdfast/)
   })
 
   test('says what was taken on another machine than the rest', () => {
@@ -65,7 +65,7 @@ describe('the page', () => {
     const text = page({ single: moved, ...Object.fromEntries(others) })
     assert.match(
       text,
-      /## Single enqueue[^#]*Taken on another machine than the rest, on 2000-01-01: a slow one, 2 cores/,
+      /## Single enqueue[^#]*Measured on another machine than the rest, on 2000-01-01: a slow one, 2 cores/,
     )
     assert.match(text, /## Machine and versions\n\n- a processor, 2 cores/)
     assert.equal(text.match(/another machine than the rest/g)?.length, 1)
@@ -78,7 +78,7 @@ describe('the page', () => {
   })
 })
 
-test('a chart has a bar for everyone, and the span of the rounds', () => {
+test('a chart has a bar for every contender, and the span of the rounds', () => {
   const { single } = charts({ single: singleResult({ postgres: [10_000, 12_000, 11_000], graphile: [1_000] }) })
   assert.equal(single?.match(/<rect class="filled/g)?.length, 2)
   assert.equal(single?.match(/class="span"/g)?.length, 1)

@@ -22,7 +22,7 @@ const layers: readonly Layer[] = [
     ],
   },
   { names: ['observe'] },
-  { names: ['holdfast.ts', 'open.ts'] },
+  { names: ['wiring.ts', 'holdfast.ts', 'open.ts'] },
   { names: ['index.ts'] },
   { names: ['testing'] },
   { names: ['server', 'cli'] },

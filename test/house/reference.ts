@@ -40,9 +40,23 @@ interface Exported {
 
 function sectionOf({ name, declaration }: Exported): string {
   const comment = /^\/\*\*([\s\S]*?)\*\/\n/.exec(declaration)
-  const code = declaration.slice(comment?.[0].length ?? 0)
+  const body = declaration.slice(comment?.[0].length ?? 0)
+  const code = name === 'Holdfast' ? withHeadings(body) : body
   const said = comment ? `${textOf(comment[1] as string)}\n\n` : ''
   return `### ${name}\n\n${said}\`\`\`tsx\n${code}\n\`\`\``
+}
+
+/** Declarations keep no headings, so those of the class (`// ── Queues ──`) are set again before the member that they precede. */
+function withHeadings(body: string): string {
+  const source = readFileSync(join(root, 'src/holdfast.ts'), 'utf8')
+  const headed = /^ {2}\/\/ ── (.+) ──\n\s*(?:\/\*\*(?:(?!\*\/)[\s\S])*\*\/\s*)?(?:async |get )?(\w+)/gm
+  const headings = new Map([...source.matchAll(headed)].map(([, heading, member]) => [member, heading]))
+  const members = /^(?: {2}\/\*\*(?:(?!\*\/)[\s\S])*?\*\/\n)? {2}(?:readonly |get )?(\w+)/gm
+  return body.replaceAll(members, (member, name) => {
+    const heading = headings.get(name)
+    headings.delete(name)
+    return heading === undefined ? member : `\n  // ${heading}\n${member}`
+  })
 }
 
 function textOf(comment: string): string {

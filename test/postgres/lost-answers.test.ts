@@ -14,10 +14,10 @@ import { replay, tokenLock } from './rules.ts'
 
 useDatabase()
 
-/** A call that has landed before is told so. */
-const landsOnce: readonly Rule[] = ['this call has', 'this job has', 'these jobs have', 'these items have'].map(
-  (who) => ({
-    from: `raise exception '${who} landed before' using errcode = 'HF004';`,
+/** A call that was stored before ends with HF004. */
+const landsOnce: readonly Rule[] = ['this call was', 'this job was', 'these jobs were', 'these items were'].map(
+  (what) => ({
+    from: `raise exception '${what} stored before' using errcode = 'HF004';`,
     to: 'null;',
   }),
 )

@@ -494,7 +494,7 @@ function await_claims(p_queue text, p_after integer) returns integer plpgsql vol
   set enable_seqscan=off
   set search_path=pg_catalog, pg_temp;
 function batch_counts(p_batch integer) returns TABLE(waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint) sql stable;
-function batches_to_settle(p_nos integer[], p_changes integer, OUT attend integer[], OUT admit integer[]) returns record plpgsql volatile
+function batches_to_settle(p_nos integer[], p_changes integer, OUT examine integer[], OUT admit integer[]) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -598,12 +598,12 @@ function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_news text, p_definition_epoch uuid) returns void plpgsql volatile security definer
+function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint, p_now bigint, p_notification text, p_definition_epoch uuid) returns void plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_news text, p_definition_epochs uuid[]) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_notification text, p_definition_epochs uuid[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off

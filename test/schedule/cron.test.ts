@@ -18,6 +18,71 @@ test('a slot in the hour that comes twice comes once, the first time', () => {
   ])
 })
 
+test('lists, ranges and steps of hours follow the same rule', () => {
+  const spring = '2026-03-28T12:00Z'
+  const autumn = '2026-10-24T12:00Z'
+  const inBerlin = (cron: string, from: string, count: number) => slots(cron, 'Europe/Berlin', from, count)
+  assert.deepEqual(inBerlin('30 2,14 * * *', spring, 3), [
+    '2026-03-28T13:30:00.000Z',
+    '2026-03-29T01:00:00.000Z',
+    '2026-03-29T12:30:00.000Z',
+  ])
+  assert.deepEqual(inBerlin('30 2,14 * * *', autumn, 3), [
+    '2026-10-24T12:30:00.000Z',
+    '2026-10-25T00:30:00.000Z',
+    '2026-10-25T13:30:00.000Z',
+  ])
+  assert.deepEqual(inBerlin('0,30 2 * * *', spring, 2), ['2026-03-29T01:00:00.000Z', '2026-03-30T00:00:00.000Z'])
+  assert.deepEqual(inBerlin('0,30 2 * * *', autumn, 3), [
+    '2026-10-25T00:00:00.000Z',
+    '2026-10-25T00:30:00.000Z',
+    '2026-10-26T01:00:00.000Z',
+  ])
+  assert.deepEqual(inBerlin('15 1-3 * * *', spring, 3), [
+    '2026-03-29T00:15:00.000Z',
+    '2026-03-29T01:00:00.000Z',
+    '2026-03-29T01:15:00.000Z',
+  ])
+  assert.deepEqual(inBerlin('15 */2 * * *', autumn, 8).slice(5), [
+    '2026-10-24T22:15:00.000Z',
+    '2026-10-25T00:15:00.000Z',
+    '2026-10-25T03:15:00.000Z',
+  ])
+})
+
+test('slots of all hours are every moment at which the wall matches, those of named hours each wall time once', () => {
+  const stepMs = 15 * 60_000 // no clock is moved in between
+  for (const zone of ['Europe/Berlin', 'America/New_York', 'Australia/Lord_Howe', 'Antarctica/Troll', 'Asia/Tehran']) {
+    const wall = new Intl.DateTimeFormat('en-GB', {
+      hour: '2-digit',
+      minute: '2-digit',
+      day: '2-digit',
+      timeZone: zone,
+    })
+    for (const day of ['2026-03-08', '2026-03-29', '2026-04-05', '2026-10-04', '2026-10-25', '2026-11-01']) {
+      const from = Date.parse(`${day}T00:00Z`) - 96 * stepMs
+      const moments = Array.from({ length: 192 }, (_, i) => from + i * stepMs)
+      const isQuarter = (moment: number) => /[:](00|15|30|45)$/.test(wall.format(moment))
+      assert.deepEqual(between('*/15 * * * *', zone, moments), moments.filter(isQuarter), `${zone} ${day}`)
+      const shown = new Set<string>()
+      const isFirst = (moment: number) => shown.size < shown.add(wall.format(moment)).size
+      const firsts = moments.filter(isFirst).filter(isQuarter)
+      const skippedTo = moments.filter((moment) => jump(wall, moment, stepMs) > stepMs)
+      const expected = [...new Set([...firsts, ...skippedTo])].sort((a, b) => a - b)
+      assert.deepEqual(
+        between('*/15 0,1,2,3,4-23/1,5 * * *', zone, moments),
+        moments.filter(isQuarter),
+        `${zone} ${day}`,
+      )
+      assert.deepEqual(
+        between('*/15 0-22 * * *', zone, moments),
+        expected.filter((moment) => !/23:\d\d$/.test(wall.format(moment))),
+        `${zone} ${day}`,
+      )
+    }
+  }
+})
+
 test('slots that go on through all hours go on through the hour that comes twice', () => {
   assert.deepEqual(slots('*/30 * * * *', 'Europe/Berlin', '2026-10-24T23:45Z', 5), [
     '2026-10-25T00:00:00.000Z',
@@ -81,6 +146,29 @@ test('a cron expression and a time zone that cannot be read are refused', () => 
   assert.throws(() => checkCron(7, 'UTC'), { code: 'INVALID_OPTION', message: /got 7/ })
   assert.throws(() => checkCron('* * * * *', null), { code: 'INVALID_OPTION', message: /timeZone .* got null/ })
 })
+
+/** Slots from the first to the last of these moments. */
+function between(cron: string, zone: string, moments: readonly number[]): number[] {
+  const found: number[] = []
+  const [first = 0, last = 0] = [moments[0], moments.at(-1)]
+  for (
+    let slot = slotTimes(cron, zone).next(first - 1);
+    slot !== null && slot <= last;
+    slot = slotTimes(cron, zone).next(slot)
+  ) {
+    found.push(slot)
+  }
+  return found
+}
+
+/** How far the wall moves in so many milliseconds before this moment. */
+function jump(wall: Intl.DateTimeFormat, moment: number, ms: number): number {
+  const shownAt = (at: number) => {
+    const [day = 0, hour = 0, minutes = 0] = (wall.format(at).match(/\d+/g) ?? []).map(Number)
+    return ((day * 24 + hour) * 60 + minutes) * 60_000
+  }
+  return shownAt(moment) - shownAt(moment - ms)
+}
 
 function slots(cron: string, zone: string, from: string, count: number): string[] {
   const found: number[] = []

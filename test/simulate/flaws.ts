@@ -1,4 +1,4 @@
-// Stores and workers that break one promise each. A judge that lets one of them pass is no judge.
+// Stores and workers that break one promise each. The judge must catch every one of them.
 
 import type { Waiters } from '../../src/client/waiters.ts'
 import type { SettleRequest, Store } from '../../src/store/store.ts'
@@ -9,8 +9,11 @@ import { faults as crashFaults } from '../torture/faults.ts'
 import type { Flaw } from './simulate.ts'
 
 export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> = {
-  'a settle that ignores the fence': ['only who holds a job settles it', ofModel('a settle that ignores the fence')],
-  'a renew that ignores the fence': ['only who holds a job renews it', ofModel('a renew that ignores the fence')],
+  'a settle that ignores the fence': [
+    'only the holder of a job settles it',
+    ofModel('a settle that ignores the fence'),
+  ],
+  'a renew that ignores the fence': ['only the holder of a job renews it', ofModel('a renew that ignores the fence')],
   'a claim that returns the same jobs to two callers': [
     'a job has one holder at a time',
     ofModel('a claim that returns the same jobs to two callers'),
@@ -29,10 +32,7 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a store that forgets the limit of a key'),
   ],
   'a pause that lets items start': ['a paused batch starts nothing', ofModel('a pause that lets items start')],
-  'a completion that is enqueued twice': [
-    'a completion is told once a round',
-    ofModel('a completion that is enqueued twice'),
-  ],
+  'a completion that is enqueued twice': ['a round has one completion', ofModel('a completion that is enqueued twice')],
   'counts that forget the dead': ['a batch counts its items', ofModel('counts that forget the dead')],
   ...Object.fromEntries(
     [
@@ -50,19 +50,19 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     }),
   ),
 
-  'a heartbeat that stops early': ['a job in good hands is not taken away', { wire: idleRenewals }],
-  'a worker that does not hear that a job is lost': ['who has lost a job is told to stop', { wire: gladRenewals }],
-  'a worker that does not hear of a cancel': ['who is to be cancelled is told', { wire: deafToCancels }],
-  'a settlement that is answered before it lands': ['what is told has happened', { wire: hastySettles }],
-  'an enqueue that is answered before it lands': [
+  'a heartbeat that stops early': ['a healthy worker keeps its leases', { wire: skipRenewals }],
+  'a worker that does not see that a lease is lost': ['a run whose lease is lost is aborted', { wire: ignoreLost }],
+  'a worker that does not see a cancel request': ['a run of a cancelled job is aborted', { wire: ignoreCancels }],
+  'a settlement that is answered before it commits': ['every event has happened', { wire: settleEarly }],
+  'an enqueue that is answered before it commits': [
     'every answered enqueue is stored once, every other at most once, one rolled back never',
-    { wire: hastyEnqueues },
+    { wire: enqueueEarly },
   ],
-  'a settlement that is not sent again': ['who survives is well', { wire: onlyOnce }],
+  'a settlement that is not sent again': ['a surviving worker is healthy', { wire: onlyOnce }],
   'a worker that never sweeps': ['lost jobs come back', { wire: withoutSweeps }],
   'a worker that only looks when it is woken': ['no ready job is hidden', { makeLoop: onlyWoken }],
   'a slot that fires beside its cursor': ['a slot fires once', { store: fireAnyway }],
-  'a change that is not told': ['every change is told', { store: forgetChanges }],
+  'a change that no watcher gets': ['watchers get every change', { store: forgetChanges }],
 }
 
 function ofModel(name: string): Flaw {
@@ -81,13 +81,13 @@ function unpaused(store: Store): Partial<Store> {
   }
 }
 
-function idleRenewals(): Partial<Store> {
+function skipRenewals(): Partial<Store> {
   return {
     renew: async (requests) => requests.map(() => ({ expiresAt: Number.MAX_SAFE_INTEGER, cancelRequested: false })),
   }
 }
 
-function gladRenewals(store: Store): Partial<Store> {
+function ignoreLost(store: Store): Partial<Store> {
   return {
     renew: async (requests) =>
       (await store.renew(requests)).map((answer) =>
@@ -96,7 +96,7 @@ function gladRenewals(store: Store): Partial<Store> {
   }
 }
 
-function deafToCancels(store: Store): Partial<Store> {
+function ignoreCancels(store: Store): Partial<Store> {
   return {
     cancelRequested: async (holds) => holds.map(() => false),
     renew: async (requests) =>
@@ -106,7 +106,7 @@ function deafToCancels(store: Store): Partial<Store> {
   }
 }
 
-function hastySettles(store: Store): Partial<Store> {
+function settleEarly(store: Store): Partial<Store> {
   const stateOf = ({ settlement: { as } }: SettleRequest) =>
     as === 'done' || as === 'dead' || as === 'cancelled' ? as : 'ready'
   return {
@@ -117,7 +117,7 @@ function hastySettles(store: Store): Partial<Store> {
   }
 }
 
-function hastyEnqueues(store: Store): Partial<Store> {
+function enqueueEarly(store: Store): Partial<Store> {
   return {
     enqueue: async (requests) => {
       store.enqueue(requests).catch(() => undefined)
@@ -126,7 +126,7 @@ function hastyEnqueues(store: Store): Partial<Store> {
   }
 }
 
-/** What fails once is never answered. */
+/** A call that fails once is never answered. */
 function onlyOnce(store: Store): Partial<Store> {
   return { settle: (requests, token) => store.settle(requests, token).catch(() => new Promise(() => {})) }
 }
@@ -139,7 +139,7 @@ function withoutSweeps(): Partial<Store> {
 
 /** Sleeps until it is woken, however long that takes. */
 function onlyWoken(context: ClaimLoopContext, halt: AbortSignal): WorkerLoop {
-  const patient = new Proxy(context.waiters, {
+  const withoutBackstop = new Proxy(context.waiters, {
     get: (waiters: Waiters, name) => {
       if (name !== 'join') return bound(waiters, name)
       return (queues: readonly string[] | null) => {
@@ -151,7 +151,7 @@ function onlyWoken(context: ClaimLoopContext, halt: AbortSignal): WorkerLoop {
     },
   })
   const shares = (context.queues ?? []).map((name) => ({ name, weight: 1, limit: 100 }))
-  return new ClaimLoop({ ...context, waiters: patient }, new Turns(shares), halt)
+  return new ClaimLoop({ ...context, waiters: withoutBackstop }, new Turns(shares), halt)
 }
 
 function bound(target: object, name: string | symbol): unknown {

@@ -2,7 +2,7 @@
 // plans are looked at: each step searches by an index, whatever else there is and whatever the statistics say.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { selectListed, selectShelved } from '../../src/store/sqlite/alter.ts'
+import { selectListed, selectRetained } from '../../src/store/sqlite/alter.ts'
 import { selectItems } from '../../src/store/sqlite/batch/chores.ts'
 import { selectDeadEarlier, selectDeadTied } from '../../src/store/sqlite/control.ts'
 import { minute, newJob, storeWorld } from './store-world.ts'
@@ -16,7 +16,7 @@ const statements: Readonly<Record<string, readonly [text: string, bounds: RegExp
     selectDeadEarlier,
     /holdfast_ended_by_age \(retention_class=\? AND finished_at>\? AND finished_at<\?\)/,
   ],
-  'purge of finished jobs': [selectShelved, /holdfast_ended_by_age \(retention_class=\?\)/],
+  'purge of finished jobs': [selectRetained, /holdfast_ended_by_age \(retention_class=\?\)/],
   'purge of ready jobs': [selectListed('ready'), /\(queue=\?\)/],
   'purge of held jobs': [selectListed('held'), /\(queue=\?\)/],
   'purge of scheduled jobs': [selectListed('scheduled'), /\(queue=\?\)/],
@@ -40,7 +40,7 @@ describe('bulk work in SQLite searches by an index:', () => {
           .prepare(`explain query plan ${text}`)
           .all()
           .map(({ detail }) => String(detail))
-        for (const step of plan) assert.match(step, /^SEARCH |^SCAN s /) // s: shelves, of which a queue has a few
+        for (const step of plan) assert.match(step, /^SEARCH |^SCAN s /) // s: retention classes, of which a queue has a few
         assert.match(plan[0] ?? '', bounds)
         if (isAnalysed) world.db.exec('drop table sqlite_stat1')
       })

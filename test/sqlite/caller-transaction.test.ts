@@ -154,7 +154,7 @@ test('a transaction that is left open makes writers say STORE_UNAVAILABLE in the
   const calls = [mail.enqueue('outside'), mail.claim(), lease?.done(), holdfast.kv.put('k', 1)]
   const errors = await Promise.all(calls.map((call) => rejects(call as Promise<unknown>, 'STORE_UNAVAILABLE')))
   for (const { message } of errors)
-    assert.match(message, /writing for more than 300 ms; is there a transaction left open/)
+    assert.match(message, /writing for more than 300 ms; look for a transaction that was left open/)
   assert.equal((await holdfast.stats('mail')).running, 1) // reads go on
   db.exec('commit')
   await lease?.done()

@@ -223,7 +223,7 @@ describe('limits of keys in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('doctor tells of jobs that are held though there is room', async () => {
+  test('doctor reports jobs that are held though a slot is free', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, settle, clock } = world
     await define({ keyLimit: { concurrency: null, rate: { count: 1, windowMs: 1_000 } } })
@@ -233,7 +233,7 @@ describe('limits of keys in SQLite', () => {
     const look = () => store.examine({ fix: false, full: true, patienceMs: minute })
     const found = (await look()).find(({ id }) => id === 'jobs-held-back')
     assert.equal(found?.severity, 'wrong')
-    assert.match(found?.sentence ?? '', /1 limit key are held though there is room \(k\)/)
+    assert.match(found?.sentence ?? '', /1 limit key are held though a slot is free \(k\)/)
     await store.sweep({ max: 10 })
     assert.equal((await look()).find(({ id }) => id === 'jobs-held-back')?.severity, 'fine')
   })

@@ -19,7 +19,7 @@ test('a disk that is full costs nothing but time', { skip }, async (t) => {
   await using scene = await Scene.start({ store: { url: server.url() } })
   const ballast = join(server.dataDirectory, 'ballast')
   fill(ballast)
-  await scene.untilAllSay('store.down', 1)
+  await scene.untilAllEmit('store.down', 1)
   const large = 'x'.repeat(500_000)
   await rejects(scene.holdfast.queue('large').enqueue(large), 'STORE_UNAVAILABLE')
   await sleep(2_000)

@@ -341,7 +341,7 @@ test('a job that is claimed by somebody else is left to them', async () => {
   )
   await assert.rejects(
     runOnce(holdfast, mails, () => undefined),
-    /1 is running, held by somebody else; 1 is done/,
+    /1 is running, leased elsewhere; 1 is done/,
   )
   await lease?.done()
 })

@@ -1,6 +1,7 @@
 // After the last fault: runs everything that is left until every job has ended.
 
-import type { Holdfast, Stats } from '../../src/holdfast.ts'
+import type { Stats } from '../../src/client/queues.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
 import { finishBatches } from './batches.ts'
 import { setPaused } from './interference.ts'
 import { claim, settleAs } from './settlements.ts'

@@ -2,7 +2,8 @@
 
 import type { BatchProgress } from '../../src/batch/progress.ts'
 import type { JobInfo } from '../../src/client/job-info.ts'
-import type { Holdfast, QueueInfo } from '../../src/holdfast.ts'
+import type { QueueInfo } from '../../src/client/queues.ts'
+import type { Holdfast } from '../../src/holdfast.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { allBatches } from './batches.ts'
 

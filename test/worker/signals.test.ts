@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { sqliteSharedStore } from './shared-store.ts'
 import { WorkerProcess } from './worker-process.ts'
 
-test('who no longer wants to close on signals is not heard any more, and nothing of it is left', async () => {
+test('the function that closeOnSignals returns removes its listeners', async () => {
   await using sharedStore = await sqliteSharedStore()
   const holdfast = await sharedStore.open()
   const listeners = () => ['SIGTERM', 'SIGINT', 'SIGHUP'].map((signal) => process.listenerCount(signal))
@@ -18,7 +18,7 @@ test('who no longer wants to close on signals is not heard any more, and nothing
   assert.deepEqual(listeners(), before)
 })
 
-test('signals that no process can hear, and what is no signal, are refused', async () => {
+test('signals that a process cannot catch, and names of no signal, are refused', async () => {
   await using sharedStore = await sqliteSharedStore()
   const holdfast = await sharedStore.open()
   for (const signals of [['SIGKILL'], ['SIGSTOP'], ['SIGNAL'], [], 'SIGTERM', [15]] as never[])

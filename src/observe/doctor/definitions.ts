@@ -1,15 +1,14 @@
 // Workers whose code defines a queue differently from the stored definition. The last process to define a queue wins. The others
 // use the definition in their own code until they are deployed again.
 
-import { entriesIn } from '../../kv/entries.ts'
 import { isDigestOf } from '../../queue/stored-definitions.ts'
 import { counted, fine, warning } from '../../store/findings.ts'
 import type { DefinitionRecord, Finding } from '../../store/store.ts'
-import { presencePrefix, readPresence, type WorkerInfo } from '../../worker/presence.ts'
+import { readWorkers, type WorkerInfo } from '../../worker/presence.ts'
 import type { Patient } from './doctor.ts'
 
 export async function differingDefinitions({ store }: Patient): Promise<Finding[]> {
-  const workers = (await entriesIn(store, presencePrefix)).map(readPresence).filter((worker) => worker !== null)
+  const workers = await readWorkers(store)
   const defining = workers.filter(({ definitions }) => Object.keys(definitions).length > 0)
   if (defining.length === 0) return []
   const stored = new Map((await store.definitions(null)).map((record) => [record.queue, record]))

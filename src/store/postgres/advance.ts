@@ -1,11 +1,11 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { addAnyway, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
+import { addOrInsertDead, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
 
 /**
- * The cursor's row is locked first. So a call with an old version waits for the one with the current version, and is answered that it is
- * stale. An advance never waits for a lane, because schedules are fired one after the other: a slot whose lane is busy is left to a later
- * look.
+ * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered
+ * `stale`. An advance never waits for a lane, because schedules are fired one after the other. A slot whose lane is busy is
+ * tried again later.
  */
 export async function advance(context: StoreContext, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
   let followUps: FollowUps = {}
@@ -19,7 +19,7 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
         const [row] = await tx.query('select holdfast.kv_write($1::jsonb, null, $2)::text', [writes, tx.now])
         const [moved] = JSON.parse(row?.[0] ?? '[]') as [Exclude<KvAnswer, { refused: unknown }>]
         if (!moved.applied) return 'stale'
-        const added = await addAnyway(tx, context.lanes, jobs, 'schedule')
+        const added = await addOrInsertDead(tx, context.lanes, jobs, 'schedule')
         followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
         return { version: moved.version as number, enqueued: added.enqueued }
       }),

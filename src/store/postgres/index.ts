@@ -5,6 +5,7 @@ import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
+import { checkOptions } from '../../job/names.ts'
 import type { QueueSettings } from '../../job/record.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
@@ -74,32 +75,34 @@ import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
   /**
-   * Your own pool, which stays yours to end; or a URL for one of the store's own. While the store is open it listens to the
-   * pool's `error` events, so that a server that restarts does not end the process.
+   * Your own pool, which the store does not end; or a URL, from which the store makes a pool of its own. While the store is
+   * open, it listens to the pool's `error` events, so that a server that restarts does not end the process.
    */
   readonly pool?: Pool
   readonly url?: string
-  /** The schema that everything lives in; `holdfast` unless given. */
+  /** The schema that contains all tables and functions; `holdfast` unless given. */
   readonly schema?: string
   /**
-   * Whether to keep a connection for LISTEN while claiming, and to NOTIFY in your transactions; true unless given. Without
-   * it the store polls, and a transaction of yours that enqueues may be prepared for two-phase commit. Where everything else
-   * goes through a pooler in transaction mode, the URL of the server itself: one connection more, for LISTEN alone.
+   * Whether to keep a connection for LISTEN while claiming, and to NOTIFY in your transactions; true unless given. If false, the
+   * store polls, and your transaction that enqueues may be prepared for two-phase commit. If everything else goes through a
+   * pooler in transaction mode, pass the URL of the server itself: the store then makes one more connection, only for LISTEN.
    */
   readonly listen?: boolean | string
   /**
-   * How many connections may be in use at once, the one for LISTEN included: 10 of the store's own, three quarters of your
-   * pool unless given, so that your own statements never wait for all of ours.
+   * How many connections may be in use at once, the one for LISTEN included. Unless given: 10 in the store's own pool, and three
+   * quarters of your pool, so that your own statements never wait for all of the store's.
    */
   readonly connections?: number
   /**
-   * How long a call may go unanswered before it is looked whether the server is still there and at work on it; 10 s unless
-   * given. Where it is not, the call is made again or fails; where it is, the call may take as long as it takes.
+   * After this time without an answer, the store asks the server whether it is still there and at work on the call; 10 s unless
+   * given. If it is, the call may take as long as it takes. If it is not, the call is made again or fails.
    */
   readonly answerTimeout?: Duration
 }
 
 export function postgres(options: PostgresOptions) {
+  const names = ['pool', 'url', 'schema', 'listen', 'connections', 'answerTimeout']
+  checkOptions(options, 'postgres options', names)
   return async ({
     clock,
     readOnly = false,
@@ -118,7 +121,7 @@ export function postgres(options: PostgresOptions) {
         connectionTimeoutMillis: connectMs,
         keepAlive: true,
         keepAliveInitialDelayMillis: silentMs,
-        allowExitOnIdle: true, // a program that never closes its store ends all the same
+        allowExitOnIdle: true, // so that a program that never closes its store can end
       })
     const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
     try {
@@ -131,7 +134,7 @@ export function postgres(options: PostgresOptions) {
   }
 }
 
-/** The SQL that grants roles what they need in a schema that is there, for those whose administrator runs it. */
+/** The SQL that grants roles what they need in an existing schema, for an administrator to run. */
 export function grants({ schema = 'holdfast', roles }: { readonly schema?: string; readonly roles: Roles }): string {
   return grantScript(new Schema(schema), usesByRole(roles))
 }
@@ -141,7 +144,7 @@ function requireUrl(url: string | undefined): string {
   throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
 }
 
-/** Of one's own pool all, of a pool that others use, too, three quarters. */
+/** All connections of the store's own pool; three quarters of a pool that the application uses too. */
 function connectionsOf({ pool, connections }: PostgresOptions): number {
   if (connections !== undefined && !(Number.isInteger(connections) && connections > 0)) {
     throw new HoldfastError('INVALID_OPTION', `connections is a whole number from 1 on; got ${show(connections)}.`, {
@@ -155,10 +158,10 @@ function connectionsOf({ pool, connections }: PostgresOptions): number {
 }
 
 const poolMax = 10
-/** Of each step while a doctor sweeps. */
+/** `max` of each sweep that the doctor makes. */
 const sweepMax = 1_000
 
-/** With fewer there would be too few left beside the one that listens. */
+/** With fewer, too few connections would be left beside the one that listens. */
 const connectionsToListen = 3
 
 interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
@@ -168,8 +171,8 @@ interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
   readonly answerMs: number
 }
 
-/** Not so where it is answered later. */
-function hasLanded(answer: SettleAnswer | Promise<SettleAnswer> | undefined): boolean {
+/** False also for an answer that comes later. */
+function isSettled(answer: SettleAnswer | Promise<SettleAnswer> | undefined): boolean {
   return !(answer instanceof Promise) && answer !== 'lost' && !isRefused(answer)
 }
 
@@ -189,7 +192,7 @@ class PostgresStore implements Store {
   readonly #claims: Claimer
   readonly #sweeps: Sweeps
   readonly #context: StoreContext
-  /** What keeps leases does not wait until an application leaves it a connection of a pool that they share. */
+  /** In a pool that the application shares, renewals and settlements do not wait until the application frees a connection. */
   readonly #forRenewals: Database
   readonly #forSettlements: StoreContext
   readonly #letGoOfPool: () => void
@@ -217,7 +220,7 @@ class PostgresStore implements Store {
       definitions,
       followUp: (followUps) => this.#followUp(followUps),
       finished: (batch) => this.#wakes.finished(batch),
-      announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
+      announce: (ready, areOthersNotified) => this.#wakes.announce(ready, areOthersNotified),
       noticesOf: (ready) => this.#wakes.noticesOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
@@ -227,8 +230,8 @@ class PostgresStore implements Store {
   }
 
   /**
-   * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
-   * whoever knocked has been answered.
+   * If this fails, because the connection broke, the disk is full or another transaction held a lock, the next sweep does it. The
+   * transaction itself has committed, so its caller is answered all the same.
    */
   async #followUp({ keyRefs, lists, batches = [], droppedNotices = [], undeliverable = [] }: FollowUps): Promise<void> {
     for (const death of droppedNotices) this.#wakes.noticeDropped(death)
@@ -242,7 +245,7 @@ class PostgresStore implements Store {
     }
   }
 
-  /** Starts to read only: nothing is migrated. */
+  /** Opens the store for reading only: nothing is migrated. */
   look(): Promise<void> {
     return this.#withClient((client) => requireSchema(client, this.#db.schema))
   }
@@ -281,12 +284,12 @@ class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest) {
-    this.#wakes.expectNews()
+    this.#wakes.keepListening()
     return this.#claims.claim(request)
   }
 
   renew(requests: readonly RenewRequest[]) {
-    this.#wakes.expectNews()
+    this.#wakes.keepListening()
     return renew(this.#forRenewals, requests)
   }
 
@@ -299,20 +302,20 @@ class PostgresStore implements Store {
     const haveLimitKeys = first !== undefined && this.#claims.haveLimitKeys(first.fence)
     const answers = await settle(this.#forSettlements, requests, { token, haveLimitKeys })
     const fences = requests.map(({ fence }) => fence)
-    this.#claims.forget(fences.filter((_, i) => hasLanded(answers[i])))
+    this.#claims.forget(fences.filter((_, i) => isSettled(answers[i])))
     for (const [i, answer] of answers.entries()) if (answer instanceof Promise) this.#forgetLater(answer, fences[i])
     return answers
   }
 
   #forgetLater(answer: Promise<SettleAnswer>, fence: string | undefined): void {
     const forget = (answered: SettleAnswer) => {
-      if (fence !== undefined && hasLanded(answered)) this.#claims.forget([fence])
+      if (fence !== undefined && isSettled(answered)) this.#claims.forget([fence])
     }
     answer.then(forget, () => undefined)
   }
 
   cancelRequested(holds: readonly LeaseRef[]) {
-    this.#wakes.expectNews()
+    this.#wakes.keepListening()
     return cancelRequested(this.#forRenewals, holds)
   }
 

@@ -1,6 +1,12 @@
-// What becomes of a batch: it is steered by somebody, finished by the last of its items, given up where too many fail, removed when
-// nobody needs it any more. What is decided is written into its row first and then done to its items, step by step, by whoever
-// decided it or, where he died, by a sweep.
+// What becomes of a batch:
+//
+// - an operator or a program controls it (pause, resume, cancel, ...);
+// - it is finished after the last of its items has ended;
+// - it is cancelled if too many of its items fail;
+// - it is removed after its retention.
+//
+// A decision is written into the row of the batch first. Then it is carried out on the items, step by step, by the process that
+// decided or, if that process dies, by a sweep.
 
 import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
@@ -12,15 +18,15 @@ import { list, parseList } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 import { revive } from '../control.ts'
-import { addAnyway, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
+import { addOrInsertDead, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
 import type { AskForLanes } from '../lanes.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 
-/** Items that are touched in one transaction. */
+/** How many items are changed in one transaction. */
 const stepMax = 1_000
-/** Batches that a sweep looks at, whether they are finished. */
+/** How many batches a sweep checks for being finished. */
 const looksMax = 1_000
-/** Changes that are added up once there are so many. */
+/** Changes of counts are folded once there are more than so many. */
 const foldFrom = 100
 
 export async function controlBatch(
@@ -29,15 +35,15 @@ export async function controlBatch(
 ): Promise<BatchRecord | Refused> {
   const no = await findNo(context, { id: request.batch })
   if (no === null) return batchNotFound(request.batch)
-  const steered = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).steer(request)))
-  if (isRefused(steered)) return steered
+  const controlled = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).apply(request)))
+  if (isRefused(controlled)) return controlled
   if (request.as === 'pause') await awaitClaims(context, no)
   await doChores(context, no)
   if (request.as === 'pause') await returnSlots(context, no)
   if (request.as === 'resume') await admitItems(context, no)
   if (request.as === 'resume' || request.as === 'retryFailed') context.announce(await queuesOf(context, no))
   const [batch] = await readNos(context.db, [no])
-  return batch?.record ?? steered
+  return batch?.record ?? controlled
 }
 
 async function queuesOf({ db }: StoreContext, no: number): Promise<Map<string, number>> {
@@ -46,7 +52,7 @@ async function queuesOf({ db }: StoreContext, no: number): Promise<Map<string, n
   return new Map((await db.query(text, [no])).map(([queue]) => [queue as string, stepMax]))
 }
 
-/** The lanes of this batch were closed, and that has committed: waits for the claims that are at work there. */
+/** After the lanes of this batch were closed and that was committed: waits for the claims that are still at work there. */
 async function awaitClaims({ db }: StoreContext, no: number): Promise<void> {
   for (let after: number | null = 0; after !== null; ) {
     const [row] = await db.query('select holdfast.await_batch_claims($1, $2)', [no, after])
@@ -54,7 +60,7 @@ async function awaitClaims({ db }: StoreContext, no: number): Promise<void> {
   }
 }
 
-/** What is written into the row of a batch, under its lock. */
+/** Writes decisions into the row of a batch, under its lock. */
 class BatchControl {
   readonly #tx: PgTransaction
   readonly #no: number
@@ -64,9 +70,9 @@ class BatchControl {
     this.#no = no
   }
 
-  async steer({ batch: id, as, by, reason }: ControlBatchRequest): Promise<BatchRecord> {
+  async apply({ batch: id, as, by, reason }: ControlBatchRequest): Promise<BatchRecord> {
     const batch = await lockBatch(this.#tx, this.#no)
-    if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // a number may be another batch's after a failover
+    if (batch?.record.id !== id) throw new Refusal(batchNotFound(id)) // after a failover, another batch may have the number
     const { record, isCancelled } = batch
     const { now } = this.#tx
     const isOver = record.finishedAt !== null || isCancelled
@@ -113,7 +119,7 @@ class BatchControl {
     await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
   }
 
-  /** Its pause is over, if there is one: somebody resumes it, or it ends. */
+  /** Ends the pause, if there is one, because the batch is resumed or ends. */
   async #resume({ pausedAt, startedAt }: BatchRecord): Promise<void> {
     if (pausedAt === null) return
     const pausedMs = startedAt === null ? 0 : Math.max(0, this.#tx.now - Math.max(pausedAt, startedAt))
@@ -130,12 +136,12 @@ class BatchControl {
   }
 }
 
-/** In the queues of a batch: the clock may have been set back since. */
+/** The latest death in the queues of a batch: it may be later than now, if the clock was set back since. */
 const latestDeath = `select max(d.finished_at) from (select distinct l.queue from holdfast.lane l where l.batch = $1) q
   cross join lateral (select e.finished_at from holdfast.ended e where e.queue = q.queue and e.state = 'dead'
                        order by e.finished_at desc limit 1) d`
 
-/** Its lock, then its row; what there is of it is added up and read after that. */
+/** Takes the lock of the batch, then its row. After that, its counts are folded and read. */
 async function lockBatch(tx: PgTransaction, no: number): Promise<Batch | undefined> {
   await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
   await tx.query('select from holdfast.batch where no = $1 for no key update', [no])
@@ -145,7 +151,7 @@ async function lockBatch(tx: PgTransaction, no: number): Promise<Batch | undefin
   return batch
 }
 
-/** Does to the items what was written into the row, step by step, and finishes the batch if that was all. */
+/** Carries out on the items what was written into the row, step by step, and finishes the batch if nothing is left. */
 async function doChores(context: StoreContext, no: number): Promise<void> {
   const [row] = await context.db.query(
     'select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1',
@@ -158,8 +164,9 @@ async function doChores(context: StoreContext, no: number): Promise<void> {
 }
 
 /**
- * Lanes are closed, and claims at work there are waited for: so none starts. Those that run are asked first: from then on none of
- * them waits again. Then those that wait, in passes until one finds nothing: an item that becomes ready meanwhile may come to a place behind the step.
+ * The lanes are closed, and the claims at work there are awaited, so no item starts any more. First the running items are asked
+ * to cancel: from then on none of them waits again. Then the waiting items are cancelled, in passes until a pass finds nothing.
+ * One pass is not enough, because an item that becomes ready meanwhile may get a place that the pass has gone by.
  */
 async function cancelItems(context: StoreContext, no: number): Promise<void> {
   await awaitClaims(context, no)
@@ -175,7 +182,7 @@ interface WaitingItem {
   readonly keyRef: string | null
 }
 
-/** Answers how many it has found. */
+/** Answers how many items it has found. */
 async function cancelWaiting(context: StoreContext, no: number): Promise<number> {
   let found = 0
   for (let mark: string | null = null, more = true; more; more = mark !== null) {
@@ -198,13 +205,13 @@ async function cancelWaiting(context: StoreContext, no: number): Promise<number>
   return found
 }
 
-/** One whose dedup key somebody else holds by now stays dead. */
+/** An item whose dedup key another job holds by now stays dead. */
 async function retryItems(context: StoreContext, no: number, until: number): Promise<void> {
   let after = '0'
   for (let count = stepMax; count === stepMax; ) {
     const keyRefs = new Set<string>()
     const step = await context.db.transact(async (tx) => {
-      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // as in `rearm`: before the rows of items
+      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // before the rows of items, as in `rearm`
       await tx.readClock()
       const values = [no, after, until, stepMax]
       const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
@@ -224,7 +231,7 @@ async function retryItems(context: StoreContext, no: number, until: number): Pro
   ])
 }
 
-/** Removes a batch that may go, with its items where it was deleted; false: it may not, or not yet. */
+/** Removes a batch that may be removed, and also its items if it was deleted. False: it may not be removed, or not yet. */
 async function removeBatch(context: StoreContext, no: number): Promise<boolean> {
   for (let after: string | null = '0'; after !== null; ) {
     const step = await removeStep(context, no, after)
@@ -238,11 +245,11 @@ async function removeBatch(context: StoreContext, no: number): Promise<boolean> 
 
 interface RemoveStep {
   readonly isGone: boolean
-  /** There are more items behind this number; null: there are none, or the batch stays. */
+  /** There are more items after this number; null: there are none, or the batch stays. */
   readonly after: string | null
 }
 
-/** Whether it may go is decided under its locks: see REMOVAL in `schema/functions/remove-batch.ts`. */
+/** Whether it may be removed is decided under its locks: see REMOVAL in `schema/functions/remove-batch.ts`. */
 function removeStep({ db }: StoreContext, no: number, after: string): Promise<RemoveStep> {
   return db.transact(async (tx) => {
     await tx.query('select holdfast.lock_batches($1)', [list([no])])
@@ -252,12 +259,12 @@ function removeStep({ db }: StoreContext, no: number, after: string): Promise<Re
   })
 }
 
-/** LimitKeyRefs that are knocked at together for a batch that has room. */
+/** How many limit keys are admitted at a time for a batch with free slots. */
 const waitsMax = 200
 
 /**
- * A batch that has room admits items that wait for nothing else, until it has no room or no limit key is left. A limit key that comes
- * again is left to the sweep.
+ * For a batch with free slots, admits items that wait only for their batch, until no slot or no limit key is left. A limit key
+ * that is found a second time is left to the sweep.
  */
 async function admitItems(context: StoreContext, no: number): Promise<void> {
   const seen = new Set<string>()
@@ -270,7 +277,7 @@ async function admitItems(context: StoreContext, no: number): Promise<void> {
   }
 }
 
-/** Items of a paused batch that have not started give back their room, step by step. */
+/** Items of a paused batch that have not started give their slots back, step by step. */
 async function returnSlots(context: StoreContext, no: number): Promise<void> {
   for (let after: number | null = 0; after !== null; ) {
     const text = 'select to_json(r.limit_keys)::text, r.moved, r.last from holdfast.return_slots($1, $2, $3, $4) r'
@@ -281,12 +288,12 @@ async function returnSlots(context: StoreContext, no: number): Promise<void> {
   }
 }
 
-/** Looks whether these are finished, or have failed too often, and adds up what has changed where that is much. */
+/** Checks whether these batches are finished or have too many failed items, and folds the counts of those with many changes. */
 export async function settleBatches(context: StoreContext, nos: readonly number[]): Promise<void> {
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
   const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
-  const each = new Each()
+  const each = new EachBatch()
   for (const no of parseList(row?.[1] as string).map(Number)) await each.do(() => admitItems(context, no))
   for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
@@ -296,8 +303,8 @@ export async function settleBatches(context: StoreContext, nos: readonly number[
   each.throwFirst()
 }
 
-/** Does something for each of several batches. One that fails holds up none of the others, and is told of at the end. */
-class Each {
+/** Does something for each of several batches. If one fails, the others are still done, and the first error is thrown last. */
+class EachBatch {
   #failed = 0
   #first: unknown
 
@@ -334,14 +341,15 @@ function fold(db: Database, no: number): Promise<unknown> {
 }
 
 /**
- * A process that comes second finds it finished. This runs behind settlements and in sweeps, so it waits for no lane: where the lane of
- * the completion is busy, the batch is left as it is, and the sweep finds it again.
+ * Finishes a batch, or cancels it because too many items failed. A second process that tries finds it finished. This runs after
+ * settlements and in sweeps, so it waits for no lane. If the lane of the completion is busy, the batch is left as it is, and
+ * the sweep finds it again.
  */
 async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
-  const told = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
+  const completion = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
   let followUps: FollowUps = {}
   const outcome = await context.lanes.withLanesNow(async (ask) => {
-    if (told) ask([told])
+    if (completion) ask([completion])
     return context.db.transact(async (tx) => {
       const batch = await lockBatch(tx, no)
       if (!batch) return null
@@ -353,8 +361,8 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
       await new BatchControl(tx, no).finish(batch.record)
       if (batch.record.onComplete) {
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
-        // A completion that is refused for another reason than its limit key is not enqueued, and the batch is finished all the same.
-        const added = await tx.attempt(() => addAnyway(tx, context.lanes, [job], 'onComplete'))
+        // A completion that is refused for another reason than its limit key is not enqueued. The batch is finished all the same.
+        const added = await tx.attempt(() => addOrInsertDead(tx, context.lanes, [job], 'onComplete'))
         if (!isRefused(added)) followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
       }
       return 'finished'
@@ -363,8 +371,8 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
   if (outcome === 'gave up') await doChores(context, no)
   if (outcome !== 'finished') return
   context.finished({ ...completionOf(seen), name: seen.name })
-  if (told) {
-    context.announce(countReady([told]))
+  if (completion) {
+    context.announce(countReady([completion]))
     await context.followUp(followUps)
   }
 }
@@ -382,13 +390,13 @@ function completionOf({ id, state, round }: BatchRecord) {
 interface BatchSweep {
   readonly max: number
   readonly pruneMax: number
-  /** Batches behind this number are looked at, whether they are finished; null: none. */
+  /** Batches after this number are checked for being finished; null: none. */
   readonly from: number | null
 }
 
-/** What other calls have left half done, and what is not needed any more. */
+/** Carries out what other calls have left undone, and removes batches after their retention. */
 export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
-  const each = new Each()
+  const each = new EachBatch()
   const chores = await context.db.query(
     `select no from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
@@ -396,7 +404,7 @@ export async function sweepBatches(context: StoreContext, { max, pruneMax, from 
     [max],
   )
   for (const [no] of chores) await each.do(() => doChores(context, Number(no)))
-  const next = from === null ? null : await attendBehind(context, from, each)
+  const next = from === null ? null : await settleOpenBatches(context, from, each)
   const over = await context.db.query(
     `select no from holdfast.batch
       where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
@@ -414,13 +422,13 @@ export async function sweepBatches(context: StoreContext, { max, pruneMax, from 
 interface SweptBatches {
   readonly pruned: number
   readonly more: boolean
-  /** Where to look on; null: all were looked at. */
+  /** The number after which to go on; null: all were checked. */
   readonly next: number | null
-  /** Throws what one of them failed with; for when everything else was done. */
+  /** Throws the first error of a batch, if there was one. To be called when everything else was done. */
   throwFailure(): void
 }
 
-async function attendBehind(context: StoreContext, from: number, each: Each): Promise<number | null> {
+async function settleOpenBatches(context: StoreContext, from: number, each: EachBatch): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
   const nos = (await context.db.query(text, [from])).map(([no]) => Number(no))
   await each.do(() => settleBatches(context, nos))

@@ -1,10 +1,10 @@
-// Batches: opened, filled and read. How they lie in the database, and which locks are taken in which order, is in
+// Batches: opened, filled and read. How they are stored, and which locks are taken in which order, is in
 // `schema/functions/batch-counts.ts`.
 
 import { isRefused, type Refused, toError } from '../../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../../job/batch.ts'
 import type { NewJob } from '../../../job/record.ts'
-import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownMark } from '../../refusals.ts'
+import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownPage } from '../../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -16,7 +16,7 @@ import type {
 } from '../../store.ts'
 import type { PgTransaction } from '../connection/database.ts'
 import {
-  addCarefully,
+  addChecked,
   addPlain,
   areKeysKnown,
   comesReady,
@@ -50,7 +50,7 @@ export async function addItems(context: StoreContext, request: ItemsRequest): Pr
 
 const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
 
-/** In one call; null: nothing was done, and why is found out in turn. */
+/** Adds the items in one call. Null: nothing was done, and `addInTurn` finds out why. */
 async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(jobs, id)
@@ -63,7 +63,7 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     ]
     const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
-    return context.db.land(call, ([row]) => read(row?.[0]), read)
+    return context.db.commitOnce(call, ([row]) => read(row?.[0]), read)
   })
   if (answer === null) return null
   context.announce(countReady(jobs.filter((job) => comesReady(context.lanes, job))))
@@ -71,7 +71,7 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
 
-/** What `holdfast.add_items` tells; see there. */
+/** What `holdfast.add_items` answers; see there. */
 interface AddedAtOnce {
   readonly submitted: number
   readonly lists: readonly number[] | null
@@ -118,7 +118,7 @@ interface Added extends FollowUps {
 }
 
 async function addTo(tx: PgTransaction, { lanes }: StoreContext, id: string, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, id)
+  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addChecked(tx, lanes, jobs, id)
   const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }
@@ -140,13 +140,13 @@ const conditions = {
 
 const lastNo = 0x7fffffff
 
-/** The number of a batch. */
+/** A mark is the number of a batch. */
 function isMark(text: string): boolean {
   return /^\d{1,10}$/.test(text) && Number(text) <= lastNo
 }
 
 export async function readBatches(context: StoreContext, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
-  if (after !== null && !isMark(after)) throw toError(unknownMark())
+  if (after !== null && !isMark(after)) throw toError(unknownPage())
   const rows = await context.db.query(
     `select no from holdfast.batch
       where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}

@@ -1,4 +1,4 @@
-// Grants roles what they are used for, in one transaction: all of them, or none.
+// Grants roles their uses of the schema, in one transaction: all of them, or none.
 
 import type { ClientBase } from 'pg'
 import { HoldfastError } from '../../../errors.ts'

@@ -1,23 +1,25 @@
-// How the functions of a release get into a schema: made with a new schema, or replaced as a set in one that is in use.
+// INSTALLING FUNCTIONS: made with a new schema, or replaced as a set in one that is in use.
 //
-// A replacement keeps what depends on a function (grants by hand, views, triggers of the application) wherever its parameters
-// and its result stay as they are. PostgreSQL refuses to replace one whose result or parameter names have changed; that one is
-// dropped and made anew. What an earlier release had and this one has not is dropped. `meta.functions` lists what is ours, so a
-// schema that also has functions of the application (`public`) keeps them.
+// REPLACING. PostgreSQL replaces a function in place if its parameters and its result stay as they are. What depends on it
+// stays too: grants by hand, views, triggers of the application.
 //
-// Sessions at work notice nothing: a call runs the text that it found when it began, and the next call finds the new one. All of
-// it is one transaction, under the lock that every migration takes, so two releases never mix.
+// - A function whose result or parameter names have changed cannot be replaced: it is dropped and made anew.
+// - A function that an earlier release had and this one has not is dropped.
+// - `meta.functions` lists what is ours, so a schema that also has functions of the application (`public`) keeps them.
 //
-// Bodies are not checked while they are made, because functions call each other. `test/postgres/migrate.test.ts` makes each
-// once more with the check.
+// SESSIONS AT WORK notice nothing: a call runs the text that it found when it began, and the next call finds the new one. All
+// of it is one transaction, under the lock that every migration takes, so two releases never mix.
+//
+// CHECKS. Bodies are not checked while they are made, because functions call each other. `test/postgres/migrate.test.ts` makes
+// each once more with the check.
 
 import { hardenFunctions } from './roles.ts'
 import type { Schema } from './schema.ts'
 
-/** Names are written in full where the search path is this. And functions call each other, so none is checked as it is made. */
+/** With this search path, signatures are written with their schema. Functions call each other, so none is checked as it is made. */
 const settings = 'set local search_path = pg_catalog;\nset local check_function_bodies = off;\n'
 
-/** Into a schema without any of them. */
+/** For a schema without any of them. */
 export function createFunctions(schema: Schema, texts: readonly string[]): string {
   const made = texts.map((text) => schema.sql(text).trim()).join('\n\n')
   return `${settings}${made}\n${recordFunctions(schema)}${hardenFunctions(schema)}`
@@ -30,7 +32,7 @@ export function replaceFunctions(schema: Schema, texts: readonly string[]): stri
 
 const statement = /^create (?:or replace )?function holdfast\.\w+\([\s\S]*?\$holdfast\$[\s\S]*?\$holdfast\$;/gm
 
-/** The statements that make functions, without the comments between them. */
+/** The statements that create functions, without the comments between them. */
 export function functionsIn(text: string): string[] {
   return Array.from(text.matchAll(statement), ([found]) => found)
 }
@@ -57,8 +59,8 @@ end $replace$;
 }
 
 /**
- * A function that was made in this transaction is ours: its row is not older than the transaction. Of those that were listed
- * before, the others are dropped.
+ * Lists the functions that were made in this transaction: their rows in `pg_proc` are not older than it. Functions that were
+ * listed before and are not among them are dropped.
  */
 function recordFunctions(schema: Schema): string {
   return `do $holdfast$

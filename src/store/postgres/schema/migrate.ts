@@ -1,12 +1,13 @@
-// Migrates a schema while other processes work on it.
+// MIGRATING a schema while other processes work on it.
 //
-// Any number of processes may start at once: the first to get the lock migrates, the others find nothing left to do. Where the schema is up to date
-// nothing is written, so a role that may not create tables can open it.
+// - Any number of processes may start at once: the first to get the lock migrates, the others find nothing left to do.
+// - If the schema is up to date, nothing is written. So a role that may not create tables can open it.
+// - A new schema is made in one transaction.
+// - A schema in use goes up step by step, each in a transaction of its own, so no step holds what an earlier one locked.
 //
-// A new schema is made in one transaction. A schema in use goes up step by step, each in a transaction of its own, so no step holds what an
-// earlier one locked. A statement that waits for a table makes every later statement on that table wait behind it. So it waits a moment only. Then
-// the step is undone to a savepoint, which gives back its locks but keeps the turn to migrate, and is tried again after a pause in which all other
-// work goes on.
+// LOCKS OF TABLES. A statement that waits for a table makes every later statement on that table wait behind it. So it waits a
+// moment only (`lockMaxMs`). Then the step is undone to a savepoint, which gives back its locks but keeps the lock of the
+// migration. It is tried again after a pause in which all other work goes on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'
@@ -27,11 +28,11 @@ import { isDenied } from './roles.ts'
 import type { Schema } from './schema.ts'
 
 const pauseMs = 1_000
-const patienceMs = 60_000
-/** A process that stops between two statements gives up its turn. */
+const retryMaxMs = 60_000
+/** The server ends the transaction of a process that stops between two statements. */
 const idleMaxMs = 10_000
 
-/** Brings the schema up to this release; answers from which version. One that is newer, and has room for this client, is left alone. */
+/** Brings the schema up to this release; answers from which version to which. A newer schema that this client can use stays as it is. */
 export async function migrate(
   client: ClientBase,
   schema: Schema,
@@ -41,23 +42,23 @@ export async function migrate(
   if (isUpToDate(seen, to)) return { from: seen.version, to: seen.version }
   if (seen.version > 0 && !(await isOwner(client, schema)))
     throw seen.version < to.steps.length ? notAllowed(schema, seen.version) : otherFunctions(schema, seen.version)
-  const first = await takeTurn(client, schema, to)
+  const first = await migrateOnce(client, schema, to)
   let reached = first.to
-  while (reached < to.steps.length) reached = (await takeTurn(client, schema, to)).to
+  while (reached < to.steps.length) reached = (await migrateOnce(client, schema, to)).to
   return { from: first.from, to: reached }
 }
 
-/** Waits for the turn to migrate and takes one step, or all of them where there is no schema. */
-async function takeTurn(client: ClientBase, schema: Schema, to: Release): Promise<{ from: number; to: number }> {
+/** Waits for the lock of the migration, and applies one step, or all of them if there is no schema. */
+async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Promise<{ from: number; to: number }> {
   let from = 0
-  const patience = `set local lock_timeout = 0; set local statement_timeout = 0;
+  const settings = `set local lock_timeout = 0; set local statement_timeout = 0;
     set local idle_in_transaction_session_timeout = ${idleMaxMs}`
-  await client.query(`begin isolation level read committed; ${patience}`)
+  await client.query(`begin isolation level read committed; ${settings}`)
   try {
     await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
     const found = await installed(client, schema, to)
     from = found.version
-    const reached = await climb(client, schema, to, found)
+    const reached = await applyNext(client, schema, to, found)
     await client.query('commit')
     return { from, to: reached }
   } catch (error) {
@@ -66,10 +67,10 @@ async function takeTurn(client: ClientBase, schema: Schema, to: Release): Promis
   }
 }
 
-async function climb(client: ClientBase, schema: Schema, to: Release, found: Installed): Promise<number> {
+async function applyNext(client: ClientBase, schema: Schema, to: Release, found: Installed): Promise<number> {
   if (isUpToDate(found, to)) return found.version
   if (found.version === 0) return makeAll(client, schema, to)
-  if (found.version < to.steps.length) return takeStep(client, schema, to, found.version)
+  if (found.version < to.steps.length) return applyStep(client, schema, to, found.version)
   await client.query(functionsAndRights(schema, to.functions))
   await client.query(schema.sql(record(to, found.version)))
   return found.version
@@ -83,9 +84,9 @@ async function makeAll(client: ClientBase, schema: Schema, to: Release): Promise
   return to.steps.length
 }
 
-/** The last step brings the functions of the release. Until then those of the release before work on. */
-async function takeStep(client: ClientBase, schema: Schema, to: Release, found: number): Promise<number> {
-  const deadline = performance.now() + patienceMs
+/** The last step brings the functions of the release. Until then those of the release before stay in use. */
+async function applyStep(client: ClientBase, schema: Schema, to: Release, found: number): Promise<number> {
+  const deadline = performance.now() + retryMaxMs
   const isLast = found + 1 === to.steps.length
   for (;;) {
     await client.query(`savepoint step; set local lock_timeout = ${lockMaxMs}`)
@@ -102,7 +103,7 @@ async function takeStep(client: ClientBase, schema: Schema, to: Release, found: 
   }
 }
 
-/** For a client that may not migrate. */
+/** For a client that does not migrate. */
 export async function requireSchema(client: ClientBase, schema: Schema): Promise<void> {
   const found = await installed(client, schema, release)
   if (isUpToDate(found, release)) return
@@ -126,9 +127,9 @@ function isUpToDate(found: Installed, to: Release): boolean {
   )
 }
 
-/** What is there. Refuses a schema that has no room for clients of this release, and one whose tables another build has made. */
+/** The installed version. Refuses a schema that clients of this release cannot use, and one whose tables another build has made. */
 async function installed(client: ClientBase, schema: Schema, known: Release): Promise<Installed> {
-  // Not to_regclass: right after waiting for the lock it may still answer from before.
+  // Not to_regclass: right after the wait for the lock it may still answer as of before the wait.
   const { rows } = await client.query(
     `select count(*)::text as found from pg_class c join pg_namespace n on n.oid = c.relnamespace
       where n.nspname = $1 and c.relname = 'meta'`,
@@ -188,7 +189,7 @@ function isLocked(error: unknown): boolean {
 function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {
   return new HoldfastError(
     'STORE_UNAVAILABLE',
-    `Schema ${schema.name} stays at version ${found}, which works on: for ${patienceMs / 1_000} s an open transaction kept a table that the step to ${found + 1} needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
+    `Schema ${schema.name} stays at version ${found}, which works on: for ${retryMaxMs / 1_000} s an open transaction kept a table that the step to ${found + 1} needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
     { schema: schema.name, found, known: steps.length },
     { cause },
   )

@@ -1,13 +1,15 @@
-// The schema of this release: tables by numbered steps, and functions as one set.
+// THE SCHEMA OF THIS RELEASE: tables by numbered steps, and functions as one set.
 //
-// Steps make tables, types, indexes and data. They go forward only, and a step that has landed is never edited:
-// `test/house/steps.test.ts` pins each by its hash. Functions are the current text, one file a verb in `functions/`. The last
-// step of a migration replaces them as a set, in its own transaction. A release that changes functions alone adds an empty step,
-// so that of two releases the newer one is known by its number.
+// STEPS make tables, types, indexes and data. They go forward only, and a step that was released is never edited:
+// `test/house/steps.test.ts` pins each by its hash.
 //
-// Each step says which clients can work beside it: those that know at least the schema `minClient`. It is recorded with the
-// version, so that an older client knows whether a newer schema still has room for it. What that allows a step to do is in
-// docs/guides/upgrading.md. `schema.ts` says how the texts are read.
+// FUNCTIONS are the current text, one file a verb in `functions/`. The last step of a migration replaces them as a set, in its
+// own transaction. A release that changes functions alone adds an empty step, so that of two releases the newer one is known by
+// its number.
+//
+// OLDER CLIENTS. Each step says which clients can work beside it: those that know at least the schema `minClient`. It is
+// recorded with the version, so that an older client knows whether it can work with a newer schema. What that allows a step to
+// do is in docs/guides/upgrading.md. `schema.ts` says how the texts are read.
 
 import { createHash } from 'node:crypto'
 import { functions } from './functions/index.ts'
@@ -34,10 +36,10 @@ export interface Release {
 
 export const release: Release = { steps, functions }
 
-/** How long a step waits for a table, and every transaction that comes later behind it. */
+/** How long a step waits for the lock of a table. Transactions that come later wait behind it. */
 export const lockMaxMs = 100
 
-/** What a database administrator would run by hand: a new schema, or the steps from an installed version on. */
+/** A script for a database administrator: a new schema, or the steps from an installed version on. */
 export function migrationScript(
   schema: Schema,
   { from = 0, to = release, uses = new Map() }: ScriptOptions = {},
@@ -59,7 +61,7 @@ interface ScriptOptions {
   readonly uses?: RoleUses
 }
 
-/** Ends with an error, and changes nothing, where the schema is at another version or a table is not to be had at once. */
+/** It ends with an error, and changes nothing, if the schema is at another version or the lock of a table is not free at once. */
 function stepScript(schema: Schema, to: Release, found: number): string {
   const { length } = to.steps
   const step = schema.sql(`-- from ${found} to ${found + 1} of ${length}
@@ -77,7 +79,7 @@ ${record(to, found + 1)};
   return `${step}${found + 1 === length ? functionsAndRights(schema, to.functions) : ''}commit;\n`
 }
 
-/** To be run in the transaction of the last step: replaces the functions, and renews the grants on what is new. */
+/** For the transaction of the last step: replaces the functions, and renews the grants, so that they cover what is new. */
 export function functionsAndRights(schema: Schema, texts: readonly string[]): string {
   return `${replaceFunctions(schema, texts)}${renewedGrants(schema)}`
 }
@@ -87,7 +89,7 @@ export function recordFirst(made: Release): string {
   return `insert into holdfast.meta (schema, min_client, steps_hash, functions_hash) values (${values})`
 }
 
-/** Before the last step the functions are still those of the release that was there. */
+/** Before the last step the functions are still those of the installed release. */
 export function record(made: Release, version: number): string {
   const reached = made.steps.slice(0, version)
   const set = `schema = ${version}, min_client = ${minClientOf(reached)}, steps_hash = '${stepsHash(reached)}'`

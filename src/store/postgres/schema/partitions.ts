@@ -3,7 +3,7 @@
 import type { Database } from '../connection/database.ts'
 import { partitionsMax } from './functions/partitions.ts'
 
-/** Makes and drops what is due, in transactions of a few; answers how many jobs went. */
+/** Makes and drops partitions that are due, a few in a transaction; answers how many jobs were dropped. */
 export async function keepPartitions(db: Database): Promise<number> {
   while ((await ask(db, 'select holdfast.make_partitions(holdfast.now_ms(null))')) === partitionsMax);
   for (let gone = 0; ; ) {

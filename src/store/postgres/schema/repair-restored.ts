@@ -1,24 +1,24 @@
-// A database that was restored. Rows carry transaction numbers of the cluster they were written in, which mean nothing in
-// another. Whoever opens the store looks; so does a claim that finds a cursor ahead of the cluster, and upkeep now and then,
+// A RESTORED DATABASE. Rows carry transaction numbers of the cluster that they were written in, which mean nothing in another.
+// It is looked for when the store is opened; when a claim finds a cursor ahead of the cluster; and now and then by upkeep,
 // because the database may have been restored under a process that runs.
 
 import type { Database } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 
-/** Gives every ready job a place that this cluster's transaction numbers can reach, where the rows came from another. */
+/** If the rows came from another cluster, gives every ready job a place with a transaction number of this one. */
 export async function repairRestored(db: Database): Promise<void> {
   const [may] = await db.query(`select has_table_privilege('holdfast.job', 'update')`, [])
-  if (may?.[0] !== 't') return // a role that may only enqueue or look leaves it to the workers
+  if (may?.[0] !== 't') return // a producer or a reader leaves it to the workers
   const here = await systemIdentifier(db)
   const [row] = await db.query(needsRepair, [here])
   if (row?.[0] === 't') await db.transactLightly((tx) => tx.query('select holdfast.repair_restored($1)', [here]))
 }
 
-/** Or it has not been noted yet which cluster this is. */
+/** The rows came from another cluster, or `meta` does not say yet which cluster this is. */
 const needsRepair = `
   select holdfast.is_from_elsewhere($1) or $1::text is not null and m.system_identifier is null from holdfast.meta m`
 
-/** Null where the role may not ask. */
+/** Null: the role may not read it. */
 function systemIdentifier(db: Database): Promise<string | null> {
   return withRetry(async () => {
     try {

@@ -1,19 +1,23 @@
-// Which role may do what. Four kinds of roles use a schema:
+// ROLES: which role may do what. Four kinds of roles use a schema:
 //
 // - its owner migrates: the role that made it, or a member of it;
-// - a producer enqueues, also in its own transaction, and asks for the results of jobs whose ids it knows. It touches no table: the functions that it
-//   calls run with the owner's rights. So it reads no payloads and claims nothing;
-// - a worker does everything to jobs, by rights on the tables: SQL effects of its settlements must run with its own rights, never with the
-//   owner's. Only partitions are made and dropped by functions that run with the owner's rights, because only the owner of a table may attach
-//   or drop it;
+// - a producer enqueues, also in its own transaction, and asks for the results of jobs whose ids it knows. It touches no table:
+//   the functions that it calls run with the owner's rights. So it reads no payloads and claims nothing;
+// - a worker does everything to jobs, by rights on the tables: SQL effects of its settlements must run with its own rights,
+//   never with the owner's. Only partitions are made and dropped by functions that run with the owner's rights, because only
+//   the owner of a table may attach or drop it;
 // - a reader reads everything and changes nothing.
 //
-// Lost: all verbs as functions with the owner's rights. The statements of a settlement would have to move into one, SQL effects with them.
-// Lost, too: plain rights for producers. They would have to read and write most tables, payloads included, to look for the holder of a key.
+// TRIED, AND NOT KEPT
 //
-// A function that runs with the owner's rights takes every name from the search path that is pinned on it, never from the caller's. No function of
-// the schema may be called without a grant. Functions that are called beside it are pinned as well: a prepared statement is planned anew
-// whenever the path has changed.
+// - All verbs as functions with the owner's rights. The statements of a settlement would have to move into one, SQL effects
+//   with them.
+// - Plain rights for producers. They would have to read and write most tables, payloads included, to look for the holder of a
+//   key.
+//
+// SEARCH PATH. A function that runs with the owner's rights takes every name from the search path that is pinned on it, never
+// from the caller's. No function of the schema may be called without a grant. Functions that are called beside it are pinned as
+// well: a prepared statement is planned anew whenever the path has changed.
 
 import { HoldfastError } from '../../../errors.ts'
 import { show } from '../../../runtime/duration.ts'
@@ -25,7 +29,7 @@ export type RoleUse = 'producer' | 'worker' | 'reader'
 export type Roles = Readonly<Partial<Record<RoleUse | 'none', string | readonly string[]>>>
 
 /**
- * With the owner's rights. One name may stand for several functions; then it comes with its parameters. Each checks every
+ * These run with the owner's rights. A name that several functions share comes with its parameters. Each function checks every
  * argument (`functions/checks.ts`), and `test/postgres/producer-role.test.ts` tries each with hostile ones.
  */
 const enqueueFunctions = [
@@ -42,7 +46,7 @@ const readerFunctions = [
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]
 
-/** The names alone: what runs with the owner's rights, and what producers and readers call. */
+/** Names without parameters: functions that run with the owner's rights, and those that producers and readers call. */
 export const ownersNames = namesOf(ownersFunctions)
 export const producersNames = namesOf(producerFunctions)
 export const readersNames = namesOf(readerFunctions)
@@ -51,7 +55,7 @@ function namesOf(functions: readonly string[]): readonly string[] {
   return functions.map((each) => each.replace(/\(.*/, ''))
 }
 
-/** Of the functions that `meta.functions` lists: others in the schema are the application's. */
+/** Only for the functions that `meta.functions` lists: others in the schema are the application's. */
 export function hardenFunctions(schema: Schema): string {
   return `do $holdfast$
 declare
@@ -80,7 +84,7 @@ end $holdfast$;
 `
 }
 
-/** Roles by name, each with what it is to be used for. */
+/** Roles by name, each with its uses. */
 export type RoleUses = ReadonlyMap<string, readonly RoleUse[]>
 
 export function usesByRole(roles: Roles): RoleUses {
@@ -114,7 +118,7 @@ function checkRole(name: unknown): string {
   )
 }
 
-/** Gives each role what it was named for here and takes what it had before. May be run again and again. */
+/** Grants each role its uses, and revokes what it had before. It may be run any number of times. */
 export function grantScript(schema: Schema, uses: RoleUses): string {
   return [...uses].map(([role, granted]) => grantsOf(schema, role, granted)).join('\n')
 }
@@ -158,7 +162,7 @@ function rightsOf(schema: Schema, use: RoleUse): readonly string[] {
   return [`usage on schema ${schema.quoted}`, ...rights[use]]
 }
 
-/** Grants again what was granted before, to roles that are still there. */
+/** Grants again what was granted before, to roles that still exist. */
 export function renewedGrants(schema: Schema): string {
   const grant = (use: RoleUse) =>
     rightsOf(schema, use).map((right) => {
@@ -178,7 +182,7 @@ end $holdfast$;
 `
 }
 
-/** An owner has every right already, and would lose some. */
+/** An owner has every right already, and a grant would take some away. */
 function refuseOwner(schema: Schema, role: string): string {
   return `do $holdfast$ begin
   if (select tableowner from pg_tables where schemaname = '${schema.name}' and tablename = 'meta') = '${role}' then
@@ -187,12 +191,12 @@ function refuseOwner(schema: Schema, role: string): string {
 end $holdfast$;`
 }
 
-/** What the server said to a role that may not. */
+/** The server refused a statement because the role may not run it. */
 export function isDenied(error: unknown): boolean {
   return (error as { code?: unknown } | null)?.code === '42501'
 }
 
-/** For a role that was not granted what it tried. */
+/** For a role that lacks a grant. */
 export function lacksGrant(cause: unknown): HoldfastError {
   const said = cause instanceof Error ? cause.message : String(cause)
   const [, kind, name] = /(schema|table|function|sequence) "?(\w+)/.exec(said) ?? []

@@ -1,6 +1,8 @@
-// A schema of a database, by name. In the text of statements `holdfast.` stands for it, LANE_LOCKS, TOKEN_LOCKS and
-// the like for numbers of its own, so that schemas in one database do not share advisory locks, and WAKE_CHANNEL for the
-// channel that its wake-ups are sent on.
+// A SCHEMA of a database, by name. In the text of statements these words stand for something of the schema:
+//
+// - `holdfast.`: the schema itself;
+// - LANE_LOCKS, TOKEN_LOCKS and the like: numbers of its own, so that schemas in one database do not share advisory locks;
+// - WAKE_CHANNEL: the channel that its wake-ups are sent on.
 
 import { createHash } from 'node:crypto'
 import { HoldfastError } from '../../../errors.ts'
@@ -49,7 +51,7 @@ export class Schema {
 
 const channelMaxBytes = 63
 
-/** A name that is too long for a channel gives way to its hash, so that no two schemas share one. */
+/** A name that is too long for a channel is replaced by its hash, so that no two schemas share a channel. */
 function channelOf(schema: string): string {
   const name = `holdfast ${schema}`
   if (Buffer.byteLength(name) <= channelMaxBytes) return name

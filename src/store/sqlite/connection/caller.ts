@@ -1,7 +1,8 @@
-// Enqueue in the caller's own transaction: a `DatabaseSync` on the same file, with a transaction open. Everything is done
-// when `enqueueIn` returns, so that the caller may commit before it awaits anything.
+// Enqueue in the caller's own transaction: a `DatabaseSync` on the same file, with a transaction open. All statements have run
+// when `enqueueIn` returns, so the caller may commit before it awaits anything.
 //
-// The caller's commit tells nobody. It touches the log like every commit, and the store's thread watches that (`wake.ts`).
+// The store is not called when the caller commits. The commit writes to the log, and the store's thread watches the log
+// (`wake.ts`).
 
 import { statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
@@ -15,9 +16,9 @@ import { Connection } from './connection.ts'
 
 export interface CallerEnqueue extends EnqueueRequest {
   readonly now: number
-  /** What the store is to know of the queue; null: nothing, or it knows. */
+  /** The definition to store with the jobs; null: there is none, or it is stored already. */
   readonly settings: QueueSettings | null
-  /** The version that these settings had when they were last defined so; 0: never. */
+  /** The version of the queue after this process last stored these settings; 0: it never did. */
   readonly definedAs: number
 }
 
@@ -26,12 +27,12 @@ export interface CallerAnswer {
   readonly definedAs: number
 }
 
-/** What SQLite itself refuses (another process writes, the disk is full) is thrown as it comes, and leaves nothing behind. */
+/** An error of SQLite itself (another process writes, the disk is full) is thrown unchanged, and everything is rolled back. */
 export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: CallerEnqueue): CallerAnswer {
   const connection = connectionTo(db)
   return connection.savepoint(() => {
-    // Writes before it reads: a transaction that has looked first cannot write once somebody else has, and SQLite waits
-    // for others as long as the caller's connection says only for one that has not.
+    // Writes before it reads. A transaction that has read first fails at its first write if another transaction has written
+    // since. And SQLite applies the busy timeout of the caller's connection only to a transaction that has not read yet.
     connection.run('update holdfast_meta set next = next')
     const tx = new SqliteTransaction(connection, now)
     const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
@@ -43,14 +44,14 @@ export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: 
 }
 
 /**
- * A process defines a queue once. Where it did so in a caller's transaction, it is not told whether that was committed. The version
- * tells:
+ * A process defines a queue once. If it did so in a caller's transaction, it does not know whether that was committed. The
+ * queue's version decides, compared with `definedAs`:
  *
- * - A lower one than it was defined as: the caller has rolled back.
- * - The same: the definition has landed, or the caller has rolled back and another process has taken the number. Defining again
- *   changes nothing in the first case.
- * - A higher one: another process has defined the queue since, and that definition stays. If the caller had rolled back, and others
- *   have defined the queue twice, theirs stays too.
+ * - Lower: the caller has rolled back.
+ * - The same: the definition was committed, or the caller has rolled back and another process has used that version. Defining
+ *   again changes nothing in the first case.
+ * - Higher: another process has defined the queue since, and that definition stays. It also stays if the caller has rolled back
+ *   and other processes have defined the queue twice.
  */
 function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: number): number | Refused {
   const version = tx.findQueue(settings.name)?.version ?? 0
@@ -59,7 +60,7 @@ function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: n
   return isRefused(defined) ? defined : defined.version
 }
 
-/** Prepared once for each connection: 33 against 120 µs for an enqueue. */
+/** Statements are prepared once for each connection: 33 against 120 µs for an enqueue. */
 const connections = new WeakMap<DatabaseSync, Connection>()
 
 function connectionTo(db: DatabaseSync): Connection {
@@ -73,13 +74,13 @@ function connectionTo(db: DatabaseSync): Connection {
 
 const probe = 'select 1'
 
-/** Closing a connection ends its statements, and it may have been closed and opened again. */
+/** Closing a connection ends its statements, and the caller may have closed and reopened it. */
 function isAlive(connection: Connection): boolean {
   try {
     connection.get(probe)
     return true
   } catch {
-    return false // what else may be wrong, the first statement of the enqueue meets too
+    return false // any other fault shows again in the first statement of the enqueue
   }
 }
 
@@ -108,9 +109,9 @@ function notATransaction(message: string, facts: Record<string, unknown> = {}): 
   return new HoldfastError('INVALID_OPTION', message, { option: 'tx', ...facts })
 }
 
-/** By whatever name, link or working directory. */
-function isSameFile(one: string, other: string): boolean {
-  if (one === other) return true
-  const [a, b] = [one, other].map((path) => statSync(path, { bigint: true, throwIfNoEntry: false }))
+/** Also where two names, a link or another working directory lead to one file. */
+function isSameFile(path: string, other: string): boolean {
+  if (path === other) return true
+  const [a, b] = [path, other].map((path) => statSync(path, { bigint: true, throwIfNoEntry: false }))
   return a !== undefined && b !== undefined && a.ino === b.ino && a.dev === b.dev
 }

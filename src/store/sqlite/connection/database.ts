@@ -1,4 +1,4 @@
-// One connection to one file: how it is opened, how a transaction begins beside other processes, and which commits wait
+// One connection to one file: how it is opened, how a transaction begins while other processes write, and which commits wait
 // for the disk.
 
 import { statSync } from 'node:fs'
@@ -9,15 +9,14 @@ import { Connection } from './connection.ts'
 
 export interface DatabaseFile {
   readonly path: string
-  /** Nothing is created, migrated or written. */
+  /** The store does not create, migrate or write the file. */
   readonly readOnly: boolean
-  /** How long a writer keeps trying while others write. */
+  /** How long a writer retries while other processes write. */
   readonly busyMaxMs: number
 }
 
 export class Database extends Connection {
   readonly path: string
-  /** How long it keeps trying while others write. */
   readonly busyMaxMs: number
   readonly #db: DatabaseSync
   #synchronous: 'full' | 'normal' = 'full'
@@ -36,8 +35,8 @@ export class Database extends Connection {
   }
 
   /**
-   * Runs `work` in one transaction. A durable one is on disk when this returns. One that is not survives the process but
-   * perhaps not the power; the next durable commit takes it along, because both go through the same log in order.
+   * Runs `work` in one transaction. A durable one is on disk when this returns. Any other survives the end of the process, but
+   * may be lost in a power failure. The next durable commit makes it durable too, because both go through the same log in order.
    */
   transaction<T>(durable: boolean, work: () => T): T {
     this.#setSynchronous(durable ? 'full' : 'normal')
@@ -52,7 +51,7 @@ export class Database extends Connection {
     }
   }
 
-  /** A consistent look at everything, beside any writer. */
+  /** Runs reads on one consistent snapshot. Writers do not block it. */
   snapshot<T>(work: () => T): T {
     return withRetry(() => {
       this.exec('begin')
@@ -65,8 +64,8 @@ export class Database extends Connection {
   }
 
   /**
-   * Moves what the log holds into the file, as far as readers allow, without making anyone wait. The first commit after
-   * that starts the log anew and waits for the disk even when it need not be durable; so it is made here, for nothing.
+   * Copies the log into the file as far as readers allow, and blocks no reader or writer. The first commit after that restarts
+   * the log and waits for the disk even if it need not be durable. So this method makes that commit itself, with no content.
    */
   checkpoint(): void {
     this.#setSynchronous('full')
@@ -74,7 +73,7 @@ export class Database extends Connection {
     this.startLog()
   }
 
-  /** Whoever commits first to a new log syncs its header. A value that stays the same would write nothing at all. */
+  /** The first commit to a new log syncs its header. The value must change: an update without a change writes nothing. */
   startLog(): void {
     this.transaction(true, () => this.run('update holdfast_meta set next = next + 1'))
   }
@@ -97,8 +96,8 @@ export class Database extends Connection {
 }
 
 /**
- * Tries again while another process writes or recovers the log. Short random sleeps rather than SQLite's own growing
- * ones, so that no process is starved by a busier one.
+ * Retries while another process writes or recovers the log. The sleeps are short and random: SQLite's own grow, so a busy process
+ * could starve another.
  */
 function withRetry<T>(work: () => T, busyMaxMs: number): T {
   const deadline = performance.now() + busyMaxMs
@@ -142,7 +141,7 @@ function prepare(db: DatabaseSync): void {
   refuseNewer(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
-  db.exec('pragma wal_autocheckpoint = 0') // ours to time: a claim must not pay for a checkpoint
+  db.exec('pragma wal_autocheckpoint = 0') // the engine checkpoints: a claim must not pay for it
   db.exec('pragma cache_size = -65536')
   db.exec('pragma temp_store = memory')
   migrate(db)
@@ -157,13 +156,13 @@ export function isConstraint(error: unknown): boolean {
   return primaryCode(error) === 19 // SQLITE_CONSTRAINT
 }
 
-/** What SQLite says of an error, without the details; undefined where it comes from somewhere else. */
+/** The primary result code of SQLite; undefined if the error is not SQLite's. */
 export function primaryCode(error: unknown): number | undefined {
   const code = (error as { errcode?: unknown } | null)?.errcode
   return typeof code === 'number' ? code & 0xff : undefined
 }
 
-/** What is wrong with what was read, not with the disk or the file: a type, a constraint, a row that is not there. */
+/** Whether rows are damaged rather than the disk or the file: a wrong type, a constraint, a missing row. */
 export function isDamage(error: unknown): boolean {
   const code = (error as { errcode?: unknown } | null)?.errcode
   return typeof code !== 'number' || [1, 19, 20, 25].includes(code & 0xff) // ERROR, CONSTRAINT, MISMATCH, RANGE
@@ -175,7 +174,7 @@ function unavailable(path: string, cause: unknown): HoldfastError {
   return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}. ${advice}`, { path }, { cause })
 }
 
-/** What to do about it, where SQLite's result code tells. */
+/** What to do about the error, by SQLite's result code. */
 export function adviceOn(error: unknown): string | undefined {
   const code = (error as { errcode?: unknown } | null)?.errcode
   return typeof code === 'number' ? advice[code & 0xff] : 'Check the path.'

@@ -1,14 +1,14 @@
-// The sweep's part in limits: windows that are over, limits that were changed, clocks that were set back.
+// What the sweep does for limits: rate windows that are over, limits that were changed, clocks that were set back.
 
-import { roomOf } from '../claim.ts'
+import { freeSlotsOf } from '../claim.ts'
 import { limitOf, type QueueRow } from '../queue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { lowerLimits } from './lower.ts'
 import { nextStartOf } from './starts.ts'
 
-/** Lets in who has room by now. Answers whether there may be more. */
+/** Admits held jobs whose key has a free slot by now. Returns whether there may be more. */
 export function admitDue(tx: SqliteTransaction, max: number): boolean {
-  tx.settleUp()
+  tx.applyConsequences()
   tx.keys.flush()
   const due = tx.db.all<KeyName>(
     'select queue, key from holdfast_key where due_at <= ? order by due_at limit +?',
@@ -39,10 +39,10 @@ interface KeyName {
 function admitTo(tx: SqliteTransaction, { queue: no, key }: KeyName, max: number): number {
   const queue = tx.queueByNo(no)
   const row = tx.keys.row(queue, key)
-  tx.keys.touch(row) // when it is due next is found out anew
+  tx.keys.touch(row) // so that its `due_at` is computed again
   const admitted = tx.keys.admit(queue, row, max).length
-  const isStuck = admitted === 0 && row.hasLine && tx.keys.room(queue, row) > 0
-  if (isStuck) tx.keys.tidyLine(queue, row) // whoever stands there is no job
+  const isStuck = admitted === 0 && row.hasWaiting && tx.keys.freeSlots(queue, row) > 0
+  if (isStuck) tx.keys.dropOrphansHeld(queue, row) // the held rows belong to no job
   return admitted
 }
 
@@ -51,7 +51,7 @@ interface Admitted {
   readonly more: boolean
 }
 
-/** The keys of a queue whose limit was changed, in bounded steps: `key_review` is the last that was looked at. */
+/** The keys of a queue whose limit was changed, in bounded steps: `key_review` is the last reviewed key. */
 function review(tx: SqliteTransaction, queue: QueueRow, max: number): Admitted {
   const keys = tx.db.all<KeyName>(
     'select queue, key from holdfast_key where queue = ? and key > ? order by key limit +?',
@@ -63,7 +63,7 @@ function review(tx: SqliteTransaction, queue: QueueRow, max: number): Admitted {
   let last = queue.key_review
   for (const name of keys) {
     admitted += admitTo(tx, name, max - admitted)
-    if (admitted >= max) break // there may be more of this key
+    if (admitted >= max) break // this key may have more to admit
     last = name.key
   }
   const more = admitted >= max || keys.length >= max
@@ -72,14 +72,14 @@ function review(tx: SqliteTransaction, queue: QueueRow, max: number): Admitted {
   return { admitted, more }
 }
 
-/** Whoever waits for jobs of a queue with a rate is told once some may start. */
+/** Wakes workers that wait for jobs of a queue with a rate, if some may start now. */
 export function wakeRated(tx: SqliteTransaction): void {
   for (const queue of tx.queues()) {
-    if (queue.max_starts !== null && queue.ready > 0 && roomOf(tx, queue) > 0) tx.wake(queue.name, queue.ready)
+    if (queue.max_starts !== null && queue.ready > 0 && freeSlotsOf(tx, queue) > 0) tx.wake(queue.name, queue.ready)
   }
 }
 
-/** When time lets somebody in, or lets the next of a queue start. */
+/** When the next held job can be admitted by time, or the next job of a queue with a rate can start. */
 export function nextAdmissionAt(tx: SqliteTransaction): number | null {
   const due = tx.db.get<{ at: number | null }>(
     'select min(due_at) as at from holdfast_key where due_at is not null',
@@ -91,7 +91,9 @@ export function nextAdmissionAt(tx: SqliteTransaction): number | null {
   return times.length === 0 ? null : Math.min(...times)
 }
 
-/** Starts that count for longer than their window from now on were noted before the clock was set back. */
+/**
+ * Starts that would count for longer than their window from now were recorded before the clock was set back. They are shortened.
+ */
 export function clampStarts(tx: SqliteTransaction): void {
   const last = tx.db.get<{ at: number | null }>('select max(until) as at from holdfast_start')?.at ?? null
   if (last === null) return

@@ -1,26 +1,32 @@
-// Limit keys: how many jobs of each are admitted, and who is let in. A job has room from the moment it is ready until it
-// neither is nor runs: it is admitted. Whoever takes a job out of that says `leave`, and the next of the line is let in
-// before the transaction ends. A line is a range of `holdfast_held`: nobody walks past who has no room. (An index over the
-// jobs that are held did the same in 22.4 against 22.9 µs a full cycle, and every other job's row paid for it.)
+// Limit keys: how many jobs of each key are admitted, and which held job is admitted next.
 //
-// A key's row says only what somebody decides by, so that where one goes and the next is let in, or where one more stands in
-// line, nothing of it changes and nothing is written (1.3 µs a row, and a job would pay that up to three times):
+// SLOTS. An admitted job has a slot of its key: from the moment it becomes ready until it is neither ready nor running. Code that
+// ends this calls `returnSlot`, and the next held job is admitted before the transaction ends.
 //
-// - how many are admitted. Being claimed does not change that, so a claim neither reads nor writes a key;
-// - how many of these run, for a rate, which must know who has yet to start. Only a claim can tell, so it is counted while
-//   the queue's keys have a rate and is 0 otherwise; a definition that sets a rate counts the leases (`countRunning`);
-// - whether somebody may stand in line. It is true from the first who does until there is room and nobody is found: the last
-//   of a line is let in like any other. So where it is false there is nobody, and whoever comes and has room makes sure
-//   before he goes to stand behind nobody. Where there is a rate, time alone makes room, so there it is looked for each time.
+// HELD JOBS. The held jobs of a key are a range of `holdfast_held`, so no statement scans jobs without a slot. (Lost: an index
+// over held jobs in `holdfast_job`. It took 22.4 against 22.9 µs a full cycle, but every other job's row paid for it.)
 //
-// Items of batches. A line is the line of jobs of no batch and one line for the items of each batch. Who is let in next is the
-// first of those that can start: items of a batch that has no room, or is paused, are passed over as one line, however many
-// they are. Such a line waits for its batch alone, and the batch is told so (`batches.ts`). Where all who are held wait for
-// their batches, nobody waits for the key: a job that comes finds it free.
-// An item keeps its place when it is let in, so that a pause can return it there. Any other job gets a new place among the ready
-// ones, and its row keeps the old one (`line_ord`): a limit that is lowered returns it there (`lower.ts`).
+// THE ROW OF A KEY holds only what decisions need. So it does not change, and is not written, when one job ends and the next is
+// admitted, or when one more job is held. (A write costs 1.3 µs a row, and a job would pay it up to three times.) It has:
 //
-// All this is kept for every job that has a key, whether or not there is a limit: one may be set later.
+// - `admitted`: how many jobs have a slot. A claim does not change this, so it neither reads nor writes a key.
+// - `running`: how many of these run. A rate needs it, to know how many have yet to start. Only a claim sees a job start, so
+//   a claim counts it while the queue's keys have a rate; otherwise it is 0. A definition that sets a rate counts the leases
+//   (`countRunning`).
+// - `has_line`: whether jobs may be held for the key. It becomes true with the first held job. It becomes false when a slot is
+//   free and no held job is found; admitting the last held job alone does not clear it. So false is certain and true is not:
+//   before a new job is held though a slot is free, `holdfast_held` is read for a job ahead of it. With a rate, slots become free
+//   by time alone, so `holdfast_held` is read each time.
+//
+// ITEMS OF BATCHES. The held jobs of a key are one list of jobs of no batch, and one list for the items of each batch. The next
+// admitted job is the first that can start. If a batch is paused or has no free slot, its list is skipped as a whole, however
+// long it is. Such a list waits for its batch alone, and is recorded with the batch (`../batch/batches.ts`). If all held jobs of
+// a key wait for their batches, none waits for the key: a new job gets a slot.
+//
+// PLACES. An admitted item keeps its place, so that a pause can return it there. Any other job gets a new place among the ready
+// jobs, and its row keeps the old one in `line_ord`: if the limit is lowered, the job returns to it (`lower.ts`).
+//
+// All this is kept for every job that has a key, also without a limit: a limit may be set later.
 
 import { freeSlots, isBeyond, type LimitUse } from '../../../job/limits.ts'
 import { place } from '../job.ts'
@@ -28,7 +34,7 @@ import { keyLimitOf, type QueueRow } from '../queue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { noteStarts, startsOf, timeOfNextStart } from './starts.ts'
 
-/** What is written of a key. */
+/** The stored columns of a key. */
 interface KeyCounts {
   readonly admitted: number
   readonly running: number
@@ -41,12 +47,12 @@ export interface KeyRow {
   readonly key: string
   admitted: number
   running: number
-  /** Somebody may wait for the key; of those who wait for their batches, see `hasBlocked`. */
-  hasLine: boolean
+  /** Jobs may be held that wait for the key. */
+  hasWaiting: boolean
   /** Items are held that wait for their batches alone. */
   hasBlocked: boolean
-  /** Somebody was seen in it since somebody was let in. */
-  isLineSure: boolean
+  /** `hasWaiting` was checked, or became true, after the last job was admitted. */
+  isWaitingSure: boolean
   stored: KeyCounts | null
 }
 
@@ -56,10 +62,12 @@ const columns = 'k.key, k.admitted, k.running, k.has_line, k.due_at'
 const selectKey = `select ${columns} from holdfast_key k where k.queue = ? and k.key = ?`
 const selectKeys = `select ${columns} from json_each(?) v cross join holdfast_key k on k.queue = ? and k.key = v.value`
 
-type NextInLine = readonly [seq: number, priority: number, ord: number, id: string, batch: number]
-type FirstInLine = readonly [...NextInLine, line: number]
+type HeldTuple = readonly [seq: number, priority: number, ord: number, id: string, batch: number]
+type FirstHeldTuple = readonly [...HeldTuple, index: number]
+/** The position of `index`, the number of the key in the list that was asked for. */
+const indexColumn = 5
 
-/** Of many lines at once: 0.9 µs each, and 1.9 when asked for one by one. */
+/** The first held job of many keys at once: 0.9 µs each, against 1.9 for one statement a key. */
 const selectFirst = `select j.seq, j.priority, j.ord, j.id, j.batch, v.key
   from json_each(?1) v
   cross join holdfast_job j on j.seq = (select h.seq from holdfast_held h where h.queue = ?2 and h.key = v.value and h.batch = 0
@@ -70,26 +78,26 @@ const selectNext = `select h.seq, h.priority, h.ord, j.id, j.batch
   from holdfast_held h join holdfast_job j on j.seq = h.seq
  where h.queue = ? and h.key = ? and h.batch = ? order by h.priority, h.ord limit +?`
 
-/** The batches whose items stand there: one seek each. */
+/** The batches that have held items of this key: one seek each. */
 const selectBatches = `with recursive b (batch) as (
     select (select min(batch) from holdfast_held where queue = ?1 and key = ?2 and batch > 0)
     union all
     select (select min(batch) from holdfast_held where queue = ?1 and key = ?2 and batch > b.batch) from b where b.batch is not null)
   select batch from b where batch is not null`
 
-/** The most that are let in at one go; a sweep goes on. */
+/** The most jobs of a key that one call admits; a sweep continues. */
 const admitMax = 1_000
 
-export class Keys {
+export class LimitKeys {
   readonly #tx: SqliteTransaction
   /** By queue. */
   readonly #rows = new Map<number, Map<string, KeyRow>>()
   readonly #touched = new Set<KeyRow>()
-  /** Somebody left. */
-  readonly #left = new Set<KeyRow>()
-  /** Whether there is any item of a batch; null: nobody has looked yet. */
+  /** Keys with held jobs in which a slot became free. */
+  readonly #freed = new Set<KeyRow>()
+  /** Whether the store has any item of a batch; null: not read yet. */
   #mayBeItems: boolean | null = null
-  /** How many were let in. */
+  /** How many held jobs this transaction has admitted. */
   admitted = 0
 
   constructor(tx: SqliteTransaction) {
@@ -101,15 +109,16 @@ export class Keys {
     return rows.get(key) ?? keep(rows, queue, this.#tx.bare.getTuple(selectKey, queue.no, key), key)
   }
 
-  /** Reads all at once what is going to be asked for one by one: 0.8 against 2 µs each. */
+  /** Reads the rows of keys that will be needed one by one: 0.8 against 2 µs each. */
   readAhead(queue: QueueRow, keys: readonly string[]): void {
     const rows = this.#rowsOf(queue)
     const unread = new Set(keys.filter((key) => !rows.has(key)))
     if (unread.size < 2) return
     const found = this.#tx.bare.allTuples<KeyTuple>(selectKeys, JSON.stringify([...unread]), queue.no)
     for (const tuple of found) {
-      unread.delete(tuple[0])
-      keep(rows, queue, tuple, tuple[0])
+      const [key] = tuple
+      unread.delete(key)
+      keep(rows, queue, tuple, key)
     }
     for (const key of unread) keep(rows, queue, undefined, key)
   }
@@ -122,13 +131,13 @@ export class Keys {
     return rows
   }
 
-  /** A job is ready that has room. */
-  enter(row: KeyRow): void {
+  /** A job becomes ready. */
+  takeSlot(row: KeyRow): void {
     row.admitted += 1
     this.#touched.add(row)
   }
 
-  /** They are claimed: the starts that were reserved are used. Without a rate nobody asks. */
+  /** Jobs of these keys are claimed: their reserved starts are used. Counted only if there is a rate. */
   start(queue: QueueRow, keys: readonly string[]): void {
     const rate = keyLimitOf(queue)?.rate
     if (!rate) return
@@ -141,180 +150,186 @@ export class Keys {
     }
   }
 
-  /** It is not ready, or does not run, any more. */
-  leave(queue: QueueRow, key: string, state: 'ready' | 'running'): void {
+  /** A job is no longer ready, or no longer running. */
+  returnSlot(queue: QueueRow, key: string, state: 'ready' | 'running'): void {
     const row = this.row(queue, key)
     row.admitted -= 1
     if (state === 'running' && isRated(queue)) row.running -= 1
     this.#touched.add(row)
-    if (row.hasLine) this.#left.add(row)
+    if (row.hasWaiting) this.#freed.add(row)
   }
 
-  /** Whether a job that comes now need not stand in line. */
-  hasRoom(queue: QueueRow, row: KeyRow, batch: number): boolean {
-    if (batch > 0 && this.#tx.batches.admissionRoom(batch) <= 0) return false
-    // Whoever waits for a batch comes first where that has got room in this transaction.
-    const isUnsure = (row.hasLine && !row.isLineSure) || row.hasBlocked
-    if (isUnsure && this.room(queue, row) > 0) this.#lookForLine(row)
-    return !row.hasLine && this.room(queue, row) > 0
+  /** Whether a new job gets a slot, and need not be held. */
+  hasFreeSlot(queue: QueueRow, row: KeyRow, batch: number): boolean {
+    if (batch > 0 && this.#tx.batches.admissionSlots(batch) <= 0) return false
+    // Items that wait for their batch come first if the batch got a free slot in this transaction.
+    const isUnsure = (row.hasWaiting && !row.isWaitingSure) || row.hasBlocked
+    if (isUnsure && this.freeSlots(queue, row) > 0) this.#findWaiting(row)
+    return !row.hasWaiting && this.freeSlots(queue, row) > 0
   }
 
-  /** Whoever left before now has the next of the line let in before somebody else comes. */
-  admitEarlier(queue: QueueRow, key: string): void {
-    if (this.#left.size === 0) return
+  /** If this transaction has freed a slot of the key, the next held job is admitted before a new job comes. */
+  admitIfFreed(queue: QueueRow, key: string): void {
+    if (this.#freed.size === 0) return
     const row = this.row(queue, key)
-    if (this.#left.has(row)) this.admit(queue, row)
+    if (this.#freed.has(row)) this.admit(queue, row)
   }
 
-  /** The job was inserted as held just now: its place is its own number. */
-  standNew(queue: QueueRow, row: KeyRow, job: { priority: number; seq: number; batch: number }): void {
+  /** For a job that this transaction has inserted as held: its place is its own number. */
+  holdNew(queue: QueueRow, row: KeyRow, job: { priority: number; seq: number; batch: number }): void {
     this.#tx.listNewHeld(job.seq)
-    this.#stand(queue, row, job, job.seq)
+    this.#recordHeld(queue, row, job, job.seq)
   }
 
-  standInLine(queue: QueueRow, row: KeyRow, job: { priority: number; seq: number; batch: number }, ord: number): void {
+  hold(queue: QueueRow, row: KeyRow, job: { priority: number; seq: number; batch: number }, ord: number): void {
     const insert = 'insert into holdfast_held (queue, key, batch, priority, ord, seq) values (?, ?, ?, ?, ?, ?)'
     this.#tx.bare.run(insert, queue.no, row.key, job.batch, job.priority, ord, job.seq)
-    this.#stand(queue, row, job, ord)
+    this.#recordHeld(queue, row, job, ord)
   }
 
-  #stand(queue: QueueRow, row: KeyRow, { batch, priority }: { batch: number; priority: number }, ord: number): void {
+  #recordHeld(
+    queue: QueueRow,
+    row: KeyRow,
+    { batch, priority }: { batch: number; priority: number },
+    ord: number,
+  ): void {
     if (batch > 0) this.#mayBeItems = true
-    if (batch > 0 && this.#tx.batches.admissionRoom(batch) <= 0) {
+    if (batch > 0 && this.#tx.batches.admissionSlots(batch) <= 0) {
       row.hasBlocked = true
       this.#tx.batches.wait(batch, queue.no, row.key, { priority, ord })
     } else {
-      row.hasLine = true
-      row.isLineSure = true
+      row.hasWaiting = true
+      row.isWaitingSure = true
     }
     this.#touched.add(row)
     this.#tx.count(queue, 'held', 1, batch)
   }
 
-  leaveLine(queue: QueueRow, key: string, job: { priority: number; ord: number; batch: number }): void {
+  unhold(queue: QueueRow, key: string, job: { priority: number; ord: number; batch: number }): void {
     const row = this.row(queue, key)
-    this.#removeFromLine(row, job)
+    this.#deleteHeld(row, job)
     this.#tx.count(queue, 'held', -1, job.batch)
-    this.#lookForLine(row)
+    this.#findWaiting(row)
   }
 
-  #removeFromLine({ queue, key }: KeyRow, job: { priority: number; ord: number; batch: number }): void {
+  #deleteHeld({ queue, key }: KeyRow, job: { priority: number; ord: number; batch: number }): void {
     const remove = 'delete from holdfast_held where queue = ? and key = ? and batch = ? and priority = ? and ord = ?'
-    this.#tx.lines.run(remove, queue, key, job.batch, job.priority, job.ord)
+    this.#tx.heldDb.run(remove, queue, key, job.batch, job.priority, job.ord)
   }
 
-  #lookForLine(row: KeyRow): void {
+  #findWaiting(row: KeyRow): void {
     const first = 'select 1 from holdfast_held where queue = ? and key = ? and batch = 0 limit 1'
-    row.hasLine = this.#tx.lines.get(first, row.queue, row.key) !== undefined
+    row.hasWaiting = this.#tx.heldDb.get(first, row.queue, row.key) !== undefined
     row.hasBlocked = false
     for (const batch of this.#batchesOf(row)) {
-      if (this.#tx.batches.admissionRoom(batch) > 0) row.hasLine = true
+      if (this.#tx.batches.admissionSlots(batch) > 0) row.hasWaiting = true
       else this.#block(row, batch)
     }
-    row.isLineSure = true
+    row.isWaitingSure = true
     this.#touched.add(row)
   }
 
   #batchesOf({ queue, key }: KeyRow): number[] {
     this.#mayBeItems ??= this.#tx.bare.get('select 1 from holdfast_job where batch > 0 limit 1') !== undefined
     if (!this.#mayBeItems) return []
-    return this.#tx.lines.allTuples<[batch: number]>(selectBatches, queue, key).map(([batch]) => batch)
+    return this.#tx.heldDb.allTuples<[batch: number]>(selectBatches, queue, key).map(([batch]) => batch)
   }
 
   /** Its items wait for the batch alone. */
   #block(row: KeyRow, batch: number): void {
     const [first] = this.#nextOf(row, batch, 1)
     if (!first) return
+    const [, priority, ord] = first
     row.hasBlocked = true
-    this.#tx.batches.wait(batch, row.queue, row.key, { priority: first[1], ord: first[2] })
+    this.#tx.batches.wait(batch, row.queue, row.key, { priority, ord })
   }
 
-  #nextOf({ queue, key }: KeyRow, batch: number, max: number): readonly NextInLine[] {
-    return this.#tx.lines.allTuples<NextInLine>(selectNext, queue, key, batch, max)
+  #nextOf({ queue, key }: KeyRow, batch: number, max: number): readonly HeldTuple[] {
+    return this.#tx.heldDb.allTuples<HeldTuple>(selectNext, queue, key, batch, max)
   }
 
-  /** The first that can start, up to so many. */
-  #nextInLine(row: KeyRow, max: number): readonly NextInLine[] {
+  /** The first held jobs that can start, at most `max`. */
+  #nextToAdmit(row: KeyRow, max: number): readonly HeldTuple[] {
     const plain = this.#nextOf(row, 0, max)
     const batches = this.#batchesOf(row)
     if (batches.length === 0) return plain
     const items = batches.flatMap((batch) => {
-      const room = Math.min(max, this.#tx.batches.admissionRoom(batch))
-      return room > 0 ? this.#nextOf(row, batch, room) : []
+      const slots = Math.min(max, this.#tx.batches.admissionSlots(batch))
+      return slots > 0 ? this.#nextOf(row, batch, slots) : []
     })
-    return [...plain, ...items].sort((a, b) => a[1] - b[1] || a[2] - b[2]).slice(0, max)
+    return [...plain, ...items].sort(byPlace).slice(0, max)
   }
 
-  /** A batch has room, and items of it stand there. */
+  /** A batch has free slots, and items of it are held for this key. */
   admitAgain(queue: QueueRow, key: string): void {
     const row = this.row(queue, key)
-    row.hasLine = true
-    row.isLineSure = false
+    row.hasWaiting = true
+    row.isWaitingSure = false
     this.admit(queue, row)
-    if (row.hasLine && !row.isLineSure) this.#lookForLine(row) // those whose batch has no room are told of again
+    if (row.hasWaiting && !row.isWaitingSure) this.#findWaiting(row) // records again the lists whose batch has no free slot
     this.#touched.add(row)
   }
 
-  /** Where one place is free, as after most settlements, the first of all those lines are found together. */
+  /** Keys with one free slot, as after most settlements, are served together by one statement. */
   admitAll(): void {
-    if (this.#left.size === 0) return
-    for (const [no, rows] of Map.groupBy(this.#left, ({ queue }) => queue)) {
+    if (this.#freed.size === 0) return
+    for (const [no, rows] of Map.groupBy(this.#freed, ({ queue }) => queue)) {
       const queue = this.#tx.queueByNo(no)
-      const one = rows.length > 1 ? rows.filter((row) => this.room(queue, row) === 1) : []
+      const one = rows.length > 1 ? rows.filter((row) => this.freeSlots(queue, row) === 1) : []
       if (one.length > 1) this.#admitFirst(queue, one)
     }
-    for (const row of this.#left) this.admit(this.#tx.queueByNo(row.queue), row)
+    for (const row of this.#freed) this.admit(this.#tx.queueByNo(row.queue), row)
   }
 
   #admitFirst(queue: QueueRow, rows: readonly KeyRow[]): void {
     const keys = JSON.stringify(rows.map(({ key }) => key))
-    const first = this.#tx.lines.allTuples<FirstInLine>(selectFirst, keys, queue.no)
+    const first = this.#tx.heldDb.allTuples<FirstHeldTuple>(selectFirst, keys, queue.no)
     const notFound = new Set(rows)
     for (const next of first) {
-      const row = rows[next[5]] as KeyRow
+      const row = rows[next[indexColumn]] as KeyRow
       notFound.delete(row)
-      this.#left.delete(row)
-      this.#letIn(queue, row, next)
+      this.#freed.delete(row)
+      this.#admitJob(queue, row, next)
     }
-    if (isRated(queue)) for (const row of rows) if (!notFound.has(row)) this.#lookForLine(row)
+    if (isRated(queue)) for (const row of rows) if (!notFound.has(row)) this.#findWaiting(row)
     this.admitted += first.length
   }
 
-  /** Lets in the first of the line, as far as there is room; answers whom. */
+  /** Admits the first held jobs, as many as there are free slots. Returns their numbers. */
   admit(queue: QueueRow, row: KeyRow, max = admitMax): number[] {
-    this.#left.delete(row)
-    const room = row.hasLine ? Math.min(max, this.room(queue, row)) : 0
-    if (room <= 0) return []
-    const next = this.#nextInLine(row, room)
-    for (const each of next) this.#letIn(queue, row, each)
-    if (next.length < room || isRated(queue)) this.#lookForLine(row)
+    this.#freed.delete(row)
+    const slots = row.hasWaiting ? Math.min(max, this.freeSlots(queue, row)) : 0
+    if (slots <= 0) return []
+    const next = this.#nextToAdmit(row, slots)
+    for (const each of next) this.#admitJob(queue, row, each)
+    if (next.length < slots || isRated(queue)) this.#findWaiting(row)
     this.admitted += next.length
     return next.map(([seq]) => seq)
   }
 
-  #letIn(queue: QueueRow, row: KeyRow, [seq, priority, from, id, batch]: NextInLine | FirstInLine): void {
-    this.#removeFromLine(row, { priority, ord: from, batch })
-    row.isLineSure = false
+  #admitJob(queue: QueueRow, row: KeyRow, [seq, priority, from, id, batch]: HeldTuple | FirstHeldTuple): void {
+    this.#deleteHeld(row, { priority, ord: from, batch })
+    row.isWaitingSure = false
     this.#tx.count(queue, 'held', -1, batch)
     const ord = batch > 0 ? from : place(this.#tx, from < 0)
     const update = 'update holdfast_job set ord = ?, line_ord = ?, held = 0, run_at = ? where seq = ?'
     this.#tx.bare.run(update, ord, ord === from ? null : from, this.#tx.now, seq)
     if (batch > 0) this.#tx.batches.openLane(batch, queue.no, priority)
-    this.enter(row)
-    this.#tx.listLetIn(queue, seq, batch)
-    this.#tx.tell(queue, 'ready', id)
+    this.takeSlot(row)
+    this.#tx.listAdmitted(queue, seq, batch)
+    this.#tx.recordChange(queue, 'ready', id)
   }
 
-  room(queue: QueueRow, row: KeyRow): number {
+  freeSlots(queue: QueueRow, row: KeyRow): number {
     return freeSlots(keyLimitOf(queue), this.#use(queue, row))
   }
 
-  /** Whether more are admitted than the limit allows: it was lowered. */
+  /** Whether more jobs are admitted than the limit allows, because it was lowered. */
   isBeyond(queue: QueueRow, row: KeyRow): boolean {
     return isBeyond(keyLimitOf(queue), this.#use(queue, row))
   }
 
-  /** When time makes room; null: only somebody who leaves does. */
+  /** When a slot becomes free by time; null: only when an admitted job ends. */
   nextStartAt(queue: QueueRow, row: KeyRow): number | null {
     const limit = keyLimitOf(queue)
     if (!limit?.rate) return null
@@ -327,12 +342,12 @@ export class Keys {
     return { admitted, reserved: admitted - running, started: startsOf(this.#tx, queue, key) }
   }
 
-  /** It is looked at when it is written, with the time when it is due next. */
+  /** The row is written at the next flush, with a new `due_at`. */
   touch(row: KeyRow): void {
     this.#touched.add(row)
   }
 
-  /** The keys of this queue are about to be given a rate, or to lose it: who runs is counted from now on, or is not. */
+  /** The keys of this queue are about to get a rate, or to lose it. From now on running jobs are counted, or are not. */
   countRunning(queue: QueueRow, isCounted: boolean): void {
     this.admitAll()
     this.flush()
@@ -347,15 +362,15 @@ export class Keys {
     )
   }
 
-  /** The counts were damaged; these are right. */
+  /** Replaces damaged counts by the right ones. */
   correct(queue: QueueRow, key: string, counts: Pick<KeyRow, 'admitted' | 'running'>): void {
     const row = Object.assign(this.row(queue, key), counts)
-    this.tidyLine(queue, row)
-    this.#left.add(row)
+    this.dropOrphansHeld(queue, row)
+    this.#freed.add(row)
   }
 
-  /** Somebody may stand there of whom there is no job that is held. */
-  tidyLine(queue: QueueRow, row: KeyRow): void {
+  /** Deletes rows of `holdfast_held` whose job does not exist or is not held. */
+  dropOrphansHeld(queue: QueueRow, row: KeyRow): void {
     const removed = this.#tx.db.run(
       `delete from holdfast_held where queue = ?1 and key = ?2
           and not exists (select 1 from holdfast_job j where j.seq = holdfast_held.seq and j.held = 1)`,
@@ -363,7 +378,7 @@ export class Keys {
       row.key,
     )
     this.#tx.count(queue, 'held', -removed)
-    this.#lookForLine(row)
+    this.#findWaiting(row)
   }
 
   flush(): void {
@@ -374,14 +389,14 @@ export class Keys {
   #write(row: KeyRow): void {
     const { queue, key, admitted, running, stored } = row
     const db = this.#tx.bare
-    const isHeldThere = row.hasLine || row.hasBlocked
-    if (isHeldThere && admitted <= 0) this.#lookForLine(row) // a rate or a batch keeps them out, or there is nobody
-    if (!row.hasLine && !row.hasBlocked && admitted <= 0) {
+    const isHeldThere = row.hasWaiting || row.hasBlocked
+    if (isHeldThere && admitted <= 0) this.#findWaiting(row) // held by a rate or a batch, or no job is left
+    if (!row.hasWaiting && !row.hasBlocked && admitted <= 0) {
       if (stored) db.run('delete from holdfast_key where queue = ? and key = ?', queue, key)
       row.stored = null
       return
     }
-    const counts = { admitted, running, has_line: lineOf(row), due_at: row.hasLine ? this.#dueAt(row) : null }
+    const counts = { admitted, running, has_line: waitingCode(row), due_at: row.hasWaiting ? this.#dueAt(row) : null }
     if (stored && isSame(stored, counts)) return
     const { has_line, due_at } = counts
     if (stored && stored.due_at === due_at) {
@@ -397,15 +412,15 @@ export class Keys {
 
   #dueAt(row: KeyRow): number | null {
     const queue = this.#tx.queueByNo(row.queue)
-    return this.room(queue, row) > 0 ? this.#tx.now : this.nextStartAt(queue, row)
+    return this.freeSlots(queue, row) > 0 ? this.#tx.now : this.nextStartAt(queue, row)
   }
 
-  /** What was gathered since the last flush was undone; up to then, so many had been let in. */
+  /** The changes since the last flush were rolled back; `admitted` is the number of admitted jobs up to then. */
   forget(admitted: number): void {
     this.admitted = admitted
     this.#rows.clear()
     this.#touched.clear()
-    this.#left.clear()
+    this.#freed.clear()
     this.#mayBeItems = null
   }
 }
@@ -413,14 +428,19 @@ export class Keys {
 function keep(rows: Map<string, KeyRow>, { no: queue }: QueueRow, tuple: KeyTuple | undefined, key: string): KeyRow {
   const [, admitted, running, has_line, due_at] = tuple ?? [key, 0, 0, 0, null]
   const stored = tuple ? { admitted, running, has_line, due_at } : null
-  const line = { hasLine: has_line === 1, hasBlocked: has_line === 2, isLineSure: has_line !== 1 }
-  const row = { queue, key, admitted, running, ...line, stored }
+  const waiting = { hasWaiting: has_line === 1, hasBlocked: has_line === 2, isWaitingSure: has_line !== 1 }
+  const row = { queue, key, admitted, running, ...waiting, stored }
   rows.set(key, row)
   return row
 }
 
-function lineOf({ hasLine, hasBlocked }: KeyRow): number {
-  if (hasLine) return 1
+function byPlace([, priority, ord]: HeldTuple, [, otherPriority, otherOrd]: HeldTuple): number {
+  return priority - otherPriority || ord - otherOrd
+}
+
+/** The value of `has_line`. */
+function waitingCode({ hasWaiting, hasBlocked }: KeyRow): number {
+  if (hasWaiting) return 1
   return hasBlocked ? 2 : 0
 }
 

@@ -1,98 +1,162 @@
-// LIMITS. Those of a queue and of a batch bound what a claim takes (`claim.ts`). Those of a key are kept by limit_keys.
+// LIMIT KEYS: how held jobs get slots. Limits of a queue and of a batch bound what a claim takes (`lanes-to-claim.ts`). Limits
+// of a key are kept here.
 //
-// GATES. A job with a limit key, and that would be ready, is held: it stands in the line of its limit_key, by priority, those that
-// came back first, then in the order in which they came. Whoever attends the limit_key lets in as many as there is room for. A
-// job has its room until it is neither ready nor running.
+//   a job comes to its key ───▶ held job, and an event with its position ─┐   (one transaction)
+//   an admitted job leaves ───▶ an event with the slots freed ────────────┤   (the transaction that ends it)
+//                                                                         ▼
+//   `admit`, a later transaction under the key's lock: events ─▶ free slots ─▶ the first held jobs become ready ─▶ usage row
 //
-// Whoever puts a job into a line, or takes one that was let in, limit_events: a row in the same transaction, which says how much
-// room was given back and at which place somebody came. Nobody waits for a lock to limit_event, so a caller's open transaction
-// keeps nobody from working. Attending is a transaction of its own after that, and does not wait for the disk; it is redone
-// by the next sweep where it was lost. Under the limit_key's lock (taken in a statement of its own) one statement adds up what
-// was knocked, lets in, and writes how many have room now, if that has changed. Room is taken before anybody can claim the
-// job, and given back in the transaction that ends its hold: so the count is never too low.
+//   `admit_next`, the short way:  a done job passes its slot to the next held job in its own transaction
 //
-// LISTS. Where many jobs pass, in enqueues and settlements, one row limit_events at all the limit_keys of a call. It is heard as a
-// whole, under the locks of all its limit_keys, by whoever attends to it: others who attend one of them meanwhile do not know
-// of the room that it gives back, and let in fewer. Of starts no list says anything: those are heard with whatever else was
-// said at a limit_key, so that a start is counted before the one who started gives back his room.
+// TERMS
 //
-// HANDED OVER. Jobs that are done, and there is no rate, hand their room to the next in line in the transaction that ends
-// them: one goes, one comes, the count stays as it is, and nobody need attend. They do it last, and take whom they can lock
-// without waiting: so nobody waits for one who waits for him, be it another who hands over, who attends, or who cancels the
-// next in line. One whom somebody is about to change just then is passed over, and keeps his place. Where nobody is found, or
-// more have room than may (the limit was lowered), they limit_event instead. Where the line begins is not written: now and then the
-// sweep is told to look, and until then those who went are walked over.
+// - limit key: the number of a queue, a colon, the key. Jobs with the same limit key share a limit.
+// - slot: the right of one job of a limit key to be ready or running. A job keeps its slot until it is neither.
+// - waiting list: the held jobs of a limit key, in the order of their positions.
+// - position: `ord` of a held job (`waiting_ord`). It orders by priority; then jobs that came back before new ones; then by
+//   arrival.
+// - event: a row of `limit_event`. It carries slots freed (`gone`), reserved starts that are over (`unused`), and the first
+//   position that a job came to (`ord`).
+// - event list: a row of `limit_event_list`, the events of one call at up to 200 limit keys.
+// - usage row: the newest row of `limit_usage` for a limit key. `admitted` counts slots in use, `reserved` the starts still to
+//   come. `low` and `waiting_from` say from where to read events and held jobs.
+// - admission: one call of `admit`.
+// - handover: one call of `admit_next`.
 //
-// What was lost. A row for each limit_key, and its room written anew in each call: jobs of 1,000 keys cost 5 times as much as jobs
-// without. Lists, and nobody handed over: 2.6. Handed over: 2.2. Gates by number, and room for the second row of a job under its
-// id: 2.0. What is left, of 19 µs to hand over: 8 to write the row once more, 4 to find it, 1.5 to find its limit_key. Numbers
-// as a block behind one of the sequence, instead of one each, saved 0.4 µs: but they would come twice in a lane. No lock before
-// the update: 0.5, but somebody would wait. No entry in `job_place` for who is held: 1 µs of 15 to enqueue; but items of
-// a batch that are held would be found by nobody. Nothing was won by writing rows in the order in which they lie, or by
-// knocking with one place for all jobs of a call.
+// STEPS OF A JOB
 //
-// Who comes to a full limit_key lets nobody in: whoever has room there does when he goes. Only the sweep hears that list, because
-// he may have gone before its transaction has committed.
+//   1. A job with a limit key that would be ready is held instead. No claim reads held jobs.
+//   2. The transaction that holds it inserts an event with its position. The insert takes no lock. So a caller's open
+//      transaction never blocks other work on that key.
+//   3. After the commit, an admission of that key runs as a transaction of its own. Its commit does not wait for the disk.
+//   4. The admission takes the key's lock in a statement of its own. Then one statement, so one snapshot, does the rest: it
+//      deletes the events that it sees and adds them up; it makes as many held jobs ready as there are free slots, in the order
+//      of their positions; it writes a new usage row if that has changed.
+//   5. The transaction that ends the job, or makes it wait for a time, frees the slot: it inserts an event or an event list, or
+//      hands over.
 //
-// Nothing hides. `low` is the xmin of the snapshot that last attended: all transactions below had ended, and their limit_events were
-// heard. `waiting_from` is at most the first place at which somebody stood then. Who comes to an earlier one has knocked with it,
-// in the same transaction; and who was seen and could not be let in because somebody changed him just then, is knocked for again.
-// Where a limit_key has no row, nobody stood in its line: it is dropped only by who looked, and found nobody left.
+// NO JOB WAITS WITHOUT A CAUSE (no-hiding argument)
 //
-// RATES. A claim notes how many started and until when they count. Who is let in has its start reserved, because it may be
-// claimed at any moment: so room is what neither has started within the window nor is reserved. A window that is over is
-// found by the sweep.
+//   1. The count of slots in use is never too low. A slot is counted before any claim can see the job, because both are written
+//      by the admission. It is given back in the very transaction that ends the job's use of it.
+//   2. No event is missed. `low` is the xmin of the snapshot of the last admission that wrote a usage row. All transactions
+//      below `low` had ended by then, and the same statement took their events. Events from `low` on are still read.
+//   3. A held job is found from `waiting_from` on, or an event for it is pending. It may be before `waiting_from` in two ways:
+//      - A job that comes to an earlier position has an event with that position, from the same transaction. The admission that
+//        sees the event sees the job, and moves `waiting_from` back to it.
+//      - An admission moves `waiting_from` forward only to the first held job that it saw, or past the last one that it
+//        admitted. It may have seen an earlier one that another transaction was changing. Then it inserts an event for the key
+//        again.
+//   4. A limit key without a usage row hides nothing: its waiting list is then read from the position of the event. A usage row
+//      is dropped only by an admission that looked, had free slots, and found no job to admit.
+//   5. Every committed event is taken. The call that inserted it asks for the admission. If that process dies, or the event was
+//      inserted in a caller's transaction, the sweep finds it (`pending_limit_events`). An admission that a crash loses is lost
+//      as a whole, so its events are there again, and the next sweep repeats it.
+//   6. So after an admission a held job waits for one of these causes, and each ends with an event for its key:
+//      - all slots are in use: each is freed by the transaction that ends its job;
+//      - the rate is used up: the sweep finds windows that are over (`end_windows`);
+//      - it is an item, and its batch can start no more: see ITEMS;
+//      - more than 1,000 jobs were to be admitted at once, or its row was being changed: the admission inserts an event itself.
 //
-// Claims say so of each start, but not where there is no rate: then nobody knows how many of those who have room have yet to
-// start. So whoever sets one counts them, in one pass, and leaves the count at each limit_key; what was said before it counts no
-// more. A claim that did not see the rate yet is missing there, and its starts stay reserved until as few have room. Who was
-// let in just then by somebody who did not see it has nothing reserved: so many more may start in the first window.
+// A job that comes to a full key asks for no admission: the job that leaves next frees a slot and sees to it. That job may have
+// left before the new one committed. So the event list with the new job is left to the sweep, which takes it.
 //
-// ITEMS OF BATCHES. An item is let in only when its batch can start it; else it would keep jobs of its key waiting while it waits
-// itself. How many a batch may admit is its concurrency without those that run and those that are ready (`admission_room`);
-// without a concurrency, any number; where its lanes are closed, none.
+// EVENT LISTS. Enqueues and settlements of many jobs insert one event list for all their limit keys. The admission that is
+// given the list takes it as a whole, under the locks of all its keys. Another admission of one of these keys does not know
+// meanwhile of the slots that the list frees, and admits fewer. Lists never carry starts (`unused`). Those are events, which
+// every admission of the key takes. So a start is counted before the job that started gives its slot back.
 //
-// - Items stand in lines of their own, one for each limit_key and lane (`job_item_waiting`). So items of a batch that has no room are
-//   passed over as one, however many they are. Of all lines of a limit_key, the first in line who can start is let in (`pick`).
-// - Where a limit_key has room and a batch has none, the line waits for its batch alone: attending notes limit_key and batch in `batch_wait`.
-// - Where a batch gets room (an item has ended, or waits for a time; it was resumed), its limit_keys in `batch_wait` are knocked at
-//   and attended to, the first in line first, until the batch has no room or no limit_key is left (`take_waits`). The store does so
-//   after the transaction that made room; where it died, a sweep does, which looks at all batches that are not finished.
-// - Who hands over leaves limit_keys where items stand to who attends.
-// - A pause closes the lanes, and then moves items that are ready back to their places in line (`return_slots`).
+// HANDOVER. When jobs are done and their queue has no rate, each passes its slot to the next held job in the transaction that
+// ends it. One job leaves, one comes, the count stays as it is, and no admission is needed.
 //
-// Nothing is missed, because who attends and who takes from `batch_wait` have the batch's admission lock (ADMIT_LOCKS), taken in a
-// statement of its own. Either attending comes first: then its note is seen. Or it comes second: then it sees the room. The
-// same lock keeps two who attend different limit_keys from giving away the same room, and a pause from missing who is let in.
-// A crash loses a note together with what was let in, because both are one transaction; limit_events are still there.
+// - It is the last thing that the transaction does, and it takes only rows that it can lock without waiting. So there is no
+//   circle of waits with another handover, an admission, or a cancel of the next held job.
+// - A job that another transaction is about to change is passed over and keeps its position.
+// - It inserts an event list instead where no held job is found, or where more slots are in use than the limit allows (it was
+//   lowered).
+// - It leaves limit keys with items to an admission, and so it does while a limit is being lowered.
+// - It does not write where the waiting list begins now. For 2 % of the jobs it inserts an event list that only the sweep
+//   takes; that admission moves `waiting_from`. Until then the dead entries of the jobs that have gone are walked over.
 //
-// Rooms are inserted and deleted rather than updated, for an old snapshot may be held open; see `0001-tables.ts`.
+// RATES. A claim writes into `limit_start` how many jobs started, and until when they count.
 //
-// A limit that is lowered takes room back from jobs that are ready: `lower-limits.ts`.
+// - An admitted job has its start reserved, because it may be claimed at any moment. So free starts are the rate without those
+//   that have started within the window and those that are reserved.
+// - Claims record starts only where there is a rate. Without a rate it is not known how many of the admitted jobs have yet to
+//   start. So the transaction that sets a rate counts them in one pass and inserts an event with that count (`reserved`) for
+//   each key. Starts that were recorded before that event are ignored.
+// - A claim that did not see the rate yet is missing there. Its starts stay reserved until no more jobs than that have slots.
+// - A job that was admitted at that moment by an admission that did not see the rate has nothing reserved. So that many more
+//   may start in the first window.
 //
-// Locks: limit_keys come last, in the order of their hashes, then the admission locks of batches in the order of their numbers.
-// Whoever holds one takes only locks of rows of jobs that are held; a pause takes those of lanes, and no limit_keys.
+// ITEMS of batches. An item is admitted only when its batch can start it. Otherwise it would keep jobs of its key waiting while
+// it waits itself. A batch may admit its concurrency, without the items that run and those that are ready (`admission_room`);
+// without a concurrency, any number; while its lanes are closed, none.
+//
+// - Items wait in waiting lists of their own, one for each limit key and lane (`job_item_waiting`). So the items of a batch
+//   that can start none are passed over at once, however many they are. Of all waiting lists of a key, the first job that can
+//   start is admitted (`pick`).
+// - Where a key has free slots and a batch can start none, its items wait for the batch alone. The admission notes key and
+//   batch in `batch_wait`.
+// - When a batch can start items again (an item ended, or waits for a time; the batch was resumed), `take_waits` takes its keys
+//   from `batch_wait`, the earliest position first, and inserts an event for each. They are admitted until the batch can start
+//   no more or no key is left. The store does this after the transaction that changed the batch. If it died, a sweep does: it
+//   looks at all batches that are not finished.
+// - A pause closes the lanes, and then moves ready items back to their positions (`return_slots`).
+//
+// No item waits without a cause:
+//
+//   1. An admission and `take_waits` both take the batch's admission lock (ADMIT_LOCKS), in a statement of its own.
+//   2. If the admission has the lock first, `take_waits` sees its note. If it has the lock second, it sees that the batch can
+//      start items.
+//   3. The same lock keeps admissions of different keys from using the same start of a batch twice, and a pause from missing an
+//      item that is being admitted.
+//   4. A crash loses a note only together with what was admitted, because both are one transaction. The events are still there.
+//
+// LOCKS. Limit keys come last, in the order of their hashes; then the admission locks of batches, in the order of their
+// numbers. A transaction that has one of these takes after it only locks of rows of held jobs. A pause takes those of lanes
+// after the batch's, and no limit keys. How a limit that is lowered takes slots back, and which lock comes first for it, is in
+// `lower-limits.ts`.
+//
+// Usage rows are inserted and deleted rather than updated, because an old snapshot may be held open; see `0001-tables.ts`.
+//
+// FIGURES: jobs of 1,000 keys, as a multiple of what jobs without a key cost.
+//
+//   5.0   an event for each limit key, and its usage row written anew in each call
+//   2.6   event lists, and no handover
+//   2.2   handover
+//   2.0   limit keys found by hash, and free space for the second row version of a job under its id. This is what there is.
+//
+// Of the 19 µs of a handover, 8 write the row once more, 4 find it, 1.5 find its limit key. Tried, and not kept:
+//
+// - numbers as a block behind one of the sequence, instead of one each: 0.4 µs less, but they would come twice in a lane;
+// - no lock before the update: 0.5 µs less, but a transaction would wait;
+// - no entry in `job_place` for held jobs: 1 µs less of 15 to enqueue, but held items of a batch could not be found;
+// - rows written in their physical order, or events with one position for all jobs of a call: no gain.
 
 import { hashOf } from '../hash.ts'
 
 export const admit = `
--- Those who leave through these limit_keys, each named once for each, hand their room to the next in line; not where more have
--- room than the limit of their queue allows, where it has a rate, or where it is being lowered (lower-limits.ts). Answers which lists of limit_events are to be attended to, and how many of which queues are ready now.
+-- HANDOVER: jobs of these limit keys are done, a key is named once for each of its jobs. Their slots go to the next held jobs.
+-- Not where more slots are in use than the limit of the queue allows, where it has a rate, or where it is being lowered
+-- (lower-limits.ts). Answers which event lists need an admission now, and how many jobs of which queues are ready.
 create function holdfast.admit_next(p_limit_keys text[], p_queues int[], p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = on set enable_hashjoin = off
 set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
   v_numbers bigint[] := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_limit_keys)));
-  v_came text[]; -- the limit_keys of those who came
+  v_came text[]; -- the limit keys of the held jobs that became ready
   v_ready jsonb;
   v_lists jsonb;
   v_nos int[] := array( -- queues whose limit stays as it is until this transaction has ended; this never waits
     select d.no from (select distinct no from unnest(p_queues) u(no)) d where pg_try_advisory_xact_lock_shared(LOWER_LOCKS, d.no));
   v_most int[];
 begin
+  -- 1. The limits of these queues. Null, so no handover: a rate, no limit, or a queue whose lock was not to be had.
   select array_agg(q.no), array_agg(case when q.key_max_starts is null then q.key_max_running end) into v_nos, v_most
     from holdfast.queue q where q.no = any (v_nos);
+  -- 2. The next held jobs become ready.
   with next as materialized (
     select row_number() over () as turn, w.limit_key, w.queue, j.spot
       from (select u.limit_key, ${hashOf('u.limit_key')} as number, u.queue, v_most[array_position(v_nos, u.queue)] as most,
@@ -108,7 +172,7 @@ begin
      where r.admitted <= w.most
        and not exists (select from holdfast.job k where k.is_held and k.is_item and ${hashOf('k.limit_key')} = w.number and k.limit_key = w.limit_key)
   ),
-  moved as ( -- they are locked: nobody has changed them
+  moved as ( -- they are locked, so they are as they were found
     update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = v_numbers[n.turn], line_ord = j.ord, run_at = p_now
       from next n where j.ctid = n.spot
     returning j.id, n.limit_key, n.queue
@@ -118,7 +182,7 @@ begin
     select pg_current_xact_id(), m.queue, -count(*), count(*) from moved m group by m.queue
     returning queue, ready
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, m.queue, 'ready', count(*), array_agg(m.id)
       from moved m where (select holdfast.is_watched(p_now)) group by m.queue
@@ -126,6 +190,7 @@ begin
   select (select array_agg(m.limit_key) from moved m),
          (select jsonb_object_agg(q.name, c.ready) from counted c join holdfast.queue q on q.no = c.queue)
     into v_came, v_ready;
+  -- 3. Slots that no held job took are freed by event lists.
   if coalesce(cardinality(v_came), 0) < cardinality(p_limit_keys) then
     with gone as (
       select array_agg(g.limit_key order by g.number) as limit_keys, array_agg(g.gone order by g.number) as gone
@@ -142,14 +207,15 @@ begin
     )
     select jsonb_agg(l.no) into v_lists from lists l;
   end if;
-  insert into holdfast.limit_event_list (no, xid, limit_keys) -- where the line begins further on by now: only the sweep hears that
+  -- 4. Now and then an event list for the sweep, so that \`waiting_from\` moves forward.
+  insert into holdfast.limit_event_list (no, xid, limit_keys)
   select nextval('holdfast.number'), pg_current_xact_id(), p.limit_keys[s.first:s.first + 199]
     from (select array_agg(distinct c.limit_key) as limit_keys from unnest(v_came) c(limit_key) where random() < 0.02) p
    cross join lateral generate_series(1, cardinality(p.limit_keys), 200) s(first);
   return jsonb_build_object('lists', v_lists, 'ready', v_ready);
 end $holdfast$;
 
--- The lanes of items that stand in line at this limit_key: one look each, however many items there are.
+-- The lanes of items that are held at this limit key: one look for each lane, however many items there are.
 create function holdfast.item_lanes(p_limit_key text) returns table (lane int) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -168,9 +234,10 @@ begin
   end loop;
 end $holdfast$;
 
--- Who is let in at these limit_keys, where there is room for so many: the first in line who can start. Items of a batch can as far as it
--- may admit some, and only those of these batches, whose locks are held. Where there is room left at a limit_key and a batch has
--- none, its line is told of with no spot: it waits for its batch alone.
+-- Which jobs are admitted at these limit keys, each with so many free slots (p_places), where some of the held jobs are items:
+-- the first that can start. An item can start as long as its batch may admit some, and only if the batch is one of these, whose
+-- locks are held. Where a key has free slots left and a batch can start none, the first of its
+-- items is answered without a spot: they wait for their batch alone.
 create function holdfast.pick(p_limit_keys text[], p_places bigint[], p_froms bigint[], p_batches int[])
 returns table (limit_key text, batch int, spot tid, ord bigint, turn bigint) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -225,7 +292,8 @@ begin
      where g.places > 0 and (not l.is_open or coalesce((v_rooms ->> l.batch::text)::bigint, 0) <= 0);
 end $holdfast$;
 
--- Lets in as many as there is room for, at these limit_keys and those of these lists; answers how many of which queues.
+-- ADMISSION: makes as many held jobs ready as there are free slots, at these limit keys and those of these event lists. Answers
+-- how many jobs of which queues.
 create function holdfast.admit(p_limit_keys text[], p_lists bigint[], p_now bigint) returns table (name text, jobs bigint) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -236,10 +304,10 @@ declare
      union select u.limit_key from holdfast.limit_event_list l cross join lateral unnest(l.limit_keys) u(limit_key) where l.no = any (p_lists));
   v_now bigint;
   v_most constant int := 1000;
-  v_item_limit_keys text[]; -- where items of batches stand in line
-  v_batches int[]; -- theirs that may admit some
+  v_item_limit_keys text[]; -- those with held items
+  v_batches int[]; -- of these items, those whose lanes are open
   v_batch int;
-  v_locks constant int := 200; -- a server has room for only so many
+  v_locks constant int := 200; -- the lock table of a server is bounded
   v_lined bigint;
   v_queues int[];
   v_jobs bigint[];
@@ -248,7 +316,10 @@ begin
   if not holdfast.is_trusted() then
     perform holdfast.check_limit_keys(v_limit_keys);
   end if;
-  perform pg_advisory_xact_lock_shared(LOWER_LOCKS, o.queue) -- first, while nothing else is locked: see lower-limits.ts
+
+  -- 1. Locks: queues that may be lowered (first, while nothing else is locked: see lower-limits.ts), limit keys, batches of
+  --    held items.
+  perform pg_advisory_xact_lock_shared(LOWER_LOCKS, o.queue)
      from (select distinct substring(u.limit_key from '^[0-9]{1,9}')::int as queue from unnest(v_limit_keys) u(limit_key)
             order by 1 offset 0) o;
   perform pg_advisory_xact_lock(LIMIT_KEY_LOCKS, o.lock)
@@ -260,7 +331,7 @@ begin
     v_batches := array(
       select distinct l.batch from unnest(v_item_limit_keys) u(limit_key) cross join lateral holdfast.item_lanes(u.limit_key) i
        cross join lateral (select * from holdfast.lane where no = i.lane & ~1 and is_open offset 0) l order by 1);
-    if cardinality(v_batches) > v_locks then -- of the others it is noted that they have no room, and a sweep looks again
+    if cardinality(v_batches) > v_locks then -- the others are noted in batch_wait, and a sweep looks again
       v_batches := array(select u.no from unnest(v_batches) u(no) where coalesce(holdfast.admission_room(u.no), 1) > 0 limit v_locks);
     end if;
     foreach v_batch in array v_batches loop
@@ -268,6 +339,9 @@ begin
     end loop;
   end if;
   v_now := holdfast.call_ms(p_now);
+
+  -- 2. Take the event lists and the events, and add them up. \`wanted\` has a row for each limit key: its limits and its usage
+  --    row.
   with read as (
     delete from holdfast.limit_event_list l where l.no = any (p_lists) returning l.limit_keys, l.gone, l.ords
   ),
@@ -287,7 +361,7 @@ begin
       left join lateral (select * from holdfast.limit_usage where ${hashOf('limit_key')} = l.number and limit_key = l.limit_key
                           order by no desc limit 1) r on true
   ),
-  heard as (
+  events as (
     delete from holdfast.limit_event k
      where k.ctid = any (array(
        select s.spot from wanted w cross join lateral (
@@ -295,14 +369,15 @@ begin
     returning k.limit_key, k.xid, k.gone, k.unused, k.reserved, k.ord
   ),
   rated as materialized (
-    select distinct on (h.limit_key) h.limit_key, h.xid, h.reserved from heard h where h.reserved is not null
+    select distinct on (h.limit_key) h.limit_key, h.xid, h.reserved from events h where h.reserved is not null
      order by h.limit_key, h.xid desc
   ),
   sums as (
     select h.limit_key, sum(h.gone) as gone, sum(h.unused) filter (where r.limit_key is null or h.xid > r.xid) as unused,
            max(r.reserved) as reserved, min(h.ord) as ord
-      from heard h left join rated r on r.limit_key = h.limit_key group by h.limit_key
+      from events h left join rated r on r.limit_key = h.limit_key group by h.limit_key
   ),
+  -- 3. How many slots are free (\`places\`), and from which position the waiting list is read.
   room as materialized (
     select h.*, least(v_most, h.key_max_running - h.admitted, case when h.key_max_starts is not null then
              h.key_max_starts - h.reserved - (
@@ -312,7 +387,7 @@ begin
                    case when w.key_max_starts is null then 0 else
                      least(a.admitted, greatest(0, coalesce(s.reserved, w.reserved) - coalesce(s.unused, 0))) end as reserved,
                    case when least(w.ord, s.ord) < w.waiting_from then coalesce((
-                     select k.ord from holdfast.job k -- nobody, where they were let in long ago
+                     select k.ord from holdfast.job k -- none, if the jobs that came were admitted long ago
                       where k.is_held and not k.is_item and ${hashOf('k.limit_key')} = w.number and k.limit_key = w.limit_key
                         and k.ord >= least(w.ord, s.ord) and k.ord < w.waiting_from
                       order by k.ord limit 1), w.waiting_from)
@@ -320,7 +395,9 @@ begin
               from wanted w left join sums s on s.limit_key = w.limit_key
              cross join lateral (select greatest(0, w.admitted - w.gone - coalesce(s.gone, 0)) as admitted) a) h
   ),
-  picked as materialized ( -- where there are items: who can start, and which lines wait for their batch alone
+  -- 4. Which held jobs are next. Keys with items: \`picked\` has the jobs that can start, and items that wait for their
+  --    batch alone.
+  picked as materialized (
     select p.* from (select array_agg(r.limit_key) as limit_keys, array_agg(r.places) as places, array_agg(r.waiting_from) as froms
                        from room r where r.limit_key = any (v_item_limit_keys) and r.places > 0) a
      cross join lateral holdfast.pick(a.limit_keys, a.places, a.froms, v_batches) p
@@ -330,7 +407,7 @@ begin
     insert into holdfast.batch_wait (batch, limit_key, ord)
     select p.batch, p.limit_key, min(p.ord) from picked p where p.spot is null group by p.batch, p.limit_key on conflict do nothing
   ),
-  line as materialized ( -- where nobody can be let in, it is told where it begins
+  line as materialized ( -- where no job can be admitted, the first one says where the waiting list begins
     select r.i, r.limit_key, j.spot, j.ord, j.turn, false as is_item,
            case when r.limit_key = any (v_item_limit_keys) then exists (select from picked p where p.spot = j.spot)
                 else j.turn <= r.places end as is_next
@@ -346,27 +423,30 @@ begin
   numbers as materialized ( -- one right after the other, so that they are settled as few stretches
     select array_agg(nextval('holdfast.number')) as ords from line l where l.is_next
   ),
-  turn as materialized ( -- one of each limit_key after the other
+  turn as materialized ( -- the first of each limit key, then the second of each, and so on
     select (select n.ords from numbers n)[row_number() over (order by l.turn, l.ord)] as ord, l.i, l.limit_key, l.spot, l.ord as place,
            l.is_item
       from line l where l.is_next
   ),
+  -- 5. They become ready. A row that another transaction has changed since it was seen is left out.
   moved as (
     update holdfast.job j set is_held = false, ready_xid = pg_current_xact_id(), ord = t.ord, run_at = v_now,
            line_ord = t.place
       from turn t
-     where j.ctid = t.spot and coalesce(j.is_held, false) and j.limit_key || '' = t.limit_key -- nothing an index could be used for
+     where j.ctid = t.spot and coalesce(j.is_held, false) and j.limit_key || '' = t.limit_key -- written so that no index is used
     returning j.id, t.i, t.place, t.is_item
   ),
-  let_in as materialized (
+  newly_admitted as materialized (
     select m.i, count(*) as n, max(m.place) filter (where not m.is_item) as last from moved m group by m.i
   ),
-  changed as materialized ( -- that the line begins further on may be said later; meanwhile a few more are walked over
+  -- 6. New usage rows, where something has changed. If the waiting list only begins further on, most calls leave that to a later
+  --    call, which then walks over a few more entries.
+  changed as materialized (
     select * from (
       select r.queue, r.limit_key, r.number, r.no, r.was_admitted, r.was_reserved, r.was_from, i.n, r.admitted + coalesce(i.n, 0) as admitted,
              case when r.key_max_starts is null then 0 else r.reserved + coalesce(i.n, 0) end as reserved,
              coalesce(i.last + 1, l.ord, r.waiting_from) as waiting_from, r.admitted + coalesce(i.n, 0) > 0 or r.places <= 0 as is_kept
-        from room r left join let_in i on i.i = r.i
+        from room r left join newly_admitted i on i.i = r.i
         left join (select l.i, min(l.ord) as ord from line l where not l.is_next group by l.i) l on l.i = r.i) w
      where w.no is null or not w.is_kept or w.admitted <> w.was_admitted or w.reserved <> w.was_reserved
         or w.waiting_from < w.was_from or (w.waiting_from > w.was_from and (w.n is null or random() < 0.125))
@@ -381,17 +461,20 @@ begin
     select c.limit_key, c.admitted, c.reserved, pg_snapshot_xmin(pg_current_snapshot()), c.waiting_from
       from changed c where c.is_kept
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), v_now, r.queue, 'ready', count(*), array_agg(m.id)
       from moved m join room r on r.i = m.i where (select holdfast.is_watched(v_now)) group by r.queue
   )
   select array_agg(s.queue), array_agg(s.n), (select count(*) from turn) into v_queues, v_jobs, v_lined
-    from (select r.queue, sum(i.n) as n from let_in i join room r on r.i = i.i group by r.queue) s;
+    from (select r.queue, sum(i.n) as n from newly_admitted i join room r on r.i = i.i group by r.queue) s;
+
+  -- 7. Counts of the queues. And an event for a later admission, where more jobs wait than one call admits, or a row was
+  --    being changed.
   insert into holdfast.tally (xid, queue, held, ready)
   select pg_current_xact_id(), u.queue, -u.n, u.n from unnest(v_queues, v_jobs) u(queue, n);
   if v_lined >= v_most or v_lined > (select coalesce(sum(u.n), 0) from unnest(v_jobs) u(n)) then
-    insert into holdfast.limit_event (limit_key, xid, ord) -- more than may be let in at once, or changed by somebody just now
+    insert into holdfast.limit_event (limit_key, xid, ord)
     select u.limit_key, pg_current_xact_id(), 0 from unnest(v_limit_keys) u(limit_key);
   end if;
   return query

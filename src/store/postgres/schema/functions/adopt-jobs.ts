@@ -1,9 +1,9 @@
 import { defaults } from '../../../../job/bounds.ts'
 
 export const adoptJobs = `
--- Jobs whose lane does not exist wait again in a queue that is there, with the default priority and as items of no batch; answers how
--- many. One that a lease lists is left until that has expired. A job that had passed its limit_key gives its room back, and stands in
--- line again. Counts are not touched: a doctor compares them afterwards.
+-- For the doctor: jobs whose lane does not exist wait again in a queue that does, with the default priority and as items of no
+-- batch. Answers how many. A job that a lease lists is left until the lease has expired. A job that had a slot of its limit key
+-- gives it back, and is held again. Counts are not touched: the doctor compares them afterwards.
 create function holdfast.adopt_jobs(p_queue text, p_ids uuid[]) returns bigint language plpgsql
 set enable_seqscan = off set jit = off as $holdfast$
 declare
@@ -32,7 +32,7 @@ begin
       from lost l where j.id = l.id
     returning j.id, j.limit_key, j.is_held, j.ord, l.was_ready
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid, gone, unused, ord)
     select m.limit_key, pg_current_xact_id(), count(*) filter (where m.was_ready), count(*) filter (where m.was_ready), min(m.ord)
       from moved m where m.is_held group by m.limit_key

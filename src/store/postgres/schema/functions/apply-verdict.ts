@@ -1,8 +1,16 @@
-// What decides a job's fate is pure code (`src/job/transition.ts`): it is handed the rows of `held` or `expired`, which stay
-// locked, and its verdicts come back as sets to `wait_again` and `finish`.
+// VERDICTS. What becomes of a job is decided by pure code (`src/job/transition.ts`):
+//
+//   leased, expired_leases ──rows, locked──▶ transition.ts ──verdicts, as sets──▶ wait_again, finish
+//
+// - `leased` reads the jobs that are to be settled; `expired_leases` those that the sweep rescues. Their rows stay locked until
+//   the transaction ends.
+// - `wait_again` writes jobs that are ready, held or scheduled again. `finish` moves jobs that have ended into `ended`.
+//
+// SLOTS. Both insert an event for each limit key whose slots are freed (`admit.ts`), in the same transaction. A job that is
+// held again gives its slot back, and its event has its new position.
 
 export const applyVerdict = `
--- The jobs that these holds hold, locked until the transaction ends.
+-- The jobs under these leases, locked until the transaction ends.
 create function holdfast.leased(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[])
 returns setof holdfast.leased_job language plpgsql
@@ -20,8 +28,8 @@ begin
      cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q;
 end $holdfast$;
 
--- Jobs whose lease has expired, the longest first. Of the leases that list a job the youngest counts. Leases that another transaction
--- renews or sweeps at this moment are passed over.
+-- Jobs whose lease has expired, the earliest expiry first. Of the leases that list a job the youngest counts. Leases that another
+-- transaction renews or sweeps at this moment are passed over.
 create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
 returns setof holdfast.leased_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -33,8 +41,9 @@ declare
   v_left int := p_max;
   v_found int;
 begin
-  -- One that ends later than its full length from now was given before the clock was set back. By the clock as it is when the row
-  -- is looked at: the time of this transaction is older, and leases that were given meanwhile would end too early.
+  -- A lease that was given later than now was given before the clock was set back: it gets its full length from now. The clock
+  -- is read when the row is looked at: the time of this transaction is older, and leases that were given meanwhile would end
+  -- too early.
   update holdfast.lease l
      set given_at = holdfast.now_ms(p_clock), expires_at = holdfast.now_ms(p_clock) + l.expires_at - l.given_at
    where l.given_at > p_now and l.given_at > holdfast.now_ms(p_clock);
@@ -72,8 +81,8 @@ begin
   end loop;
 end $holdfast$;
 
--- Jobs of \`expired_leases\` that cannot be rescued now stay with their holders a little longer. Their leases are deleted above, so each
--- gets a younger one of the same claim. A later sweep finds the job when that one has run out.
+-- Jobs of \`expired_leases\` that cannot be rescued now keep their leases a little longer. The leases are deleted above, so
+-- each job gets a younger one of the same claim. A later sweep finds the job when that one has expired.
 create function holdfast.put_off_rescue(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint,
   p_until bigint)
 returns void language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -84,7 +93,7 @@ as $holdfast$
    cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
 $holdfast$;
 
--- Locked jobs that wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, batch, costs }].
+-- Locked jobs wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, batch, costs }].
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -105,12 +114,12 @@ begin
      where j.ctid = t.spot
     returning j.id, j.lane, j.ready_xid, j.is_held, j.limit_key, j.ord
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid, gone, ord)
     select m.limit_key, pg_current_xact_id(), count(*), min(m.ord) filter (where m.is_held)
       from moved m where m.limit_key is not null group by m.limit_key
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, l.queue,
            case when m.is_held then 'held' when m.ready_xid is null then 'scheduled' else 'ready' end, count(*),
@@ -135,7 +144,7 @@ begin
   end if;
 end $holdfast$;
 
--- Locked jobs that have ended: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, annotations }].
+-- Locked jobs end: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, annotations }].
 create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -197,12 +206,12 @@ begin
            count(*) filter (where k.state = 'dead'), count(*) filter (where k.state = 'cancelled')
       from known k where k.batch > 0 group by k.batch
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid, gone, unused)
     select k.limit_key, pg_current_xact_id(), count(*), count(*) filter (where k.was = 'ready')
       from known k where k.limit_key is not null and k.was in ('ready', 'running') group by k.limit_key
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, k.queue, k.state, count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue, k.state

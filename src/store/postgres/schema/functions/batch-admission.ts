@@ -1,10 +1,19 @@
+// ADMISSION OF ITEMS: a part of `admit.ts`, where ITEMS has the protocol and its argument.
+//
+//   an admission notes batch and key in batch_wait ──▶ the batch can start items ──▶ take_waits inserts events ──▶ admission
+//
+// `return_slots` is the way back: items of a paused batch give their slots back.
+
 import { lanesInAStep } from './purge.ts'
 
 export const batchAdmission = `
--- Of these, which must be looked at: those where no item is left, or so many changes that they should be added up, or with a share of
--- items that may fail. Whoever settled asks each time: 0.1 ms, where to read them took 0.8.
--- And which may admit items that wait for nothing else: whoever noted so has committed once its lock is had.
-create function holdfast.batches_to_settle(p_nos int[], p_changes int, out attend int[], out admit int[]) language plpgsql volatile
+-- After items of these batches were settled. Answers:
+--
+-- - examine: which batches must be looked at, because no item is left, there are enough changes to fold, or the batch
+--   is given up when too large a share of its items fails. Every settlement asks: 0.1 ms, where to read the batches took 0.8;
+-- - admit: which batches have notes in \`batch_wait\`. An admission that made such a note has committed by the time its batch's
+--   lock is taken here, so the note is seen.
+create function holdfast.batches_to_settle(p_nos int[], p_changes int, out examine int[], out admit int[]) language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -18,7 +27,7 @@ begin
     perform pg_advisory_xact_lock(ADMIT_LOCKS, v_no);
   end loop;
   admit := array(select u.no from unnest(p_nos) u(no) where exists (select from holdfast.batch_wait w where w.batch = u.no));
-  attend := array(
+  examine := array(
     select b.no from unnest(p_nos) u(no)
      cross join lateral (select * from holdfast.batch where no = u.no offset 0) b
      cross join lateral holdfast.batch_counts(b.no) c
@@ -48,7 +57,8 @@ begin
        where l.batch = p_no limit v_batch.concurrency) r);
 end $holdfast$;
 
--- Knocks at limit_keys where items wait for nothing but this batch, as many as it may admit; answers which.
+-- Takes limit keys where items wait for nothing but this batch, as many as it may admit, the earliest position first. Inserts
+-- an event for each, and answers which.
 create function holdfast.take_waits(p_no int, p_max int) returns text[] language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -64,17 +74,18 @@ begin
         order by s.ord limit greatest(0, least(p_max, coalesce(holdfast.admission_room(p_no), p_max)))))
     returning w.limit_key, w.ord
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid) select t.limit_key, pg_current_xact_id() from taken t
   )
   select array_agg(t.limit_key order by t.ord) into v_limit_keys from taken t;
   return coalesce(v_limit_keys, '{}');
 end $holdfast$;
 
--- Of a batch whose lanes are closed: items that have room at their limit_keys and have not started go back to their places in line.
--- One step: up to p_max items of the lanes behind p_after, and of no more lanes than STEPS in \`lock-jobs.ts\` says. Answers the limit_keys
--- that have room now, how many items were moved, and the last of these lanes (null: there are no more). A crash between two steps
--- leaves items that have room and do not start; a sweep goes through the lanes of every paused batch again.
+-- Of a batch whose lanes are closed: items that have a slot of their limit key and have not started are held again, at their
+-- positions. One step: up to p_max items of the lanes after p_after, and of no more lanes than STEPS in \`lock-jobs.ts\` says.
+-- Answers the limit keys that have free slots now, how many items were moved, and the last of these lanes (null: there are no
+-- more). A crash between two steps leaves items that have slots and do not start; a sweep goes through the lanes of every
+-- paused batch again.
 create function holdfast.return_slots(p_no int, p_after int, p_max int, p_now bigint, out limit_keys text[], out moved int, out last int)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -110,7 +121,7 @@ begin
   unpassed as (
     update holdfast.overdue o set passed = false from returned r where o.start_before = r.start_before and o.seq = r.seq and o.passed
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid, gone, unused, ord)
     select r.limit_key, pg_current_xact_id(), count(*), count(*), min(r.ord) from returned r group by r.limit_key
   ),
@@ -118,7 +129,7 @@ begin
     insert into holdfast.tally (xid, queue, held, ready)
     select pg_current_xact_id(), r.queue, count(*), -count(*) from returned r group by r.queue
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), v_now, r.queue, 'held', count(*), array_agg(r.id)
       from returned r where (select holdfast.is_watched(v_now)) group by r.queue

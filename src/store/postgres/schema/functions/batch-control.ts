@@ -1,8 +1,10 @@
+// BATCH CONTROL: what cancel and retry do to the items of a batch, in bounded steps (STEPS in `lock-jobs.ts`).
+
 import { lanesInAStep } from './purge.ts'
 import { deadColumns } from './requeue.ts'
 
 export const batchControl = `
--- Whether items of a batch that are dead may begin again: not those of one that was cancelled, or is gone.
+-- Whether dead items of a batch may begin again. Those of a batch that was cancelled, or is gone, may not.
 create function holdfast.may_revive(p_no int, p_dry_run boolean, p_now bigint) returns boolean language plpgsql
 as $holdfast$
 begin
@@ -12,8 +14,8 @@ begin
   return holdfast.rearm(p_no, p_now);
 end $holdfast$;
 
--- Items that have ended begin again; the time since the batch was finished counts as paused. False: not those of a batch that
--- was cancelled, or is gone.
+-- Items that have ended begin again: a finished batch is unfinished, and the time since it was finished counts as paused.
+-- False: the batch was cancelled, or is gone.
 create function holdfast.rearm(p_no int, p_now bigint) returns boolean language plpgsql as $holdfast$
 declare
   v_batch record;
@@ -34,7 +36,7 @@ end $holdfast$;
 
 -- One bounded step through the items that wait, from where the last one ended: what must be known to end them, their rows and
 -- lanes locked. A row that is locked is passed over and left to the next sweep: no lane is locked while a row is waited for
--- (\`lock-jobs.ts\`). Says where to go on; null: these were the last.
+-- (\`lock-jobs.ts\`). Answers where to go on; null: these were the last.
 create function holdfast.waiting_items(p_no int, p_mark jsonb, p_max int, out jobs jsonb, out mark jsonb)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
@@ -65,9 +67,9 @@ begin
   end if;
 end $holdfast$;
 
--- Items that run are asked to be cancelled; answers which. They lie behind the cursor, so nothing after it is looked at. An item whose
--- row is locked is about to end, or to wait again: the next sweep looks after it. (To wait for it would make the settlements of all
--- others wait, too.)
+-- Requests the cancellation of items that run; answers which. Their places are before the cursor, so nothing after it is looked
+-- at. An item whose row is locked is about to end, or to wait again: it is left to the next sweep. (To wait for it would make
+-- the settlements of all others wait, too.)
 create function holdfast.cancel_running(p_no int) returns setof uuid
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin

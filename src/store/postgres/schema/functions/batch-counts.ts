@@ -1,22 +1,28 @@
-// BATCHES. The items of a batch lie in lanes of their own, which are open while they may be claimed. So pausing touches no
+// BATCHES. The items of a batch are in lanes of their own, which are open while they may be claimed. So pausing touches no
 // item, and what a claim or a settlement counts for a batch it counts by lane.
 //
-// Counts are rows of changes, as those of queues are, each in the transaction that changes an item. Whether a batch is
-// finished cannot be seen by a transaction that ends an item: another one may end the last of the others at the same time.
-// So it is decided afterwards: whoever settled looks whether anything is left, and of the last two to commit at least one
-// sees that nothing is. He takes the batch's lock, looks once more, and finishes it in that transaction, together with the
-// job that tells of it. If he dies in between, a sweep does it.
+// COUNTS are rows of changes, as those of queues are, each in the transaction that changes an item.
 //
-// Adding up: under the batch's lock, changes that can be seen are deleted and their sum is inserted, in one statement. One
-// that commits later stays a change of its own. Sums carry the xmin of their snapshot (`low`), and readers begin there.
+// WHEN A BATCH IS FINISHED. A transaction that ends an item cannot see whether it was the last: another one may end the last of
+// the others at the same time. So it is decided afterwards:
 //
-// Locks: the batch's, then its row, then lanes. A claim that must know how many items of a batch run, or that its first item
-// starts, takes the batch's lock before those of lanes. Whoever closes lanes waits for the claims at work there: once he has answered no more items start.
+//   1. After its commit, each settlement looks whether any item is left. Of the last two that commit, at least one sees that
+//      none is.
+//   2. It takes the batch's lock, looks once more, and finishes the batch in that transaction, together with the completion
+//      job.
+//   3. If its process dies in between, a sweep does it.
 //
-// Items that have limit keys are admitted to them only when their batch can start them: see `admit.ts`.
+// FOLDING. Under the batch's lock, changes that can be seen are deleted and their sum is inserted, in one statement. One that
+// commits later stays a change of its own. Sums carry the xmin of their snapshot (`low`), and readers begin there.
 //
-// Chores. A cancel or a retry of what failed is written into the row first, and then done to the items in steps, by whoever
-// asked; what he leaves undone, sweeps find by the row.
+// LOCKS: the batch's, then its row, then lanes. A claim that must know how many items of a batch run, or that its first item
+// starts, takes the batch's lock before those of lanes. A call that closes lanes waits for the claims at work there: once it
+// has answered, no more items start.
+//
+// LIMIT KEYS. Items that have one are admitted only when their batch can start them: see ITEMS in `admit.ts`.
+//
+// STEPS. A cancel, or a retry of what failed, is written into the row first, and then done to the items in steps by the process
+// that was asked. Sweeps find by the row what it leaves undone.
 
 export const batchCounts = `
 create function holdfast.low_batch(p_batch int) returns xid8 language sql stable as $holdfast$
@@ -37,7 +43,8 @@ language sql stable as $holdfast$
     from holdfast.batch_tally t where t.batch = p_batch and t.xid >= holdfast.low_batch(p_batch)
 $holdfast$;
 
--- What came of items that have ended, by what was said of each; taken back (-1) where they are deleted. What they cost stays.
+-- Counts outcomes, warnings and costs of items that have ended. Where items are deleted, outcomes and warnings are taken back
+-- (-1); costs stay.
 create function holdfast.count_annotations(p_batches int[], p_annotations text[], p_change int default 1) returns void
 language plpgsql as $holdfast$
 begin
@@ -78,7 +85,7 @@ begin
     from old o group by o.kind, o.label;
 end $holdfast$;
 
--- A batch with all that is known of it.
+-- Batches with their counts, and their annotations as JSON.
 create function holdfast.read_batches(p_nos int[])
 returns table (no int, id uuid, name text, key text, concurrency int, fail_share float8, on_complete text,
   retain_ms bigint, created_at bigint, submitted bigint, round int, is_closed boolean, is_cancelled boolean,

@@ -1,7 +1,9 @@
+// ITEMS OF A BATCH: making a batch, adding items, closing its lanes. How a batch counts and ends is in `batch-counts.ts`.
+
 import { lanesInAStep } from './purge.ts'
 
 export const batchItems = `
--- Makes one, or finds the one that has its key.
+-- Makes a batch, or finds the one that has its key.
 create function holdfast.open_batch(p_id uuid, p_name text, p_key text, p_concurrency int, p_fail_share float8,
   p_on_complete text, p_retain_ms bigint, p_now bigint)
 returns table (no int, is_new boolean) language plpgsql as $holdfast$
@@ -27,7 +29,7 @@ begin
       return query select v_no, false;
       return;
     end if;
-  end loop; -- it has gone meanwhile
+  end loop; -- the batch with that key was deleted meanwhile: try again
 end $holdfast$;
 
 -- The batch that items are about to be added to, locked.
@@ -48,9 +50,10 @@ begin
   end if;
 end $holdfast$;
 
--- The same in one call, for items that nothing can refuse: answers how many were submitted then, and which lists of limit_events are to be
--- attended to. Null: nothing was done, for some of them are there, or the batch takes none. (As a transaction of nine calls an item
--- took 15 µs, so 10: while one call is under way the next items are prepared, and nobody would hear the answers in between.)
+-- The same in one call, for items that nothing can refuse. Answers how many items are submitted by now, and which event lists
+-- need an admission. Null: nothing was done, because some of them are there, or the batch takes none. (As a transaction of nine
+-- calls an item took 15 µs, this way 10: while one call is under way the next items are prepared, and no answer in between
+-- would be read.)
 create function holdfast.add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[],
   p_known int[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[] default null)
@@ -63,7 +66,7 @@ declare
 begin
   select * into v_batch from holdfast.begin_items(p_id);
   if exists (select from holdfast.flush f where f.id = p_flush) then
-    raise exception 'these items have landed before' using errcode = 'HF004';
+    raise exception 'these items were stored before' using errcode = 'HF004';
   end if;
   if v_batch.submitted is null or p_at <> v_batch.submitted or v_batch.is_closed or v_batch.is_cancelled then
     return null;
@@ -78,8 +81,8 @@ begin
   return v_answer;
 end $holdfast$;
 
--- A batch whose row is locked may or may not be claimed once this has committed. A transaction that closes lanes must not lock them
--- all: a batch may have more lanes than the server has room for locks. So it waits for no claim. After its commit
+-- Opens or closes the lanes of a batch whose row is locked, by what the row says. A transaction that closes lanes must not lock
+-- them all: a batch may have more lanes than the lock table of the server holds. So it waits for no claim. After its commit
 -- await_batch_claims does, some lanes in a step.
 create function holdfast.open_batch_lanes(p_no int) returns void language plpgsql as $holdfast$
 declare
@@ -90,10 +93,15 @@ begin
   update holdfast.lane l set is_open = v_open where l.batch = p_no and l.is_open <> v_open;
 end $holdfast$;
 
--- Waits for the claims that are at work in some lanes of a batch, those behind p_after. Answers the last of these lanes; null: there
--- are no more. It is called after the lanes were closed and that has committed. A claim that has a lane's lock by then is waited for
--- here. One that gets the lock later looks once more, and finds the lane closed. So once all lanes were waited for, no item starts. A
--- crash between two steps leaves the lanes closed: a pause was not answered yet, and a sweep that goes on with a cancel waits anew.
+-- Waits for the claims that are at work in some lanes of a batch, those after p_after. Answers the last of these lanes; null:
+-- there are no more. It is called after the lanes were closed and that has committed. Once all lanes were waited for, no item
+-- starts:
+--
+-- 1. A claim that has a lane's lock by then is waited for here.
+-- 2. A claim that gets the lock later looks once more, and finds the lane closed.
+--
+-- A crash between two steps leaves the lanes closed: a pause was not answered yet, and a sweep that goes on with a cancel waits
+-- anew.
 create function holdfast.await_batch_claims(p_no int, p_after int) returns int language plpgsql
 set enable_seqscan = off as $holdfast$
 declare

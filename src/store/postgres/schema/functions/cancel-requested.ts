@@ -1,5 +1,5 @@
-// A worker asks now and then whether its jobs are asked to be cancelled. Leases come as stretches (`find-leased.ts`). It is one look at the
-// index of places for each, and nothing is locked or written.
+// CANCEL REQUESTS. A worker asks now and then whether the cancellation of its jobs was requested. Leases come as stretches
+// (`find-leased.ts`). For each it is one look at the index of places, and nothing is locked or written.
 
 export const cancelRequested = `
 create function holdfast.cancel_requested(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],

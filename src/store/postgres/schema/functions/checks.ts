@@ -1,23 +1,23 @@
 // CHECKS of what a producer sends: a part of `enqueue.ts`.
 //
-// A producer (`../schema/roles.ts`) has no right to any table. The functions that it may call run with the owner's rights, so they
-// are all that stands between a hostile argument and the tables. Three rules hold for each of them:
+// A producer (`../roles.ts`) has no right to any table. The functions that it may call run with the owner's rights, so nothing
+// else protects the tables from a hostile argument. Three rules hold for each of them:
 //
 // - The time is the server's. A caller that may write to the tables may bring a time along: a virtual clock in a test, or the
 //   time that its transaction has read before. From any other caller a time is ignored (`call_ms`).
-// - Every argument is checked before the first row is written. The client checks the same; here it is checked again, because
-//   a producer may call the function with SQL of its own.
+// - Every argument is checked before the first row is written. The client checks the same; here it is checked again, because a
+//   producer may call the function with SQL of its own.
 // - A call is refused as a whole, with an error that contains no payload.
 //
-// A caller that may write to the tables is not checked: it could write the rows itself. That keeps the checks out of the way of
-// workers. The caller is the role that was set last (`set role`), or else the role of the session; inside a function with the
-// owner's rights, current_user is the owner. A producer can set only roles that it is a member of.
+// TRUSTED CALLERS. A caller that may write to the tables is not checked: it could write the rows itself. So workers do not pay
+// for the checks. The caller is the role that was set last (`set role`), or else the role of the session; inside a function
+// with the owner's rights, current_user is the owner. A producer can set only roles that it is a member of.
 //
-// Why JSON is parsed: a claim answers with payloads and headers joined by a control character that JSON cannot contain. One
+// WHY JSON IS PARSED: a claim answers with payloads and headers joined by a control character that JSON cannot contain. One
 // payload with that character would shift the payloads of every job in the same claim.
 //
-// A lane that the caller's snapshot cannot see cannot be checked. A producer in a repeatable read transaction tries to open such a
-// lane, and the server tells it to start over (40001). A worker may use it: it has been told the number by another connection.
+// A LANE THAT THE CALLER'S SNAPSHOT CANNOT SEE cannot be checked. A producer in a repeatable read transaction tries to open
+// such a lane, and the server answers 40001 (start over). A worker may use it: it has the number from another connection.
 
 /** The longest time that an option may say, and the latest point in time. */
 export const centuryMs = 3_155_760_000_000
@@ -25,7 +25,7 @@ export const centuryMs = 3_155_760_000_000
 const lastTime = 253_402_214_400_000
 
 /**
- * Each limit key that is attended to takes an advisory lock until the transaction ends, and all sessions share one lock table.
+ * Each limit key of an admission takes an advisory lock until the transaction ends, and all sessions share one lock table.
  * The client sends 200 keys, or lists with 200 keys each (`limits/admit.ts`).
  */
 const limitKeysMax = 1_000
@@ -46,12 +46,12 @@ create function holdfast.is_queue_name(p_name text) returns boolean language sql
   select coalesce(p_name ~ '^[A-Za-z0-9._:-]{1,255}$', false)
 $holdfast$;
 
--- One dimension, counted from 1, as many as these.
+-- Whether an array has one dimension, counted from 1, and one of these lengths.
 create function holdfast.has_length(p_array anyarray, p_lengths int[]) returns boolean language sql immutable as $holdfast$
   select coalesce(array_ndims(p_array) = 1 and array_lower(p_array, 1) = 1 and cardinality(p_array) = any (p_lengths), false)
 $holdfast$;
 
--- Plain jobs belong into lanes of no batch, and only into such as are there.
+-- Plain jobs belong into lanes that exist and are of no batch.
 create function holdfast.check_lanes(p_lanes int[]) returns void language plpgsql as $holdfast$
 begin
   if exists (select from unnest(p_lanes) u(lane)
@@ -145,7 +145,7 @@ begin
   end loop;
 end $holdfast$;
 
--- A job as enqueue_job takes it. What is not given is not there; null is nothing that a client sends. One by the name of its queue
+-- A job as enqueue_job takes it. A field that is not given is not there; a client never sends null. A job that names its queue
 -- need not state a priority or attempts: they are filled in.
 create function holdfast.check_job(p_job jsonb) returns void language plpgsql as $holdfast$
 declare
@@ -184,8 +184,8 @@ begin
   end if;
 end $holdfast$;
 
--- What a producer opens: lanes of plain jobs, with the retention that a queue has by default. Without a priority, the lane of the
--- queue's own.
+-- A producer opens lanes of plain jobs, with the default retention of a queue. Without a priority, the lane of the queue's own
+-- priority.
 create function holdfast.check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void language plpgsql
 as $holdfast$
 begin
@@ -198,14 +198,15 @@ begin
   end if;
 end $holdfast$;
 
--- Attending reads what others have committed meanwhile, so it needs a snapshot for each statement. Each key takes a lock.
+-- An admission reads what was committed while it waited for its locks, so it needs a snapshot for each statement. Each key
+-- takes a lock.
 create function holdfast.check_limit_keys(p_limit_keys text[]) returns void language plpgsql as $holdfast$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
-    raise exception 'limit keys are attended to in read committed' using errcode = 'HF001';
+    raise exception 'an admission needs read committed' using errcode = 'HF001';
   end if;
   if cardinality(p_limit_keys) > ${limitKeysMax} then
-    perform holdfast.refuse('HF106', 'INVALID_OPTION: at most ${limitKeysMax} limit keys are attended to in one call.');
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: at most ${limitKeysMax} limit keys are admitted in one call.');
   end if;
   if exists (select from unnest(p_limit_keys) u(limit_key) where coalesce(u.limit_key !~ '^[0-9]{1,9}:.', true)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a limit key is named by its queue''s number, a colon and the key.');

@@ -1,50 +1,65 @@
-// CLAIM. A claim writes nothing per job. It moves the cursors of lanes, and lists the places that it passed in a lease.
+// CLAIM. A claim writes nothing per job. It moves the cursors of lanes, and lists the places that it took in a lease.
 //
 //   lane:    place place place │ place place place place │ place …      (places in the order of ready_xid, ord)
 //                              ▲                         ▲
 //                        old cursor                 new cursor          taken: what is between, and what gaps have brought
 //
-// THE STATEMENT. A claim takes the lane's lock, and then looks for jobs in one statement, so in one snapshot. The lock is taken in a
-// statement of its own, because the snapshot of a statement is older than any lock that it waits for. The statement:
+// TERMS
 //
-//   1. reads the gaps: transactions that were open when the cursor passed them. From gaps that have ended since, jobs are taken first,
-//      in order. Where the limit of this claim ends inside a gap, the gap stays with the place that was reached. Gaps behind it stay
-//      whole;
-//   2. takes places after the cursor, in order, up to the limit, and below the xmax of the snapshot;
-//   3. sets the new cursor to the last place taken. If the scan came to its end, the new cursor is (xmax, 0), so cancelled and
-//      uncommitted rows before it are not walked again. Transactions in progress from the old cursor (inclusive) to the new one become
-//      gaps;
-//   4. inserts a new cursor row and deletes the old one. This is done also where nothing was taken but gaps have ended.
+// - lane: the jobs of one queue and priority, or those of one batch among them. Beside each lane is another one, with
+//   the next number, for jobs that came back. Claims take from that one first.
+// - place: (`ready_xid`, `ord`), the transaction that made a job ready, and the job's turn in it.
+// - cursor: the newest row of `lane_cursor`. Places up to it have been passed.
+// - gap: a transaction that was open when the cursor passed its places. It is kept with the cursor, with the `ord` up to which
+//   its places were taken since.
+// - snapshot: what a statement sees. Transactions from its xmax on are not assigned yet for it. Below the xmax, those in its
+//   list are in progress, and all others have ended.
 //
-// WHY NOTHING HIDES. Assume that a row has the place (x, o), and that a claim with the snapshot S set the cursor after it without
-// taking it.
+// STEPS. A claim takes the lane's lock, and then looks for jobs in one statement, so in one snapshot. The lock is taken in a
+// statement of its own, because the snapshot of a statement is older than any lock that it waits for. Then, for each lane:
 //
-//   - Then S did not see the row. If x had committed for S, S would have seen it. So x was in progress for S, or not assigned yet.
-//   - Not assigned means x ≥ xmax(S). The cursor never passes (xmax(S), 0). So x was in progress.
-//   - In progress means that x is in the list of S. The gaps are taken from the same S, and x is between the old and the new cursor.
-//     So x became a gap.
-//   - A gap stays until a later snapshot sees x ended. Then the same snapshot reads its places.
+//   1. Read the gaps. From gaps that have ended since, take jobs first, in order. Where the limit of this claim ends inside a
+//      gap, that gap stays with the place that was reached. Later gaps stay whole.
+//   2. Take places after the cursor, in order, up to the limit, and below the xmax of the snapshot.
+//   3. Set the new cursor to the last place taken. If the scan came to its end, the new cursor is (xmax, 0), so cancelled and
+//      uncommitted rows before it are not walked again. Transactions in progress from the old cursor (inclusive) to the new one
+//      become gaps.
+//   4. Insert a new cursor row and delete the old one. This is done also where nothing was taken but gaps have ended.
 //
-// Rows of a subtransaction carry the number of the whole transaction, which is in progress until the whole has ended. A prepared
-// transaction stays in the list until it is committed. A claim's own number is never in its own list: so a claim is a transaction
-// of its own (it refuses to run where a number has been assigned), and it never makes a job ready.
+// NO READY JOB IS LOST (no-hiding argument). Assume that a row has the place (x, o), and that a claim with the snapshot S set
+// the cursor after it without taking it.
 //
-// LIMITS AND PAUSES. `lanes-to-claim.ts` chooses the lanes, their order, and what limits leave. That is read before the lanes are locked,
-// and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is paused, its key
-// limit is being lowered (`lower-limits.ts`), or it has a limit that was not there before. Then it takes nothing from its lanes. See
-// `await_claims`.
+//   1. S did not see the row. Otherwise the claim would have taken it: it takes every place that it sees up to the new cursor
+//      (but for jobs that are too late, see below). So x had not committed for S: x was in progress, or not assigned yet.
+//   2. x was assigned. Not assigned means x ≥ xmax(S), and the cursor never passes (xmax(S), 0). So x was in progress.
+//   3. x became a gap. In progress means that x is in the list of S. The gaps are taken from the same S, and x is between the
+//      old and the new cursor.
+//   4. A gap stays until a later snapshot sees x ended. Then the same snapshot reads its places. They are taken, or the gap stays
+//      for the places that are left. So the row is taken by that claim or a later one.
 //
-// LOCKS. First the token, then limited queues and batches, then lanes in the order of their numbers. A claim that is sent again because
-// its answer was lost waits for the first by the token, finds the lease, and answers with the same jobs.
+// The argument needs three more facts:
 //
-// TOO LATE. A job whose `startBefore` is over is passed over; the sweep cancels it. It is marked as passed, so that it can be claimed if
-// the clock is set back.
+//   - Rows of a subtransaction carry the number of the whole transaction, which is in progress until the whole has ended.
+//   - A prepared transaction stays in the list until it is committed.
+//   - A claim's own number is never in its own list. So a claim is a transaction of its own (it refuses to run where a number
+//     has been assigned), and it never makes a job ready.
 //
-// CRASH. The commit does not wait for the disk. If it is lost, cursor, lease and counts are lost together, and the jobs are ready as
-// before. The token is then in no lease, so a settlement that shows it changes nothing.
+// LIMITS AND PAUSES. `lanes-to-claim.ts` chooses the lanes, their order, and what limits leave. That is read before the lanes
+// are locked, and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is
+// paused, its key limit is being lowered (`lower-limits.ts`), or it has a limit that was not there before. Then it takes
+// nothing from its lanes. See `await_claims`.
 //
-// PLANS are pinned. A plan made for an empty table, and kept by the session, took the bare cursor of bench/ 142 ms a claim at 300,000
-// jobs instead of 2.
+// TOO LATE. A job whose `startBefore` is over is passed over; the sweep cancels it. It is marked as passed, so that it can be
+// claimed if the clock is set back.
+//
+// LOCKS. First the token, then limited queues and batches, then lanes in the order of their numbers. A claim that is sent again
+// because its answer was lost waits for the first by the token, finds the lease, and answers with the same jobs.
+//
+// CRASH. The commit does not wait for the disk. If it is lost, cursor, lease and counts are lost together, and the jobs are
+// ready as before. The token is then in no lease, so a settlement that shows it changes nothing.
+//
+// FIGURES. Plans are pinned. A plan made for an empty table, and kept by the session, took the bare cursor of bench/ 142 ms a
+// claim at 300,000 jobs instead of 2.
 
 import { claimed, pinned } from './claim-one.ts'
 import { startsInTime } from './lanes-to-claim.ts'
@@ -68,9 +83,9 @@ function once(column: string): string {
 }
 
 export const claim = `
--- Answers up to two rows for each lane that gave jobs: those taken from gaps, and those taken after the cursor. Jobs are columns. A value
--- that is the same for all is there once; texts are joined by a character that JSON text cannot contain. (500 jobs as rows with ten
--- columns cost the client 1.9 µs a job, this way 0.7.)
+-- Answers up to two rows for each lane that gave jobs: those taken from gaps, and those taken after the cursor. Jobs are
+-- columns. A value that is the same for all is there once; texts are joined by a character that JSON text cannot contain. (500
+-- jobs as rows with ten columns cost the client 1.9 µs a job, this way 0.7.)
 create function holdfast.claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max int, p_queues text[],
   p_finished uuid[], p_now bigint, p_again boolean default true)
 returns table (${claimed}, is_plain boolean)
@@ -79,10 +94,10 @@ ${pinned}
 as $holdfast$
 #variable_conflict use_column
 declare
-  v_choice record; -- the lanes; where none of them is limited, nothing is locked or looked up for limits
+  v_choice record; -- the lanes; if none of them is limited, nothing is locked or looked up for limits
   v_lanes int[];
   v_lane int;
-  v_queues int[]; -- the queue of each lane; epochs, batches, rooms and windows likewise
+  v_queues int[]; -- the queue of each lane; epochs, batches, free slots (rooms) and windows likewise
   v_epochs uuid[];
   v_queue int;
   v_batches int[];
@@ -103,7 +118,7 @@ declare
   v_now bigint;
   v_few constant int := 8; -- so many jobs fit into any answer
   v_left int := p_max; -- jobs that the whole claim may still take
-  v_most int; -- jobs that this lane may still give
+  v_most int; -- jobs that may still be taken from this lane
   v_bytes bigint := 0;
   v_bytes_max constant bigint := 33554432; -- payloads and headers of one answer; the job that reaches it is the last
   v_taken int;
@@ -113,6 +128,7 @@ declare
   v_limit_keys text[];
   v_total int;
 begin
+  -- 1. The token: a claim that is sent again answers with its lease. Leases that the caller has settled are removed.
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'a claim needs read committed' using errcode = 'HF001';
   end if;
@@ -130,7 +146,7 @@ begin
     delete from holdfast.lease l where l.token = any (p_finished);
   end if;
 
-  -- Lanes: choose them, lock them, read what limits leave.
+  -- 2. Lanes: choose them, lock them, read what limits leave.
   v_choice := holdfast.lanes_to_claim(p_queues, p_max, p_now);
   v_lanes := v_choice.lanes;
   v_queues := v_choice.queues;
@@ -147,7 +163,7 @@ begin
       from holdfast.limits_of(v_lanes, v_now) l;
   end if;
 
-  -- One look for all lanes, because of two lanes one is mostly empty. Then lane by lane.
+  -- 3. One look for all lanes, because of two lanes one is mostly empty. Then lane by lane.
   for v_cursor in
     select u.turn, c.*, pg_current_snapshot() as snapshot, clock_timestamp() as began,
            (select count(*) from (select from holdfast.job j
@@ -181,10 +197,12 @@ begin
     v_ended := false;
     v_cut := false;
     v_total := 0;
+
+    -- 4. Take jobs, in two steps: from gaps, then after the cursor.
     for v_step in 1..2 loop
       exit when v_cut;
       v_taken := 0;
-      if v_step = 1 then -- from gaps, and jobs that were too late and are not any more
+      if v_step = 1 then -- 4a. From gaps, and jobs that were too late and are not any more (the clock was set back).
         continue when cardinality(v_cursor.gap_xids) = 0 and not v_cursor.has_passed;
         with moment as materialized (select pg_current_snapshot() as snapshot),
         again as materialized (
@@ -231,7 +249,7 @@ begin
                (select coalesce(array_agg(g.xid), '{}') from gaps g), (select coalesce(array_agg(g.ord), '{}') from gaps g)
           into ${columns}, v_cut, v_ended, v_next.gap_xids, v_next.gap_ords
           from (select a.*, 0 as before from again a union all select * from late) t;
-      else -- after the cursor
+      else -- 4b. After the cursor.
         v_snapshot := v_cursor.snapshot;
         if v_cursor.jobs between 1 and v_few then -- the statement below takes twice as long for one job
           select ${columnsOf('t')}, pg_current_snapshot()
@@ -257,7 +275,7 @@ begin
           room as materialized (
             select v_bytes_max - v_bytes as bytes, count(*) as jobs, sum(a.bytes) as wanted from ahead a
           ),
-          last as not materialized ( -- asked for only where they do not all fit
+          last as not materialized ( -- evaluated only where they do not all fit
             select a.ready_xid, a.ord
               from (select a.ready_xid, a.ord, sum(a.bytes) over w - a.bytes as before
                       from ahead a window w as (order by a.ready_xid, a.ord)) a
@@ -270,6 +288,7 @@ begin
            where (select r.wanted <= r.bytes from room r)
               or (t.ready_xid, t.ord) <= (select l.ready_xid, l.ord from last l);
         end if;
+        -- The new cursor, and the gaps that it leaves behind.
         if v_taken > 0 then
           v_next.xid := xids[v_taken];
           v_next.ord := ords[v_taken];
@@ -288,7 +307,7 @@ begin
       end if;
       continue when v_taken = 0;
 
-      -- The lease, the answer, and what a start frees or counts.
+      -- 5. The lease, the answer, and what a start frees or counts.
       insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
       values (p_token, v_lane, p_worker, v_now, v_now, v_now + p_lease_ms, xids, ords);
       if holdfast.is_watched(v_now) then
@@ -335,7 +354,7 @@ begin
       end if;
     end loop;
 
-    -- Counts of the queue and the batch.
+    -- 6. Counts of the queue and the batch.
     if v_total > 0 then
       insert into holdfast.tally (xid, queue, ready, running)
       values (pg_current_xact_id(), v_queue, -v_total, v_total);
@@ -358,7 +377,7 @@ begin
       end if;
     end if;
 
-    -- The new cursor. Jobs that it passed because they are too late are marked.
+    -- 7. The new cursor. Jobs that it passed because they are too late are marked.
     if v_ended or (v_next.xid, v_next.ord) <> (v_cursor.xid, v_cursor.ord) then
       insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
       values (v_lane, v_next.xid, v_next.ord, v_next.gap_xids, v_next.gap_ords);
@@ -374,7 +393,7 @@ begin
   end loop;
 end $holdfast$;
 
--- A claim that was sent again: the same jobs, as far as their leases still stand, for the full time again.
+-- A claim that was sent again: the same jobs, as far as their leases are still valid, for the full time again.
 create function holdfast.claim_again(p_token uuid, p_lease_ms bigint, p_now bigint)
 returns table (${claimed})
 language plpgsql as $holdfast$

@@ -1,6 +1,6 @@
-// COUNTS are rows of changes. A fold adds up and removes, in one statement, the changes of transactions below the xmin of its snapshot. All of
-// these have ended, so none is missed and none comes later. The sums carry that xmin, and readers begin there: dead rows that an old snapshot
-// keeps are below it and are not walked.
+// COUNTS are rows of changes. A fold adds up and removes, in one statement, the changes of transactions below the xmin of its
+// snapshot. All of these have ended, so none is missed and none comes later. The sums carry that xmin, and readers begin there:
+// dead rows that an old snapshot keeps are below it and are not walked.
 
 export const counts = `
 create function holdfast.low_tally() returns xid8 language sql stable as $holdfast$

@@ -1,17 +1,27 @@
-// What a role that may only enqueue needs and would otherwise do to tables itself: these run with the owner's rights
-// (`../schema/roles.ts`). And who was granted what, so that a later migration grants it on what it adds.
+// DEFINING A QUEUE, and setting its limits. A producer may call `define_queue`, which runs with the owner's rights
+// (`../roles.ts`), so every argument of a producer is checked here.
+//
+// A definition is stored whole. `set_limits` writes the limits in force (the override's where there is one, else the
+// definition's) into columns of `queue`. A change of a key limit has these effects in the same transaction:
+//
+// - a lower limit sets `lowering`, so that claims pass over the queue until the surplus is held again (`lower-limits.ts`);
+// - any change inserts an event for each key with held jobs, because slots may be free now (`admit.ts`);
+// - a first rate inserts an event for each key with the number of jobs that have a slot and have yet to start (RATES in
+//   `admit.ts`).
 
 import { centuryMs } from './checks.ts'
 
 export const defineQueue = `
--- A whole definition, as JSON; limits that it does not state stay as they are. Answers both versions, and what was and is stored.
--- A producer defines a queue that is not defined yet, its limits included. What an owner or a worker has defined it leaves as it
--- is, without an error: producers and workers of two releases may differ for a while. The same goes for every caller that asks for
--- it (\`p_only_new\`): a caller's transaction must not change a queue that others work on.
--- A caller that asks for it (\`p_fail_fast\`) gives up (lock_not_available) rather than wait for another open transaction that has the
--- queue's row, so that neither its connection nor the lock below is held meanwhile; see \`lock-polls.ts\`.
--- A client that finds its definition lost says which version it had (\`p_lost\`): a queue with that version or a later one is left
--- as it is, because another client has defined it since.
+-- Stores a whole definition, as JSON; limits that it does not state stay as they are. Answers both versions, and what was and
+-- is stored.
+--
+-- - A producer defines a queue that is not defined yet, its limits included. A definition that an owner or a worker has stored
+--   stays as it is, without an error: producers and workers of two releases may differ for a while.
+-- - \`p_only_new\` asks for the same: a caller's transaction must not change a queue that other processes work on.
+-- - With \`p_fail_fast\` the call gives up (lock_not_available) rather than wait for another open transaction that has the
+--   queue's row. So neither its connection nor the lock below is held meanwhile; see \`lock-polls.ts\`.
+-- - \`p_lost\` is the version of a client that finds its definition lost. A queue with that version or a later one is left as
+--   it is, because another client has defined it since.
 create function holdfast.define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean default false,
   p_fail_fast boolean default false, p_lost int default null)
 returns table (version_before int, version int, before jsonb, after jsonb) language plpgsql as $holdfast$
@@ -37,25 +47,28 @@ begin
       return;
     end if;
   end if;
-  -- Deaths must not be told in a circle. Two definitions that make one together see each other's row only where one of them
-  -- waits for the other to commit. So whichever changes where deaths are told takes this lock first, before any row. A
-  -- caller's transaction takes none, because it may stay open: a circle that is missed here is bounded by its depth.
+  -- 1. Death notices must not go in a circle (\`onDead\`). Two definitions that make a circle together see each other's row
+  --    only if one of them waits for the other to commit. So a call that changes \`onDead\` takes this lock first, before any
+  --    row. A caller's transaction takes none, because it may stay open: a circle that is missed here is bounded by the depth
+  --    of notices.
   if v_on_dead is not null
      and not exists (select from holdfast.queue q where q.name = p_name and q.on_dead = v_on_dead) then
     if not coalesce(p_only_new, false) then
       perform pg_advisory_xact_lock(SCHEMA_LOCKS, 2);
     end if;
-    with recursive told (name, path) as (
+    with recursive notified (name, path) as (
       select v_on_dead, array[p_name, v_on_dead]
       union all
-      select q.on_dead, t.path || q.on_dead from told t join holdfast.queue q on q.name = t.name
+      select q.on_dead, t.path || q.on_dead from notified t join holdfast.queue q on q.name = t.name
        where t.name <> p_name and q.on_dead is not null and q.on_dead <> all (t.path[2:])
     )
-    select t.path into v_cycle from told t where t.name = p_name;
+    select t.path into v_cycle from notified t where t.name = p_name;
     if found then
-      raise exception 'deaths would be told in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
+      raise exception 'death notices would go in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
     end if;
   end if;
+
+  -- 2. The queue's row, locked, and what is to be stored.
   insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
   values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
   on conflict do nothing;
@@ -70,6 +83,8 @@ begin
     return query select v_old.version, v_old.version, v_old.definition, v_after;
     return;
   end if;
+
+  -- 3. A new version, with a new epoch.
   update holdfast.queue q
      set is_named = true, definition = v_after, version = q.version + 1,
          definition_epoch = gen_random_uuid(), attempts = (v_after ->> 'attempts')::smallint,
@@ -81,7 +96,7 @@ begin
   return query select v_old.version, v_old.version + 1, v_old.definition, v_after;
 end $holdfast$;
 
--- Bounds as the client has them (\`src/job/bounds.ts\`).
+-- Checks a definition by the same bounds as the client (\`src/job/bounds.ts\`).
 create function holdfast.check_definition(p_name text, p_definition jsonb, p_states_limits boolean) returns void
 language plpgsql as $holdfast$
 declare
@@ -125,7 +140,7 @@ begin
     and p_key ->> 'path' ~ '^[A-Za-z_$][A-Za-z0-9_$-]*([.][A-Za-z_$][A-Za-z0-9_$-]*)*$', false);
 end $holdfast$;
 
--- { concurrency, rate: { count, windowMs } }: each of both may be null, and so may a limit.
+-- { concurrency, rate: { count, windowMs } }: concurrency, rate, or the whole limit may be null.
 create function holdfast.check_limit(p_limit jsonb) returns void language plpgsql as $holdfast$
 declare
   v_rate constant jsonb := p_limit -> 'rate';
@@ -145,7 +160,7 @@ begin
   end if;
 end $holdfast$;
 
--- Limits as they count from now on, of a queue whose row is locked.
+-- Writes the limits in force, of a queue whose row is locked.
 create function holdfast.set_limits(p_no int) returns void language plpgsql as $holdfast$
 declare
   v_old holdfast.queue%rowtype;
@@ -167,13 +182,13 @@ begin
    where q.no = p_no
   returning * into v_new;
   if (v_old.key_max_running, v_old.key_max_starts) is distinct from (v_new.key_max_running, v_new.key_max_starts) then
-    insert into holdfast.limit_event (limit_key, xid, ord) -- there may be room for more
+    insert into holdfast.limit_event (limit_key, xid, ord) -- slots may be free now
     select j.limit_key, pg_current_xact_id(), min(j.ord)
       from holdfast.lane l cross join (values (0), (1)) f(front)
       join holdfast.job j on j.lane = l.no + f.front and j.ready_xid is null and j.is_held
      where l.queue = p_no group by j.limit_key;
   end if;
-  if v_old.key_max_starts is null and v_new.key_max_starts is not null then
+  if v_old.key_max_starts is null and v_new.key_max_starts is not null then -- a first rate: how many starts are reserved
     insert into holdfast.limit_event (limit_key, xid, reserved)
     select g.limit_key, pg_current_xact_id(), coalesce(n.jobs, 0)
       from (select distinct limit_key from holdfast.limit_usage where limit_key >= p_no || ':' and limit_key < p_no || ';') g
@@ -181,7 +196,7 @@ begin
   end if;
 end $holdfast$;
 
--- An operator's limits: fields that are not named stay as they are; null takes all of them back.
+-- Sets an operator's limits. Fields that are not named stay as they are; null removes the whole override.
 create function holdfast.override_limit(p_name text, p_override jsonb, p_fail_fast boolean default false)
 returns void language plpgsql as $holdfast$
 declare

@@ -1,5 +1,5 @@
 export const deleteJobs = `
--- The keys that these jobs have, as far as they hold them, are free.
+-- Frees the keys that these jobs hold.
 create function holdfast.free_keys(p_queues int[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
@@ -11,7 +11,7 @@ begin
          select e.ctid as spot from holdfast.dedup e
           where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s
         where u.key is not null))
-       and d.seq = any (p_seqs); -- another job may have taken it over meanwhile
+       and d.seq = any (p_seqs); -- another job may have taken the key meanwhile
   end if;
   if cardinality(array_remove(p_idempotency_keys, null)) > 0 then
     delete from holdfast.idempotency i
@@ -24,7 +24,7 @@ begin
   end if;
 end $holdfast$;
 
--- Waiting jobs, their rows and lanes locked, are gone, and their keys are free.
+-- Deletes waiting jobs, whose rows and lanes are locked, and frees their keys.
 create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
@@ -59,12 +59,12 @@ begin
     insert into holdfast.batch_tally (batch, xid, waiting)
     select k.batch, pg_current_xact_id(), -count(*) from known k where k.batch > 0 group by k.batch
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid, gone, unused)
     select k.limit_key, pg_current_xact_id(), count(*), count(*)
       from known k where k.limit_key is not null and k.ready_xid is not null group by k.limit_key
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue
@@ -75,7 +75,7 @@ begin
   return v_deleted;
 end $holdfast$;
 
--- Everything that has ended under this id; says how many that were.
+-- Deletes all ended jobs with this id; answers how many.
 create function holdfast.delete_ended(p_id uuid, p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
@@ -106,7 +106,7 @@ begin
            -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
       from gone g group by g.queue
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
       from gone g where holdfast.is_watched(p_now) group by g.queue

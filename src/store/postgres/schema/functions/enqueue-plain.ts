@@ -1,8 +1,17 @@
-// Jobs that nothing can refuse and that hold no key, as one set. See `enqueue.ts`.
+// ENQUEUE OF PLAIN JOBS: jobs that nothing can refuse and that hold no key, stored as one set; a part of `enqueue.ts`.
+//
+// WHICH ADMISSIONS FOLLOW. Jobs with a limit key are held, and event lists with their positions are inserted in the same
+// transaction (`admit.ts`). For a key that has free slots the call answers its event list, and the client asks for the
+// admission. A key is full if all its slots are in use and its waiting list begins no later than the new position. Then no
+// admission is asked for:
+//
+//   1. A job that has a slot there frees it when it leaves, and its transaction sees to the next held job.
+//   2. That job may have left before this transaction committed. So the event list is inserted all the same, and the sweep
+//      takes it.
 
 import { hashOf } from '../hash.ts'
 
-/** Columns that tell whether a job is due, and stands at a limit_key. */
+/** Columns that say whether a job is due, and whether it has a limit key. */
 const timed = 'p_lanes, p_delays, p_run_ats, p_limit_keys'
 
 const timedNames = 'lane, delay_ms, run_at, limit_key'
@@ -12,13 +21,12 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 const isDue = `${due} as is_due`
 
 export const enqueuePlain = `
--- Of lanes and attempts there is one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the epoch of its
--- queue's definition that the client filled in by. Answers which lists of limit_events are to be attended to at once.
--- Where a limit_key is full, and nobody came to an earlier place, whoever has room there attends to it when he goes; the sweep hears
--- of it all the same, because he may have gone before this has committed. Notifications go out with the commit.
+-- Lanes and attempts are one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the epoch of the
+-- queue's definition that the client filled in by. Answers which event lists need an admission at once. Notifications go out
+-- with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[],
-  p_known int[], p_epochs uuid[], p_now bigint, p_news text default null, p_definition_epochs uuid[] default null)
+  p_known int[], p_epochs uuid[], p_now bigint, p_notification text default null, p_definition_epochs uuid[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
@@ -33,18 +41,21 @@ declare
   v_all_held boolean;
   v_lists text;
 begin
+  -- 1. Checks; the flush, so that a call that was sent again is undone; the notification.
   if not holdfast.is_trusted() then
     perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys);
   end if;
-  if p_flush is not null then -- as \`land\` does it; calling it would take a tenth of the time that 32 jobs take
+  if p_flush is not null then -- as \`record_flush\` does it; calling it would take a tenth of the time that 32 jobs take
     insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
     if not found then
-      raise exception 'these jobs have landed before' using errcode = 'HF004';
+      raise exception 'these jobs were stored before' using errcode = 'HF004';
     end if;
   end if;
-  if p_news is not null then
-    perform pg_notify(WAKE_CHANNEL, p_news);
+  if p_notification is not null then
+    perform pg_notify(WAKE_CHANNEL, p_notification);
   end if;
+
+  -- 2. Jobs that are all ready: rows, counts, changes for watchers. A count that finds no lane with this epoch undoes the call.
   if p_delays is null and p_run_ats is null and p_limit_keys is null then
     insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
     select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
@@ -81,6 +92,8 @@ begin
     end if;
     return null;
   end if;
+
+  -- 3. Jobs of which some are scheduled or held: their lanes.
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(l.batch > 0), array_agg(q.key_max_running)
     into v_nos, v_queues, v_priorities, v_items, v_key_most
     from unnest(p_known, p_epochs, p_definition_epochs) k(no, epoch, definition_epoch)
@@ -89,7 +102,9 @@ begin
   if exists (select from unnest(p_lanes) u(lane) where u.lane <> all (coalesce(v_nos, '{}'))) then
     perform holdfast.raise_outdated();
   end if;
-  v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids))); -- nobody's between them
+
+  -- 4. Rows. The numbers are drawn at once, so few numbers of other calls come between them.
+  v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids)));
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, limit_key,
     headers, payload)
   select u.number, case when u.due_at <= v_now and u.limit_key is not null
@@ -103,6 +118,8 @@ begin
                  coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at
             from unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys)
                    j(number, id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, limit_key)) u;
+
+  -- 5. Counts, and changes for watchers.
   v_all_held := p_delays is null and p_run_ats is null and array_position(p_limit_keys, null) is null;
   if v_all_held and cardinality(p_lanes) = 1 then
     insert into holdfast.tally (xid, queue, held) values (pg_current_xact_id(), v_queues[1], cardinality(p_ids));
@@ -122,6 +139,8 @@ begin
               from unnest(p_ids, ${timed}) j(id, ${timedNames})) u
      group by 3, 4;
   end if;
+
+  -- 6. Event lists: those of full keys for the sweep, the others for the caller.
   with came as (
     select u.limit_key, ${hashOf('u.limit_key')} as number, v_key_most[u.i] as most, holdfast.waiting_ord(v_priorities[u.i], false, min(u.number)) as ord
       from (select j.number, j.limit_key, array_position(v_nos, coalesce(j.lane, p_lanes[1])) as i
@@ -145,7 +164,7 @@ begin
      cross join lateral (values (true, a.full_limit_keys, a.full_ords), (false, a.limit_keys, a.ords)) p(is_full, limit_keys, ords)
      cross join lateral generate_series(1, cardinality(p.limit_keys), 200) s(first)
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event_list (no, xid, limit_keys, ords) select l.no, pg_current_xact_id(), l.limit_keys, l.ords from lists l
   )
   select jsonb_agg(l.no)::text into v_lists from lists l where not l.is_full;

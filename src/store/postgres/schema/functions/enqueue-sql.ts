@@ -1,17 +1,17 @@
-// ENQUEUE FROM SQL. For triggers, and for programs in other languages: one job, as part of whatever transaction asks for it.
-// What the client checks before a job is on its way is checked here, because nobody else does. A refusal is an error like any
-// other, with a code of its own (HF1xx) and the client's name for it at the beginning of its sentence.
+// ENQUEUE FROM SQL: `holdfast.enqueue(queue, payload, options)`, for triggers and for programs in other languages. One job, as
+// part of the transaction that calls it. What the client would check is checked here, because no client is involved. A refusal
+// is an error like any other, with a code of its own (HF1xx) and the client's name for it at the beginning of its sentence.
 //
-// Lanes. The client opens them before, in a transaction of its own; here there is only the caller's. So the first job of a
-// queue and priority opens its lane in the caller's transaction: until that ends, whoever else would be the first waits, and a
-// rollback takes the lane along. Nobody can have come to know its number by then. A repeatable read transaction that cannot see
-// a lane which others have opened since is told to start over (40001), as for any row.
+// LANES. The client opens them before, in a transaction of its own; here there is only the caller's. So the first job of a
+// queue and priority opens its lane in the caller's transaction. Until that ends, other transactions that need the same lane
+// wait. A rollback takes the lane along; no other transaction can have seen its number by then. A repeatable read transaction
+// that cannot see a lane that was opened since ends with 40001 (start over), as for any row.
 //
-// Idempotency. The client compares hashes of canonical JSON, whose numbers are written as JavaScript writes them. Instead of
-// writing them like that here, a payload that came this way has a hash which says so, and where hashes of two kinds meet the
+// IDEMPOTENCY. The client compares hashes of canonical JSON, whose numbers are written as JavaScript writes them. Instead of
+// writing them like that here, a payload that came this way has a hash which says so. Where hashes of two kinds meet, the
 // payloads themselves are compared.
 //
-// Wake-ups. The notification is part of the caller's transaction, and one that says the same is sent once per transaction.
+// WAKE-UPS. The notification is part of the caller's transaction. The server sends equal notifications of a transaction once.
 
 export const enqueueSql = `
 create function holdfast.refuse(p_state text, p_sentence text) returns void language plpgsql as $holdfast$
@@ -19,7 +19,7 @@ begin
   raise exception '%', p_sentence using errcode = p_state;
 end $holdfast$;
 
--- Each answers null where the option was not given.
+-- Each of these functions answers null if the option was not given.
 create function holdfast.number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint
 language plpgsql as $holdfast$
 declare
@@ -113,7 +113,7 @@ begin
   end if;
 end $holdfast$;
 
--- Whether JavaScript, whose numbers are double precision, reads the number that is written.
+-- Whether JavaScript, whose numbers are double precision, reads the same number.
 create function holdfast.is_exact(p_number numeric) returns boolean language sql immutable set extra_float_digits = 1
 as $holdfast$
   select case when p_number = 0 then true
@@ -155,7 +155,7 @@ begin
   perform holdfast.refuse('HF106', 'INVALID_OPTION: headers is an object of strings, at most 16384 bytes as JSON.');
 end $holdfast$;
 
--- As milliseconds where it is a window.
+-- The window of a dedup key in milliseconds; null: its scope is no window.
 create function holdfast.dedup_window(p_dedup jsonb) returns bigint language plpgsql as $holdfast$
 begin
   if p_dedup is null or coalesce(p_dedup ->> 'scope', 'live') in ('live', 'waiting') then
@@ -168,7 +168,7 @@ begin
   perform holdfast.refuse('HF106', 'INVALID_OPTION: dedup.scope is "live", "waiting" or {"window_ms": 3600000}.');
 end $holdfast$;
 
--- The job as enqueue_job takes it, but for where it belongs.
+-- The job as enqueue_job takes it, without its queue, lane and limit key.
 create function holdfast.checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb
 language plpgsql as $holdfast$
 declare
@@ -220,7 +220,7 @@ create function holdfast.new_id(p_now bigint) returns uuid language sql volatile
     52, 1), 53, 1), 'hex')::uuid
 $holdfast$;
 
--- Where hashes of two kinds meet. What is no JSON to PostgreSQL (a NUL, for one) cannot have come from it.
+-- Where hashes of two kinds meet. A text that PostgreSQL does not accept as JSON (one with a NUL) was not enqueued from SQL.
 create function holdfast.is_same_payload(p_first holdfast.idempotency, p_hash text, p_payload text) returns boolean
 language plpgsql as $holdfast$
 declare
@@ -257,7 +257,7 @@ begin
     'name', $1,
     'priority', holdfast.number_option(v_options, 'priority', 0, 9),
     'limitKey', holdfast.limit_key_option(v_options),
-    'defaultKey', case when not coalesce(options, '{}') ? 'limit_key' then true end)); -- null: knowingly no key
+    'defaultKey', case when not coalesce(options, '{}') ? 'limit_key' then true end)); -- a null that is given: no key
   if v_job ? 'given' or v_job ? 'idempotencyKey' then
     begin
       v_answer := holdfast.enqueue_job(v_job, v_now);

@@ -1,25 +1,29 @@
-// ENQUEUE. Two ways in. Jobs that nothing can refuse and that hold no key go in as one set. The rest go one after the
-// other, each request as a whole: it is refused with all its jobs, and never fails its neighbours.
+// ENQUEUE. There are two ways to store jobs:
 //
-// Races over a key have one winner: the slot is a row with a unique key, and whoever comes second waits for the first to
-// commit or roll back, then looks again. That wait may be long where the first is a caller's own open transaction, so
-// the store sends a request that had to wait once more, alone, where it delays only itself.
+// - jobs that nothing can refuse and that hold no key are stored as one set (`enqueue-plain.ts`; one such job alone:
+//   `enqueue-one.ts`);
+// - the others are stored one after the other, each request as a whole. A request is refused with all its jobs, and never fails
+//   the other requests of the call.
 //
-// Replacing a holder that still waits needs its lane's lock: only then is it certain that no claim takes it meanwhile.
-// Lanes are locked before keys, here as everywhere. Because a lane must not stay locked while a stranger's transaction is
-// open, replacing is refused there.
+// KEYS. A race over a dedup or idempotency key has one winner. The key is a row with a unique index. A second transaction that
+// inserts the same key waits for the first to commit or roll back, then looks again. That wait may be long where the first is a
+// caller's own open transaction. So the store sends a request that had to wait once more, alone, where it delays only itself.
+//
+// REPLACING a holder that still waits needs its lane's lock: only then is it certain that no claim takes it meanwhile. Lanes
+// are locked before keys, here as everywhere. A lane must not stay locked while a caller's transaction is open, so replacing is
+// refused there.
 
 export const enqueue = `
--- Until its time is over; without one, as long as there is a live holder. Nobody else frees it where that was deleted behind
--- our back.
+-- Whether a dedup key is taken: until its time is over; without one, as long as there is a live holder. A holder that was
+-- deleted by hand leaves its key, so the holder is looked for here.
 create function holdfast.is_taken(p_slot holdfast.dedup, p_now bigint) returns boolean language sql stable as $holdfast$
   select case when p_slot.until is not null then p_slot.until > p_now
               else exists (select from holdfast.job j where j.id = p_slot.id and j.seq = p_slot.seq) end
 $holdfast$;
 
--- One job, with all its conditions: of a lane, as a client filled it in that knew the queue's definition by its epoch, or of a queue
--- by its name, to be filled in here. Answers also which limit_keys are to be attended to. A refusal is raised (HF1xx) and undone by
--- whoever called.
+-- One job, with all its conditions. It names a lane, and was filled in by a client that knew the queue's definition by its
+-- epoch; or it names a queue, and is filled in here. Answers also which limit keys need an admission. A refusal is raised
+-- (HF1xx), and the caller undoes what was done.
 create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
@@ -42,6 +46,7 @@ declare
   v_slot holdfast.dedup%rowtype;
   v_limit_keys text[];
 begin
+  -- 1. Queue, lane, what the definition says, limit key, state.
   if p_job ? 'lane' then -- as the client remembers it
     select l.queue, l.no, l.priority, l.batch > 0 into v_queue, v_lane, v_priority, v_is_item
       from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
@@ -59,6 +64,8 @@ begin
   end if;
   v_limit_key := v_queue || ':' || (p_job ->> 'limitKey');
   v_state := case when v_due_at > p_now then 'scheduled' when v_limit_key is not null then 'held' else 'ready' end;
+
+  -- 2. The idempotency key: a duplicate answers with the first job.
   if p_job ? 'idempotencyKey' then
     loop
       insert into holdfast.idempotency (queue, key, seq, id, hash)
@@ -68,7 +75,7 @@ begin
       continue when not found; -- gone meanwhile
       if not exists (select from holdfast.job j where j.id = v_first.id and j.seq = v_first.seq)
          and not exists (select from holdfast.ended e where e.id = v_first.id and e.seq = v_first.seq) then
-        delete from holdfast.idempotency i -- behind our back: nobody else frees the key
+        delete from holdfast.idempotency i -- its job was deleted by hand, which leaves the key
          where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_first.seq;
         continue;
       end if;
@@ -78,6 +85,8 @@ begin
       raise exception '%', v_first.id using errcode = 'HF101';
     end loop;
   end if;
+
+  -- 3. The dedup key: a duplicate answers with the holder, or replaces it.
   if v_key is not null then
     loop
       insert into holdfast.dedup (queue, key, seq, id, until) values (v_queue, v_key, v_seq, v_id, v_until)
@@ -103,6 +112,8 @@ begin
       return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
     end loop;
   end if;
+
+  -- 4. The job, and what belongs to it.
   if v_state = 'held' then
     v_ord := holdfast.waiting_ord(v_priority, false, v_seq);
   end if;
@@ -113,7 +124,7 @@ begin
     v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_limit_key, p_job ->> 'headers', p_job ->> 'payload')
   on conflict (id) do nothing;
   if not found and not p_job ? 'given' then
-    -- Nobody else has made this id: it is this very job, and whoever called will hear that the call has landed before.
+    -- The id was drawn for this job alone, so it is this very job. The call was stored before, and it will end with HF004.
     return jsonb_build_object('id', v_id, 'status', 'duplicate');
   elsif not found then
     raise exception '%', v_id using errcode = 'HF102';
@@ -133,8 +144,8 @@ begin
     'keyRefs', case v_state when 'held' then array[v_limit_key] end);
 end $holdfast$;
 
--- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. In haste it gives up
--- (lock_not_available) rather than wait for a stranger.
+-- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. With p_fail_fast it
+-- gives up (lock_not_available) rather than wait for another transaction.
 create function holdfast.enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_fail_fast boolean) returns jsonb
 language plpgsql as $holdfast$
 declare
@@ -155,6 +166,7 @@ begin
   if p_fail_fast then
     perform set_config('lock_timeout', '20ms', true);
   end if;
+  -- 1. Lanes of the jobs that may be replaced.
   perform holdfast.lock_lanes(array(
     select j.lane
       from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
@@ -164,7 +176,8 @@ begin
      where u.job ? 'replace' and j.ready_xid is not null
        and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
   v_now := holdfast.call_ms(p_now);
-  -- Jobs by the names of their queues do not say whether their limit keys are known.
+  -- 2. Which requests may be refused: those need a subtransaction. Jobs that name their queue do not say whether their limit
+  --    keys are known.
   if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.defaultKey))') then
     if exists (select from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
                  left join holdfast.queue q on q.name = u.job ->> 'name'
@@ -173,6 +186,7 @@ begin
       v_refusable := '$[*]';
     end if;
   end if;
+  -- 3. The requests, one after the other.
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, v_refusable) then
       v_added := '{}';
@@ -204,15 +218,15 @@ begin
   return to_jsonb(v_answers);
 end $holdfast$;
 
--- For a caller's transaction: one request, its jobs by the names of their queues. Where a queue or priority is used for the first
--- time, or a queue's definition is older than the one that the client has stored (\`definedAs\`), nothing is done unless the caller
--- says so (\`p_opens\`), and the answer lists what is missing. What is opened here stays
--- invisible until the caller commits, and keeps others from opening the same: so the client tries another connection first.
+-- For a caller's transaction: one request, whose jobs name their queues. Where a queue or priority is used for the first time,
+-- or a queue's definition is older than the one that the client has stored (\`definedAs\`), nothing is done and the answer
+-- lists what is missing, unless the caller says otherwise (\`p_opens\`). What is opened here stays invisible until the caller
+-- commits, and other transactions that open the same wait for it. So the client tries another connection first.
 create function holdfast.enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb language plpgsql as $holdfast$
 declare
   v_missing jsonb;
 begin
-  if not holdfast.is_trusted() then -- before the first cast
+  if not holdfast.is_trusted() then -- before the first cast of what was sent
     perform holdfast.check_requests(jsonb_build_array(p_jobs));
   end if;
   if not p_opens then

@@ -1,6 +1,7 @@
 export const fillIn = `
--- A job by the name of its queue, with what the queue says now in place of what the job does not state. A transaction whose snapshot
--- is older than the queue takes what the client knows of it (\`opened\`, see \`place_of\`).
+-- A job that names its queue, with what the job does not state filled in by the queue's definition as this transaction sees it
+-- (DEFINITIONS in \`limit-key.ts\`). A transaction whose snapshot is older than the queue takes what the client knows of it
+-- (\`opened\`, see \`place_of\`).
 create function holdfast.fill_in(p_job jsonb, p_no int) returns jsonb language plpgsql as $holdfast$
 declare
   v_queue holdfast.queue%rowtype;
@@ -26,11 +27,11 @@ begin
   return p_job;
 end $holdfast$;
 
--- Jobs that must land and whose limit key cannot be known lie dead in their queues: [{ id, lane, epoch, definitionEpoch, … }]. They are
--- visible in no other state. The limit_key without a key says that there should be one.
+-- Jobs that must be stored, and whose limit key cannot be known, are stored as dead: [{ id, lane, epoch, definitionEpoch, … }].
+-- They are visible in no other state. Their \`limit_key\` ends with the colon: there should be a key, and there is none.
 create function holdfast.insert_dead(p_jobs jsonb, p_now bigint) returns void language plpgsql as $holdfast$
 declare
-  v_buried int;
+  v_inserted int;
 begin
   insert into holdfast.job (seq, ord, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key, dedup_scope, limit_key,
     headers, payload)
@@ -41,8 +42,8 @@ begin
     join holdfast.lane l on l.no = u.lane and l.epoch = u.epoch
     join holdfast.queue q on q.no = l.queue and q.definition_epoch = u."definitionEpoch"
    cross join lateral (select nextval('holdfast.number') as number, u.id) n;
-  get diagnostics v_buried = row_count;
-  if v_buried < jsonb_array_length(p_jobs) then
+  get diagnostics v_inserted = row_count;
+  if v_inserted < jsonb_array_length(p_jobs) then
     perform holdfast.raise_outdated();
   end if;
   insert into holdfast.tally (xid, queue, scheduled)

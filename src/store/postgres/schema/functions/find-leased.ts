@@ -1,23 +1,26 @@
-// LEASED JOBS ARE NAMED BY STRETCHES, in settle, renew, progress and cancel. A stretch is jobs of one claim that are next to each other in a
-// lane: of one transaction, their `ord`s without a hole. It is given as its claim (an index into the tokens of this call), lane,
-// transaction, first and last ord, and the number of its first job in this call.
+// LEASED JOBS ARE NAMED BY STRETCHES, in settle, renew, progress and cancel. A stretch is jobs of one claim that are next to
+// each other in a lane: of one transaction, their `ord`s without a hole. It is given as its claim (an index into the tokens of
+// this call), lane, transaction, first and last ord, and the number of its first job in this call.
 //
-// WHEN A LEASE STANDS: its token is in a row of `lease`, and a job is at that place. Whatever takes a job from its lease gives the job
-// another place. A claim that a crashed server has lost has no row of `lease`. The fence shows that the caller's id is that job's, so no
-// ids are sent.
+// WHEN A LEASE IS VALID: its token is in a row of `lease`, and a job is at that place. Whatever takes a job from its lease
+// gives the job another place. A claim that a crashed server has lost has no row of `lease`. The fence shows that the caller's
+// id is that job's, so no ids are sent.
 //
-// FEW STRETCHES: jobs that were claimed together and are settled together. Each stretch is deleted as a range of the index. (500 jobs: 0.5 ms;
-// looked up one by one and deleted by ctid 1.5.) Where another transaction has touched a row meanwhile, the range is matched again
-// once it has committed. Either it took the job from its lease, and the job is gone from its place; or it asked to cancel the job, and
-// the job is still there.
+// FEW STRETCHES: jobs that were claimed together and are settled together. Each stretch is deleted as a range of the index.
+// (500 jobs: 0.5 ms; looked up one by one and deleted by ctid 1.5.) Where another transaction has touched a row meanwhile, the
+// range is matched again once it has committed. Either it took the job from its lease, and the job is gone from its place; or
+// it requested the cancellation of the job, and the job is still there.
 //
-// MANY STRETCHES are looked up as one set and then deleted by ctid. `offset 0` keeps the look-up from becoming a join: its plan, made while
-// the tables were empty, may begin with all jobs there are (350 ms and more a settlement at 20,000 jobs). Other joins are between sets
-// of this call, by hash: the planner expects one row and would compare each with each. A row that was touched meanwhile has moved and
-// is looked for again. (`coalesce` keeps the planner from finding jobs by their transaction instead.)
+// MANY STRETCHES are looked up as one set and then deleted by ctid.
 //
-// RENEWING adds a younger lease with the same token. Of the leases that list a place the youngest counts. Renew locks the leases of the token
-// before it looks, and so does the sweep before it takes jobs back. So a renewal that was answered holds.
+// - `offset 0` keeps the look-up from becoming a join: its plan, made while the tables were empty, may begin with all jobs
+//   there are (350 ms and more a settlement at 20,000 jobs).
+// - Other joins are between sets of this call, by hash: the planner expects one row and would compare each with each.
+// - A row that was touched meanwhile has moved and is looked for again. (`coalesce` keeps the planner from finding jobs by
+//   their transaction instead.)
+//
+// RENEWING adds a younger lease with the same token. Of the leases that list a place the youngest counts. Renew locks the
+// leases of the token before it looks, and so does the sweep before it takes jobs back. So a renewal that was answered holds.
 
 export const findLeased = `
 -- The ctids of the jobs under these leases, as the calling statement sees them (that is what stable means).

@@ -1,11 +1,32 @@
 // WHICH LANES a claim looks at, and how many jobs it may take from them: a part of `claim.ts`.
 //
-// LIMITS of queues and batches. A claim takes no more than such a limit leaves. It finds that out under a lock of its own, taken before those of
-// lanes. The number of running jobs is the sum of counted changes, and every claim that adds to it has the same lock. A settlement that has
-// not committed yet is not in the sum, so the sum is never too low.
+//   open lanes of the queues asked for ──▶ order ──▶ looks at 64 lanes at a time ──▶ lanes that surely give a job, up to 64
 //
-// BATCHES. Closed lanes are passed over. A transaction that closes a lane waits for its lock, and a claim looks once more after it has the
-// lock. So no item starts after its batch was closed.
+// LIMITS of queues and batches. A claim takes no more than such a limit leaves:
+//
+//   1. It takes the lock of each limited queue and batch, before those of lanes.
+//   2. Under the lock it reads how many jobs run: the sum of counted changes.
+//   3. The sum is never too low. Every claim that adds to it has the same lock. A settlement that has not committed yet is not
+//      in the sum, which only makes it too high.
+//
+// BATCHES. Closed lanes are passed over. A pause closes the lanes, and after its commit waits for the claims at work there
+// (`await_batch_claims`). A claim reads under the lane's lock once more whether the lane is open. So once the pause has
+// answered, no item starts.
+//
+// PAUSES AND LOWER LIMITS of queues. A claim reads the queue once more under the locks of its lanes. A pause, or a limit that
+// was lowered, waits for the claims that have these locks (`await_claims`). Once it has answered, no job starts by what was
+// before.
+//
+// NO LANE IS LEFT OUT WITHOUT A CAUSE (no-hiding argument). A lane with a job that can be taken is left out of a claim only in
+// these cases:
+//
+//   1. A limit of its queue or batch leaves nothing. A settlement changes that.
+//   2. Enough lanes before it in the order give the jobs that are wanted, or 64 do. The order is by priority, so jobs of a
+//      lower priority wait while there are others: that is what a priority means. Within a queue and priority the order is
+//      drawn anew for each claim, so none of its lanes starves.
+//
+// A lane with nothing to take, but many rows after its cursor that cannot be taken, makes looks slow. It is added to the lanes,
+// so that the claim moves its cursor past these rows.
 
 const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
 
@@ -13,7 +34,8 @@ const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_start
 export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.free_releases > 0)'
 
 export const lanesToClaim = `
--- How many jobs limits let a claim take from each of these lanes that are open; null: no limit.
+-- How many jobs a claim may take from each of these lanes that are open, by the limits of its queue and its batch; null: no
+-- limit.
 create function holdfast.limits_of(p_lanes int[], p_now bigint)
 returns table (turn bigint, lane int, queue int, batch int, queue_room bigint, batch_room bigint, window_ms bigint,
   key_window_ms bigint, epoch uuid) language plpgsql as $holdfast$
@@ -44,9 +66,9 @@ begin
      order by l.turn;
 end $holdfast$;
 
--- Takes the locks of limited queues and batches that these lanes belong to, and of batches whose first item may start now. The claim
--- writes the row of such a batch after it has the locks of lanes, and a pause or cancel of a batch locks its row before those of lanes. The
--- batch's lock keeps the two apart.
+-- Takes the locks of limited queues and batches that these lanes belong to, and of batches whose first item may start now. The
+-- claim writes the row of such a batch after it has the locks of lanes, and a pause or cancel of a batch locks its row before
+-- those of lanes. The batch's lock keeps the two apart.
 create function holdfast.lock_limits(p_lanes int[]) returns void language plpgsql as $holdfast$
 declare
   v_no int;
@@ -69,16 +91,19 @@ begin
   end loop;
 end $holdfast$;
 
--- Waits for the claims that are at work in some lanes of a queue, those behind p_after. Answers the last of them; null: there are
--- no more. It is called after a pause or a limit was committed. A claim that has a lane's lock by then is waited for here. One
--- that gets the lock later reads the queue once more, and sees the change. A lane that is opened later is chosen only by claims
--- whose first look sees the change, too. So once all lanes were waited for, no claim goes by what was before.
+-- Waits for the claims that are at work in some lanes of a queue, those after p_after. Answers the last of these lanes; null:
+-- there are no more. It is called after a pause or a limit was committed. Once all lanes were waited for, no claim goes by what
+-- was before:
+--
+-- 1. A claim that has a lane's lock by then is waited for here.
+-- 2. A claim that gets the lock later reads the queue once more, and sees the change.
+-- 3. A lane that is opened later is chosen only by claims whose first look sees the change, too.
 create function holdfast.await_claims(p_queue text, p_after int) returns int language plpgsql
 set enable_seqscan = off as $holdfast$
 declare
   v_lanes int[] := array(
     select l.no from holdfast.queue q join holdfast.lane l on l.queue = q.no
-     where q.name = p_queue and l.no > p_after order by l.no limit 32); -- a transaction has room for only so many locks
+     where q.name = p_queue and l.no > p_after order by l.no limit 32); -- the lock table of a server is bounded
 begin
   perform holdfast.lock_lanes(array(select l.no + f.front from unnest(v_lanes) l(no), (values (0), (1)) f(front)));
   return v_lanes[cardinality(v_lanes)];
@@ -92,27 +117,28 @@ $holdfast$;
 
 -- The lanes of these queues (null: of all) in the order in which a claim takes from them.
 --
--- - Order: by priority. Plain jobs and batches of one queue and priority come in an order that is drawn anew each time, so none of them
---   starves.
--- - Choice: of many lanes only those that may give a job, because it is cheaper to look at 64 lanes in one statement than to lock them. Looks
---   follow each other until as many lanes surely give a job as jobs are wanted. Of the lanes of a batch with a limit one counts. Lanes of
---   queues with a limit do not count, because they may give one job between them. (All lanes in one look: 25 ms a claim where 1,000
---   batches are open.)
--- - Lanes where only gaps have ended come last: they have something to remove and nothing to give, and must not displace lanes with jobs.
+-- - Order: by priority. Plain jobs and batches of one queue and priority come in an order that is drawn anew each time, so none
+--   of them starves.
+-- - Choice: of many lanes only those that may give a job, because it is cheaper to look at 64 lanes in one statement than to
+--   lock them. Looks follow each other until as many lanes surely give a job as jobs are wanted. The lanes of a batch with a
+--   limit count as one. Lanes of queues with a limit do not count, because they may give one job between them. (All lanes in
+--   one look: 25 ms a claim where 1,000 batches are open.)
+-- - Lanes where only gaps have ended come last: they have something to remove and nothing to give, and must not displace lanes
+--   with jobs.
 --
--- Answers also the queue and the epoch of each lane, whether a limit applies to one of them, and whether one queue was asked for that has
--- no other lane.
+-- Answers also the queue and the epoch of each lane, whether a limit applies to one of them, and whether one queue was asked
+-- for that has no other lane.
 create function holdfast.lanes_to_claim(p_queues text[], p_max int, p_now bigint,
   out lanes int[], out queues int[], out epochs uuid[], out are_limited boolean, out is_only boolean)
 language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
-  v_most constant int := 64; -- a transaction has room for only so many locks
+  v_most constant int := 64; -- locks; the lock table of a server is bounded
   v_lanes int[];
   v_look int[];
   v_full int[];
-  v_bound int[]; -- by a limit of their queue
-  v_shared int[]; -- by one of their batch
+  v_bound int[]; -- lanes with a limit of their queue
+  v_shared int[]; -- lanes with a limit of their batch; v_batches: these batches
   v_batches int[];
   v_givers int[] := '{}'; -- lanes, and batches as numbers below zero
   v_giver int;
@@ -126,7 +152,8 @@ declare
   v_slow boolean;
   v_queue int;
 begin
-  if cardinality(p_queues) = 1 then -- of which most have one lane: 25 µs against 80 by what follows
+  -- 1. One queue, and it has one lane, as most have: 25 µs against 80 by what follows.
+  if cardinality(p_queues) = 1 then
     select array_agg(l.no), min(q.no), array_agg(l.epoch), ${limited} into v_lanes, v_queue, epochs, are_limited
       from holdfast.queue q
      cross join lateral (select no, batch, epoch from holdfast.lane where queue = q.no and is_open limit 2) l
@@ -141,6 +168,8 @@ begin
       return;
     end if;
   end if;
+
+  -- 2. All open lanes of these queues, in order. Up to 8 are answered without a look.
   if p_queues is null then
     select array_agg(l.no + f.front order by l.priority, q.name, l.draw, f.front desc), ${limited} into v_lanes, are_limited
       from holdfast.queue q
@@ -160,6 +189,8 @@ begin
     select o.queues, o.epochs into queues, epochs from holdfast.queues_of(lanes) o;
     return;
   end if;
+
+  -- 3. Look at 64 lanes at a time: which have jobs (v_found), and where have only gaps ended (v_ended)?
   for v_from in 0 .. (cardinality(v_lanes) - 1) / v_most loop
     exit when cardinality(v_givers) >= least(v_most, p_max);
     v_look := v_lanes[v_from * v_most + 1 : (v_from + 1) * v_most];
@@ -191,7 +222,9 @@ begin
         where pg_visible_in_snapshot(g.xid, pg_current_snapshot())) gaps
      where ahead.has_jobs or gaps.ended
         or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed)
-        or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- for the claim to find out
+        or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- from another cluster: the claim raises HF003
+
+    -- 4. Count what surely gives a job: a lane, or a batch with a limit.
     foreach v_lane in array coalesce(v_found, '{}') loop
       exit when cardinality(v_givers) >= p_max; -- more would be locked in vain
       v_busy := v_busy || v_lane;
@@ -203,7 +236,7 @@ begin
     end loop;
     v_untidy := v_untidy || v_ended;
     v_slow := clock_timestamp() - v_began > cardinality(v_look) * interval '20 microseconds' + interval '2 milliseconds';
-    if v_slow then -- some lane has much ahead of its bound that cannot be taken: a claim must move that bound
+    if v_slow then -- some lane has many rows after its cursor that cannot be taken: a claim must move that cursor
       foreach v_lane in array v_look loop
         v_began := clock_timestamp();
         perform from holdfast.job j, (select * from holdfast.lane_cursor where lane = v_lane order by no desc limit 1) c

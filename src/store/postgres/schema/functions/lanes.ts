@@ -1,7 +1,8 @@
-// Lanes: whether a job in one still waits, and how they are locked.
+// LANES: whether a ready job waits or runs, and how lanes are locked.
 
 export const lanes = `
--- Whether a ready job still waits. Only a transaction that has the lane's lock can rely on the answer.
+-- Whether a ready job still waits: its place is after the cursor, or in a gap, or it was passed over for being too late. Only a
+-- transaction that has the lane's lock can rely on the answer.
 create function holdfast.is_waiting(p_lane int, p_xid xid8, p_ord bigint, p_start_before bigint, p_seq bigint)
 returns boolean language sql stable as $holdfast$
   select (p_xid, p_ord) > (c.xid, c.ord)
@@ -27,7 +28,7 @@ begin
   end loop;
 end $holdfast$;
 
--- The lane of jobs in their turn and the one of those that came back, for each of these.
+-- For each of these lanes, the lane of jobs in their turn and the one of those that came back.
 create function holdfast.both_sides(p_lanes int[]) returns int[] language sql immutable as $holdfast$
   select coalesce(array_agg(u.no + f.front order by u.turn, f.front), '{}')
     from unnest(p_lanes) with ordinality u(no, turn), (values (0), (1)) f(front)

@@ -1,12 +1,13 @@
 export const limitEvents = `
--- The ord of a held job: its place among the held jobs of its limit key. Those of jobs that are not held are below all of them.
+-- The ord of a held job: its position in the waiting list of its limit key. It orders by priority, then jobs that came back
+-- before new ones, then by arrival. The ords of jobs that are not held are below all of these.
 create function holdfast.waiting_ord(p_priority int, p_came_back boolean, p_number bigint) returns bigint
 language sql immutable as $holdfast$
   select ((p_priority * 2 + case when p_came_back then 1 else 2 end)::bigint << 56) | p_number
 $holdfast$;
 
--- Limit keys with events that no admission has taken, and lists of them; below which transaction there are none; whether these are all; and
--- queues whose key limit is being lowered.
+-- For the sweep: limit keys with events that no admission has taken, and such event lists; below which transaction there are
+-- none; whether these are all; and queues whose key limit is being lowered.
 create function holdfast.pending_limit_events(p_from xid8, p_max int) returns table (limit_keys jsonb, lists jsonb, low xid8, are_all boolean,
   lowered jsonb)
 language plpgsql stable set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
@@ -23,7 +24,7 @@ begin
            to_jsonb(array(select q.name from holdfast.queue q where q.lowering is not null));
 end $holdfast$;
 
--- How many of each limit_key are ready.
+-- How many jobs of each limit key of a queue are ready and wait: their starts are still to come.
 create function holdfast.ready_by_limit_key(p_queue int) returns table (limit_key text, jobs bigint) language plpgsql stable
 set enable_seqscan = off set jit = off as $holdfast$
 begin

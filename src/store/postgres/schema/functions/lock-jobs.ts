@@ -1,33 +1,41 @@
-// What people do to jobs that wait or have ended.
+// LOCKING JOBS, for what operators do to jobs that wait or have ended.
 //
-// LOCKING JOBS. The row of a job is locked by whatever changes it: its settlement, for as long as the SQL effects of that flush
-// take; a cancel; a sweep. A claim locks no rows. Whether a ready job waits is told by its lane's cursor, so a transaction that
-// relies on "it waits" must keep claims out by the lane's lock, until it commits. "It runs" needs no lane: a cursor never goes
-// back, and the row, once locked, stays where it is.
+// WHAT LOCKS WHAT
 //
-// The rule: no transaction waits for the row of a job while it has the lock of a lane. Otherwise the lane would stand still for
-// as long as that row is locked: 7.4 s were measured behind a settlement with an effect of 8 s. So the lanes come first, where
-// they are needed, and then the rows, without waiting (skip locked). Where a row is not to be had, everything is given back: a
-// block with an exception handler is a subtransaction, and its locks go when it is undone. Then the row is waited for alone, and
-// given back, too. A transaction that waits for a row in this way has nothing that another could wait for: there is no deadlock. (Lost: rows first,
-// and then lanes. A settlement would wait for a cancel that waits for a lane.)
+// - The row of a job is locked by whatever changes it: its settlement, for as long as the SQL effects of that flush take; a
+//   cancel; a sweep. A claim locks no rows.
+// - Whether a ready job waits is decided by its lane's cursor. So a transaction that relies on "it waits" must keep claims out
+//   by the lane's lock until it commits.
+// - "It runs" needs no lock of a lane: a cursor never goes back, and the row, once locked, stays where it is.
+//
+// THE RULE: no transaction waits for the row of a job while it has the lock of a lane. Otherwise claims of the lane would wait
+// for as long as that row is locked: 7.4 s were measured behind a settlement with an effect of 8 s. So:
+//
+//   1. Lock the lanes, where they are needed.
+//   2. Lock the rows without waiting (skip locked).
+//   3. If a row could not be locked, give everything back. A block with an exception handler is a subtransaction, and its locks
+//      go when it is undone.
+//   4. Wait for that row alone, give it back, too, and begin again at 1.
+//
+// There is no deadlock: a transaction that waits for a row in step 4 has nothing that another could wait for. (Tried, and not
+// kept: rows first, and then lanes. A settlement would wait for a cancel that waits for a lane.)
 //
 // STEPS. What is done to many jobs goes in steps of a bounded size, each in a transaction of its own, and each goes on from the
-// place where the last one ended. A step never begins at the beginning again: what the steps before it deleted stays in the
+// place where the last one ended. A step never starts from the beginning again: what the steps before it deleted stays in the
 // index for as long as an old snapshot needs it, and each step would walk over all of it. (505,000 dead jobs were requeued in
 // 16 minutes that way.) So a row is visited a bounded number of times, however many there are.
 //
 // - Jobs that wait: lane by lane, in each in the order of `job_place`: those that are ready, then the others. A step locks the
-//   lanes that it looks at, and no more than 32 of them. (All lanes of a queue at once were more locks than the server has
-//   room for, where 7,500 batches were kept.) Between two steps claims go on: what they take is running, and stays.
-// - Jobs that have ended: in the order of an index that begins with what is asked for. A step looks for the last of so many
-//   rows, and then deletes the range that ends there.
+//   lanes that it looks at, and no more than 32 of them. (All lanes of a queue at once were more locks than the lock table of
+//   the server holds, where 7,500 batches were kept.) Between two steps claims go on: what they take is running, and stays.
+// - Jobs that have ended: in the order of an index that begins with the columns of the condition. A step looks for the last of
+//   so many rows, and then deletes the range that ends there.
 //
 // A crash between two steps leaves every job either as it was or gone, with its keys and counts.
 
 export const lockJobs = `
--- The live jobs of these ids, their rows locked, and what state they are in. Without p_waits it gives up (lock_not_available)
--- where it would have to wait for a row: for a transaction that has locks already.
+-- The live jobs of these ids with their states, their rows locked. Without p_waits, for a transaction that has locks already,
+-- it gives up (lock_not_available) where it would have to wait for a row.
 create function holdfast.lock_jobs(p_ids uuid[], p_waits boolean)
 returns table (id uuid, lane int, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text,
   batch int, limit_key text, state text)
@@ -49,7 +57,7 @@ begin
       select j.id into v_busy from holdfast.job j where j.id = any (p_ids) and not j.id = any (v_locked) limit 1;
       if v_busy is null and not exists (
         select from holdfast.job j
-         where j.id = any (v_locked) and j.ready_xid is not null and not j.lane = any (v_lanes) -- it has come there meanwhile
+         where j.id = any (v_locked) and j.ready_xid is not null and not j.lane = any (v_lanes) -- it came to that lane meanwhile
            and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)) then
         return query
           select j.id, j.lane, q.name, l.priority, j.attempts, j.cancel, j.run_at, j.headers, l.batch, j.limit_key,

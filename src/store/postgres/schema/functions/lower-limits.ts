@@ -1,30 +1,46 @@
-// LOWERING. A limit of keys that was lowered. Jobs that are ready were admitted under the limit before, and there may be more of
-// them than the new one leaves beside those that run. The surplus goes back into line: items of batches first,
-// and of those and of other jobs the last in the order of claiming. Each goes to the place that it had there. Jobs that run are left
-// alone.
+// LOWERING a limit of keys. Jobs that are ready were admitted under the limit before, and there may be more of them than the
+// new one leaves beside those that run. The surplus is held again: items of batches first, and of those and of other jobs the
+// last in the order of claiming. Each goes back to the position that it had in the waiting list of its key. Jobs that run are
+// left alone.
 //
-//   1. The transaction that stores the limit gives `queue.lowering` a number. While it is there, claims pass over the queue: they
-//      read it once more under the locks of their lanes, as they read whether a queue is paused. So no claim goes beyond the new limit.
-//   2. Claims that are at work are waited for, lane by lane (`await_claims`).
-//   3. Admissions that are at work are waited for (`await_admissions`): `admit` and `admit_next` have the queue's LOWER_LOCKS, shared.
-//      From then on jobs become ready only by the new limit.
-//   4. One pass counts the surplus of each key (`surplus`). From here on it only shrinks.
-//   5. A walk over the lanes, each from its end, in pages of a bounded size (`ready_page`), moves the surplus back into line, a
+//   limit stored ──▶ claims stop ──▶ surplus counted ──▶ surplus held again, page by page ──▶ claims go on
+//   (lowering set)   (2, 3)          (4)                 (5)                                 (6: lowering taken away)
+//
+// STEPS
+//
+//   1. The transaction that stores the limit gives `queue.lowering` a number. While it is there, claims pass over the queue:
+//      they read it once more under the locks of their lanes, as they read whether a queue is paused. So no claim goes beyond
+//      the new limit.
+//   2. Wait for the claims that are at work, lane by lane (`await_claims`).
+//   3. Wait for the admissions that are at work (`await_admissions`): `admit` and `admit_next` have the queue's LOWER_LOCKS,
+//      shared. From then on jobs become ready only by the new limit.
+//      Steps 2 and 3 do not depend on each other.
+//   4. Count the surplus of each key, in one pass (`surplus`). From here on it only shrinks.
+//   5. Walk over the lanes, each from its end, in pages of a bounded size (`ready_page`), and hold the surplus again, a
 //      transaction for each page (`return_surplus`).
-//   6. `lowering` is taken away, unless another change has set another number.
+//   6. Take `lowering` away, unless another change has set another number.
 //
-// A crash leaves `lowering` as it is, and a sweep starts over at 2. Two processes may do this at the same time, or a job may end
-// between 4 and 5. Then more jobs go back than must. Each step knocks at its keys, so the first in line are let in again.
+// WHY NO JOB IS LEFT WAITING
 //
-// Locks. Step 3 waits with no other lock. `admit` takes the shared lock before any other. `admit_next` has rows of jobs by then, so it
-// only tries: where the lock is not to be had it knocks instead. So nothing waits in a circle. A step of 5 has the admission lock
-// of a batch and one lane, and waits for no row (lock-jobs.ts): rows that others have locked are passed over, and earlier jobs
-// of the key go back instead. Where too few are left, the caller waits for such a row with no lock at all, and starts over at 2.
-// A sweep never waits for one. The queue stands still until its next sweep.
+//   1. Every page inserts events for its keys, with the slots freed and the first position. So the first held jobs of the key
+//      are admitted again as far as the new limit allows (`admit.ts`).
+//   2. More jobs may go back than must, if two processes do this at the same time, or a job ends between 4 and 5. By 1 that
+//      costs only time.
+//   3. A crash leaves `lowering` as it is, and a sweep starts over at 2.
+//
+// LOCKS
+//
+// - Step 3 waits with no other lock.
+// - `admit` takes the shared lock before any other. `admit_next` has locked rows of jobs by then, so it only tries; if it does
+//   not get the lock it inserts an event list instead. So there is no circle of waits.
+// - A page of step 5 has the admission lock of a batch and one lane, and waits for no row (`lock-jobs.ts`). Rows that other
+//   transactions have locked are passed over, and earlier jobs of the key go back instead.
+// - If too few are left, the caller waits for such a row with no lock at all, and starts over at 2. A sweep never waits for a
+//   row; then claims pass over the queue until its next sweep.
 
 export const lowerLimits = `
--- The queue whose limit is being lowered, and the number of that; nulls: it is not, or the caller may only enqueue. Admissions by
--- the limit before have committed.
+-- Step 3. The number of the queue, and the number in \`lowering\`; nulls: no limit is being lowered, or the caller may only
+-- enqueue. When it answers, admissions by the limit before have committed.
 create function holdfast.await_admissions(p_queue text, out no int, out lowering bigint) language plpgsql as $holdfast$
 begin
   if not holdfast.is_trusted() then
@@ -34,7 +50,7 @@ begin
   perform pg_advisory_xact_lock(LOWER_LOCKS, no);
 end $holdfast$;
 
--- How many ready jobs of each key are beyond the limit of their queue.
+-- Step 4. How many ready jobs of each key are beyond the limit of their queue.
 create function holdfast.surplus(p_queue int, p_now bigint) returns table (limit_key text, jobs bigint) language plpgsql
 set enable_seqscan = off set jit = off as $holdfast$
 #variable_conflict use_column
@@ -62,8 +78,8 @@ begin
     select b.limit_key, least(b.ready, b.jobs)::bigint from beyond b where b.jobs > 0 and b.ready > 0;
 end $holdfast$;
 
--- Ready jobs of a lane that wait and have a key, from this place towards the beginning, among so many rows. And where to go on;
--- nulls: the lane is at its beginning.
+-- Step 5: a page. Ready jobs of a lane that wait and have a key, from this place towards the beginning, among so many rows. And
+-- where to go on; nulls: the beginning of the lane was reached.
 create function holdfast.ready_page(p_lane int, p_xid xid8, p_ord bigint, p_max int, out jobs jsonb, out xid xid8, out ord bigint)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
@@ -82,8 +98,8 @@ begin
     into jobs, v_rows, xid, ord;
 end $holdfast$;
 
--- These jobs of a lane go back to their places in line. Answers the keys of those that did; the batch of the lane; and which of them
--- another transaction has locked.
+-- Step 5: these jobs of a lane are held again, at their positions. Answers their keys; the batch of the lane; and which of the
+-- jobs another transaction has locked.
 create function holdfast.return_surplus(p_lane int, p_ids uuid[], p_now bigint, out limit_keys jsonb, out batch int, out busy jsonb)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -116,7 +132,7 @@ begin
   unpassed as (
     update holdfast.overdue o set passed = false from returned r where o.start_before = r.start_before and o.seq = r.seq and o.passed
   ),
-  knocked as (
+  events as (
     insert into holdfast.limit_event (limit_key, xid, gone, unused, ord)
     select r.limit_key, pg_current_xact_id(), count(*), count(*), min(r.ord) from returned r group by r.limit_key
   ),
@@ -124,7 +140,7 @@ begin
     insert into holdfast.tally (xid, queue, held, ready)
     select pg_current_xact_id(), v_queue, count(*), -count(*) from returned r having count(*) > 0
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), v_now, v_queue, 'held', count(*), array_agg(r.id)
       from returned r where (select holdfast.is_watched(v_now)) having count(*) > 0

@@ -1,6 +1,6 @@
 export const missed = `
--- Waiting jobs whose startBefore is over, locked with their lanes. An entry whose job runs, has ended or does not exist would come first each
--- time, so it is deleted.
+-- Waiting jobs whose startBefore is over, locked with their lanes. An entry whose job runs, has ended or does not exist would
+-- come first each time, so it is deleted.
 create function holdfast.missed(p_max int, p_now bigint)
 returns table (id uuid, start_before bigint, attempts smallint, was text) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
@@ -28,7 +28,7 @@ begin
            case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' else 'ready' end
       from (select * from holdfast.overdue where start_before <= p_now order by start_before, seq limit p_max) o
      cross join lateral (select * from holdfast.job where id = o.id and seq = o.seq for update skip locked) j
-     where j.lane = any (v_locked) -- others wait for the next sweep: claims may be at work in their lanes
+     where j.lane = any (v_locked) -- others are left to the next sweep: claims may be at work in their lanes
        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, o.start_before, j.seq));
 end $holdfast$;
 `

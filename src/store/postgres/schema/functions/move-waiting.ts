@@ -1,7 +1,8 @@
-// A waiting job gets another time, lane or payload.
+// MOVING A WAITING JOB: it gets another time, lane or payload.
 
 export const moveWaiting = `
--- A waiting job whose row and lane are locked waits elsewhere: at the end of where it comes to. Answers how.
+-- Moves a waiting job, whose row and lane are locked, to the end of a lane, of a waiting list, or to a time. Answers its new
+-- state.
 create function holdfast.move_waiting(p_id uuid, p_run_at bigint, p_lane int, p_limit_key text, p_now bigint) returns text
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 declare
@@ -41,15 +42,15 @@ begin
   return v_state;
 end $holdfast$;
 
--- The holder of a dedup key takes over payload, limit key and time. Answers which limit_keys it has left or come to; null: it does
--- not wait any more.
+-- The holder of a dedup key takes over payload, limit key and time. Answers which limit keys need an admission: the one that it
+-- left, and the one that it came to. Null: it does not wait any more.
 create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text, p_due_at bigint, p_now bigint)
 returns text[] language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
 begin
   loop
-    -- One that runs is not touched: its settlement may have its row for long. See lock-jobs.ts.
+    -- A job that runs is not touched: its settlement may keep its row locked for long. See lock-jobs.ts.
     select * into v_holder from holdfast.job j
      where j.id = p_id and j.seq = p_seq
        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq));

@@ -1,14 +1,17 @@
-// WHAT IS DUE is found by its time. Jobs that were due before leave dead entries in the index, which an old snapshot keeps there. So a sweep begins
-// (p_from) seconds before the last one. A job that is committed later with an older time, because its transaction was open for long, is found by the
-// sweep that begins at the beginning, once a minute.
+// WHAT IS DUE is found by its time. Jobs that were due before leave dead entries in the index, which an old snapshot keeps
+// there. So a sweep begins (p_from) seconds before the last one. A job that is committed later with an older time, because its
+// transaction was open for long, is found by the sweep that begins at the beginning, once a minute.
 //
-// LOCKS. A server has room for about 64 locks for each connection that it allows, in one table that all transactions share. So no transaction of
-// a sweep takes more of them the more lanes, batches or partitions there are: a sweep cancels jobs that missed their start in up to 64 lanes at
-// a time; partitions are made a few in a transaction, and dropped one by one; a heal takes one lock (`heal.ts`).
+// LOCKS. A server has room for about 64 locks for each connection that it allows, in one table that all transactions share. So
+// the number of locks that a transaction of a sweep takes does not grow with the number of lanes, batches or partitions:
+//
+// - a sweep cancels jobs that missed their start in up to 64 lanes at a time;
+// - partitions are made a few in a transaction, and dropped one by one;
+// - a repair after a restore takes one lock (`repair-restored.ts`).
 
 export const nextDue = `
--- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases without jobs, because these were
--- settled or renewed, are removed on the way.
+-- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases whose jobs were
+-- all settled or renewed are removed on the way.
 create function holdfast.next_due(p_from bigint default 0, p_until bigint default 9223372036854775807) returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

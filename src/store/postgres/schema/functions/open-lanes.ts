@@ -1,10 +1,11 @@
-// Lanes are opened when a queue first has a job of a priority, and found by name by callers that do not know their numbers.
+// OPENING LANES. A lane is opened when a queue has its first job of a priority. Callers that do not know its number find it by
+// name.
 
 export const openLanes = `
--- Opens the lanes of plain jobs, or of the batch with this id; answers nothing where there is no such batch. Without a priority, the
--- lane of the priority that the queue's definition says. Answers also what the definition says of jobs. A lane that another
--- open transaction is about to open must be waited for. A hasty caller gives up (lock_not_available) and asks again later, so
--- that it holds no connection meanwhile.
+-- Opens the lanes of plain jobs, or of the batch with this id; answers nothing if there is no such batch. Without a priority,
+-- the lane of the priority that the queue's definition says. Answers also what the definition says of jobs. A lane that another
+-- open transaction is about to open must be waited for. With p_fail_fast the call gives up instead (lock_not_available). The
+-- caller asks again later, and holds no connection meanwhile.
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
   p_retain_dead_ms bigint, p_batch uuid default null, p_fail_fast boolean default false)
 returns table (name text, priority smallint, queue int, lane int, batch int, epoch uuid, version int, definition_epoch uuid,
@@ -22,7 +23,7 @@ begin
     p_retain_done_ms := 86400000;
     p_retain_dead_ms := 1209600000;
   end if;
-  if p_batch is not null then -- its row is locked, so that no pause comes in between
+  if p_batch is not null then -- its row is locked, so that a pause waits for this transaction
     select b.no, b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_batch, v_open
       from holdfast.batch b where b.id = p_batch for share;
     if not found then
@@ -53,10 +54,10 @@ begin
       join holdfast.lane l on l.queue = q.no and l.priority = coalesce(u.priority, q.priority) and l.batch = v_batch;
 end $holdfast$;
 
--- The numbers of a queue and of the lane of its plain jobs of one priority, by their names; without a priority, of the one that the
--- queue's definition says. What is used for the first time is made
--- in this very transaction: a caller's own transaction needs no second connection. \`p_opened\` is what the client has just opened
--- over a connection of its own. A transaction whose snapshot is older cannot see it, and takes it as it was given.
+-- The numbers of a queue and of the lane of its plain jobs of one priority, by their names; without a priority, of the one that
+-- the queue's definition says. What is used for the first time is made in this very transaction: a caller's own transaction
+-- needs no second connection. \`p_opened\` is what the client has just opened over a connection of its own. A transaction whose
+-- snapshot is older cannot see it, and takes it as it was given.
 create function holdfast.place_of(p_name text, p_priority smallint, p_opened jsonb, out queue int, out lane int,
   out priority smallint)
 language plpgsql as $holdfast$
@@ -75,10 +76,10 @@ begin
   end if;
 end $holdfast$;
 
--- A client remembers the numbers of lanes. A lane that was opened just before a standby took over, after the backup that was
--- restored, or in a schema that was dropped since, is gone. Its number may belong to another queue now, but its epoch does not.
--- A client also remembers what the queue's definition says, with its epoch. Where either is out of date, the client forgets what
--- it knows and starts over.
+-- A client remembers the numbers of lanes, each with its epoch, and what a queue's definition says, with the epoch of that. A
+-- lane is gone if it was opened just before a standby took over, after the backup that was restored, or in a schema that was
+-- dropped since. Its number may belong to another queue now, but its epoch does not. Where either epoch is out of date, this
+-- error makes the client forget what it remembers and start over.
 create function holdfast.raise_outdated() returns void language plpgsql as $holdfast$
 begin
   raise exception 'the database was set back behind a lane that this client knew, or the queue was defined anew; start over'

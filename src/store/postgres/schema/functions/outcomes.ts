@@ -1,5 +1,5 @@
 export const outcomes = `
--- How the newest jobs of these ids have ended; state null: it has not.
+-- How the newest jobs with these ids have ended; a null state: the job has not.
 create function holdfast.outcomes(p_ids uuid[])
 returns table (id uuid, state text, attempts smallint, result text, error text) language plpgsql stable
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off

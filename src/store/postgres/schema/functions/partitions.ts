@@ -1,6 +1,7 @@
-// PARTITIONS. Finished jobs are in partitions by the time their retention is over, and are dropped with the partition. Making one takes a lock on the
-// default partition; dropping one takes a lock on all of them. Both wait for a lock for a moment only, and are tried again later: so no
-// settlement waits behind a long report.
+// PARTITIONS. Finished jobs are in partitions by the time their retention is over, and are dropped with the partition.
+//
+// LOCKS. Making a partition takes a lock on the default partition; dropping one takes a lock on all of them. Both wait for a
+// lock for a moment only, and are tried again later: so no settlement waits behind a long report.
 
 /** Partitions that are made in one transaction. */
 export const partitionsMax = 16
@@ -11,7 +12,7 @@ create function holdfast.quoted_schema() returns text language sql stable as $ho
    where c.oid = 'holdfast.ended'::regclass
 $holdfast$;
 
--- Makes some of the partitions that will be needed, some widths ahead; answers how many. Where these are as many as it makes at
+-- Makes some of the partitions that will be needed, some widths ahead; answers how many. If it has made as many as it makes at
 -- most (${partitionsMax}), there may be more to make.
 create function holdfast.make_partitions(p_now bigint) returns int language plpgsql as $holdfast$
 declare
@@ -43,20 +44,21 @@ begin
       execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
       execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
-      -- Who inserts has chosen a partition once it has the table; one that chose ended_rest would be refused, and shown in the log.
+      -- An insert has chosen its partition once it has locked the table. One that chose ended_rest would then be refused, with
+      -- an error in the server's log. So inserts are waited for here.
       execute format('lock table %s.ended in share row exclusive mode', v_schema);
       execute format('alter table %1$s.ended attach partition %1$s.ended_%2$s_%3$s for values from (%2$s, %4$s) to (%2$s, %5$s)',
         v_schema, v_need.class, v_need.bucket, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
         coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
       v_made := v_made + 1;
     exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table then
-      null; -- what belongs there goes to ended_rest meanwhile
+      null; -- jobs of this partition go to ended_rest meanwhile
     end;
   end loop;
   return v_made;
 end $holdfast$;
 
--- Drops one partition whose time is over and answers how many jobs went with it; null: there is none, or it is in use.
+-- Drops one partition whose time is over, and answers how many jobs were in it; null: there is none, or it is in use.
 create function holdfast.drop_partition(p_now bigint) returns bigint language plpgsql as $holdfast$
 declare
   v_schema text := holdfast.quoted_schema();

@@ -1,9 +1,11 @@
-// PROGRESS is kept beside the job, in a table of its own: neither the job's row nor anything that a settlement touches changes. It is read
-// together with the current lease of the job. So what was reported under an earlier lease is not seen any more; the upkeep of a sweep removes
-// it. A row is updated in place, on its own page (no index changes, and pages are left half empty for it).
+// PROGRESS is kept beside the job, in a table of its own: neither the job's row nor anything that a settlement touches changes.
+// It is read together with the current lease of the job. So what was reported under an earlier lease is not seen any more; the
+// upkeep of a sweep removes it. A row is updated in place, on its own page (no index changes, and pages are left half empty for
+// it).
 
 export const progress = `
--- Leases as stretches (find-leased.ts); answers the numbers of those that stand. Of several reports of one lease the last counts.
+-- Leases as stretches (find-leased.ts); answers the numbers of those that are valid. Of several reports of one lease the last
+-- counts.
 create function holdfast.progress(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[], p_values float8[], p_messages text[], p_now bigint)
 returns setof int language plpgsql
@@ -27,7 +29,7 @@ begin
     select h.turn from held h;
 end $holdfast$;
 
--- What was told of holds that are over; answers how many that were.
+-- Deletes what was reported under leases that are over; answers how many rows.
 create function holdfast.prune_progress(p_max int) returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

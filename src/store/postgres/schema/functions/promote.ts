@@ -1,5 +1,6 @@
 export const promote = `
--- Answers how many of each queue are ready now, and at which limit_keys others stand.
+-- Scheduled jobs whose time has come become ready, or held if they have a limit key. Answers how many of each queue, and which
+-- limit keys need an admission.
 create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0)
 returns table (name text, jobs bigint, ready bigint, limit_keys text[])
 language plpgsql set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -24,7 +25,7 @@ begin
         from turn t where j.ctid = t.spot
       returning j.id, j.lane, j.is_held, j.limit_key, j.ord
     ),
-    knocked as (
+    events as (
       insert into holdfast.limit_event (limit_key, xid, ord)
       select m.limit_key, pg_current_xact_id(), min(m.ord) from moved m where m.is_held group by m.limit_key
     ),
@@ -37,7 +38,7 @@ begin
       insert into holdfast.tally (xid, queue, scheduled, ready, held)
       select pg_current_xact_id(), s.queue, -s.n, s.n - s.held, s.held from sums s
     ),
-    told as (
+    recorded as (
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
       select pg_current_xact_id(), p_now, l.queue, case when m.is_held then 'held' else 'ready' end, count(*),
              array_agg(m.id)

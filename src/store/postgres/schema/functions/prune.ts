@@ -1,7 +1,7 @@
 export const prune = `
--- Deletes finished jobs that are in no partition of their own, and small things whose time is over. Each is picked without a lock, and its time
--- is read again when its row is deleted: another transaction may have written it anew meanwhile. (Where a row is found by its ctid, the
--- server does not always notice that another version was picked.)
+-- Deletes finished jobs of the default partition, and key-value entries, dedup keys, flushes and changes whose time is over.
+-- Each row is picked without a lock, and its time is read again when it is deleted: another transaction may have written it
+-- anew meanwhile. (Where a row is found by its ctid, the server does not always notice that another version was picked.)
 create function holdfast.prune(p_max int, p_now bigint, p_from bigint default 0) returns bigint language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

@@ -1,9 +1,9 @@
-/** Lanes that one step locks, both sides of each. A transaction has room for only so many locks. */
+/** Lanes that one step locks, both sides of each. The lock table of a server is bounded. */
 export const lanesInAStep = 32
 
 export const purge = `
--- One step: up to so many jobs of a queue that are in one state, from where the last step ended. Answers at which limit_keys there is
--- room now, which batches have fewer items, and where to go on; null: there are no more.
+-- Deletes up to so many jobs of a queue that are in one state: one step, from where the last one ended (STEPS in lock-jobs.ts).
+-- Answers which limit keys have free slots now, which batches have fewer items, and where to go on; null: there are no more.
 create function holdfast.purge(p_queue text, p_state text, p_mark jsonb, p_max int, p_now bigint,
   out deleted bigint, out limit_keys jsonb, out batches jsonb, out mark jsonb)
 language plpgsql
@@ -30,6 +30,8 @@ begin
   limit_keys := '[]';
   batches := '[]';
   select q.no into v_queue from holdfast.queue q where q.name = p_queue;
+
+  -- 1. Jobs that wait.
   if p_state in ('held', 'ready', 'scheduled') then
     if p_mark ? 'ord' then
       v_lanes := array[(p_mark ->> 'side')::int & ~1];
@@ -71,6 +73,8 @@ begin
     end if;
     return;
   end if;
+
+  -- 2. Jobs that have ended: the last of so many rows, then the range up to it.
   select p.finished_at, p.seq into v_to_at, v_to_seq
     from (select e.finished_at, e.seq from holdfast.ended e
            where e.queue = v_queue and e.state = p_state and (e.finished_at, e.seq) > (v_at, v_seq)
@@ -98,7 +102,7 @@ begin
            case when p_state = 'dead' then -c.n else 0 end, case when p_state = 'cancelled' then -c.n else 0 end
       from (select count(*) as n from gone) c where c.n > 0
   ),
-  told as (
+  recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, v_queue, 'deleted', count(*), array_agg(g.id)
       from gone g where holdfast.is_watched(p_now) having count(*) > 0

@@ -1,5 +1,6 @@
 export const rateWindows = `
--- Starts whose window is over: limit_events at their limit_keys, and answers how many they were, and of which queues.
+-- Deletes starts whose window is over, and inserts an event for each of their limit keys (RATES in admit.ts). Answers how many,
+-- and which queues with a rate of their own may start jobs again.
 create function holdfast.end_windows(p_now bigint, p_from bigint, p_max int)
 returns table (starts bigint, queues jsonb) language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
@@ -11,7 +12,7 @@ begin
                                   order by until limit p_max for update skip locked))
       returning s.limit_key
     ),
-    knocked as (
+    events as (
       insert into holdfast.limit_event (limit_key, xid)
       select distinct g.limit_key, pg_current_xact_id() from gone g where strpos(g.limit_key, ':') > 0
     )

@@ -8,22 +8,25 @@
 // Every transaction that gives a batch a new live item takes one of these locks first, and keeps it until it has committed:
 //
 //   - a requeue (`rearm`), of one job, of many, or by a retry of what failed: the batch's lock, then its row. It takes back
-//     `finished_at`. So it comes before the removal, which then finds the batch unfinished; or after it, finds no batch, and
-//     the job goes back into its queue as an item of none;
+//     `finished_at`. If it comes before the removal, the removal finds the batch unfinished. If it comes after, it finds no
+//     batch, and the job goes back into its queue as an item of none;
 //   - a retry of what failed writes `retry_until` under the same locks before it touches an item. Removal passes it over;
-//   - adding items takes the row. It is refused once the batch is closed, and only a closed one is ever finished;
+//   - adding items takes the row. It is refused once the batch is closed, and only a closed batch is ever finished;
 //   - opening a lane takes the row for share. It waits for the removal, and then finds no batch to open a lane for.
 //
 // Items that are alive are counted, so what they do among themselves (retry, rescue, promotion, a new priority) needs no lock
-// of the batch. A crash between any two statements leaves the batch as it was: removal is one transaction. Only a deleted
-// batch has many: its items go first, a thousand in each, and a sweep goes on with what is left.
+// of the batch.
 //
-// Locks of several batches (a requeue of many jobs) are taken in the order of their numbers, before the rows of finished jobs,
-// and at most 64 in one transaction: the server has room for only so many.
+// CRASH. Removal is one transaction, so a crash between any two statements leaves the batch as it was. Only a deleted batch
+// takes several: its items go first, a thousand in each, and a sweep goes on with what is left.
+//
+// LOCKS of several batches (a requeue of many jobs) are taken in the order of their numbers, before the rows of finished jobs,
+// and at most 64 in one transaction: the lock table of a server is bounded.
 
 export const removeBatch = `
--- Removes a batch whose lock the caller holds, if it may go: see REMOVAL. Of one that was deleted the items go first: up to
--- so many behind this number. Says whether the batch is gone; if not, and there are more items, behind which number they lie.
+-- Removes a batch whose lock the caller holds, if it may go: see REMOVAL. Of a batch that was deleted the items go first: up to
+-- so many after this number. Answers whether the batch is gone; if not, and there are more items, after which number they
+-- begin.
 create function holdfast.remove_batch(p_no int, p_after bigint, p_max int, p_now bigint, out is_gone boolean, out after bigint)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$

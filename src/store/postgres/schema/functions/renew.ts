@@ -22,7 +22,8 @@ begin
       insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
       select p_tokens[h.claim], h.lane, h.worker, h.started_at, v_now, v_now + h.lease_ms,
              array_agg(h.xid), array_agg(h.ord)
-        from (select distinct on (lane, xid, ord) * from held order by lane, xid, ord, turn desc) h -- the last word counts
+        -- Of several renewals of one lease the last counts.
+        from (select distinct on (lane, xid, ord) * from held order by lane, xid, ord, turn desc) h
        group by h.claim, h.lane, h.worker, h.started_at, h.lease_ms
     )
     select h.turn, v_now + h.lease_ms, h.cancel from held h;

@@ -1,14 +1,22 @@
-// ANOTHER CLUSTER. Rows carry transaction numbers, which mean nothing in a cluster that they were restored into. Then every ready job gets a
-// new place in the same order, and running jobs are ready again.
+// ANOTHER CLUSTER. Rows carry transaction numbers, which mean nothing in a cluster that they were restored into. Then every
+// ready job gets a new place in the same order, and running jobs are ready again.
 //
-// A heal must keep claims out of every lane at once. It takes one lock instead of one for each lane: `lane_cursor`, in access exclusive mode.
-// That is the same as all lane locks. A claim, and every other transaction that decides by a cursor, reads that table after it has the lane's
-// lock and before it decides, and holds the table until it commits. So the heal waits for all that have looked, and those that come later read
-// what it leaves. It waits for reports and dumps of the table as well, which lane locks would not; a heal comes once after a restore.
+// LOCKS. A repair must keep claims out of every lane at once. It takes one lock instead of one for each lane: the table
+// `lane_cursor`, in access exclusive mode. That is as good as all lane locks:
+//
+//   1. A claim, and every other transaction that decides by a cursor, reads that table after it has the lane's lock and before
+//      it decides. It holds the table until it commits. So the repair waits for all transactions that have looked.
+//   2. Those that come later read what the repair leaves.
+//
+// It waits for reports and dumps of the table as well, which lane locks would not; a repair comes once after a restore.
+//
+// LIMIT KEYS. Usage rows and events are made anew: every ready job has a slot, and every key with held jobs gets an event. A
+// limit that running jobs exceeded, because it was lowered, is lowered again (`lower-limits.ts`).
 
 export const repairRestored = `
--- Whether rows came from another cluster: it says so itself, or a number is ahead of what this one has given out, or behind
--- what the rows have. A row that a snapshot can see and that carries a transaction from its xmax on was not written here.
+-- Whether rows came from another cluster: \`meta\` names another one; or a transaction number is ahead of what this cluster has
+-- assigned; or a sequence is behind the rows. A row that a snapshot can see and that carries a transaction from its xmax on was
+-- not written here.
 create function holdfast.is_from_elsewhere(p_system_identifier text) returns boolean language sql stable as $holdfast$
   with here as materialized (select pg_snapshot_xmax(pg_current_snapshot()) as xmax),
   lane as materialized (select l.no + f.front as no from holdfast.lane l, (values (0), (1)) f(front))
@@ -23,7 +31,7 @@ create function holdfast.is_from_elsewhere(p_system_identifier text) returns boo
       or (select max(q.no) from holdfast.queue q) > coalesce(pg_sequence_last_value('holdfast.queue_no_seq'::regclass), 0)
 $holdfast$;
 
--- Rows that were copied one by one come without the sequences they were numbered by.
+-- Rows that were copied one by one come without the sequences that numbered them.
 create function holdfast.raise_sequences() returns void language sql as $holdfast$
   select setval(s.name::regclass, s.used)
     from (values
@@ -36,18 +44,21 @@ create function holdfast.raise_sequences() returns void language sql as $holdfas
    where s.used > coalesce(pg_sequence_last_value(s.name::regclass), 0)
 $holdfast$;
 
--- After a restore into another cluster the transaction numbers in the rows mean nothing. Every ready job gets a new place
--- in the same order; what was running is ready again, first, and its claim cost nothing.
+-- Every ready job gets a new place in the same order. Running jobs are ready again, before the others, and their claim costs no
+-- attempt.
 create function holdfast.repair_restored(p_system_identifier text) returns void language plpgsql as $holdfast$
 begin
   perform pg_advisory_xact_lock(SCHEMA_LOCKS, 1);
-  if not holdfast.is_from_elsewhere(p_system_identifier) then -- or not any more: another process has done it
+  if not holdfast.is_from_elsewhere(p_system_identifier) then -- another process may have repaired it meanwhile
     update holdfast.meta set system_identifier = p_system_identifier where system_identifier is null;
     return;
   end if;
+  -- 1. Sequences and locks.
   perform holdfast.raise_sequences();
   lock table holdfast.lane_cursor in access exclusive mode; -- see LOCKS
   perform from holdfast.job j order by j.id for update; -- a settlement of one of them waits, and finds its place gone
+
+  -- 2. Leased jobs count as ready; every ready job gets a new place; leases go.
   insert into holdfast.tally (xid, queue, running, ready)
   select pg_current_xact_id(), l.queue, -count(*), count(*)
     from (select distinct s.lane, u.xid, u.ord from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)) h
@@ -77,6 +88,8 @@ begin
   update holdfast.job j set start_before = null -- one that ran has started
    where j.start_before is not null
      and not exists (select from holdfast.overdue o where o.start_before = j.start_before and o.seq = j.seq);
+
+  -- 3. Counts, as sums of this transaction.
   with old as (delete from holdfast.tally returning *)
   insert into holdfast.tally (xid, queue, held, scheduled, ready, running, done, dead, cancelled)
   select pg_current_xact_id(), o.queue, sum(o.held), sum(o.scheduled), sum(o.ready), sum(o.running), sum(o.done), sum(o.dead),
@@ -89,6 +102,8 @@ begin
   with old as (delete from holdfast.batch_annotation returning *)
   insert into holdfast.batch_annotation (batch, xid, kind, label, amount)
   select o.batch, pg_current_xact_id(), o.kind, o.label, sum(o.amount) from old o group by o.batch, o.kind, o.label;
+
+  -- 4. Limit keys, cursors, watchers.
   delete from holdfast.limit_event;
   delete from holdfast.limit_event_list;
   delete from holdfast.limit_usage;

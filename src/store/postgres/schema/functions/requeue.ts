@@ -1,10 +1,16 @@
-// Dead jobs are brought back.
+// REQUEUE: dead jobs become ready or held again.
+//
+//   dead_jobs (one step, newest first, rows locked) ──▶ pure code ──▶ revive (one job after the other)
+//
+// `revive` keeps a job dead, and answers what is in the way, if: a live job has its id; its batch was cancelled; its dedup
+// key (scope `live`) is taken; or its limit key cannot be known. The row moves from `ended` to `job` in one transaction. With a
+// limit key the job is held, and an event with its position is inserted (`admit.ts`).
 
-/** Of a dead job, what must be known to bring it back; `e` is its row, `q` its queue. */
+/** What must be known of a dead job to requeue it; `e` is its row, `q` its queue. */
 export const deadColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started_at, e.finished_at, e.ending, e.error, q.name,
   e.dedup_scope, e.dedup_key, e.limit_key, e.annotations`
 
-/** Batches whose items one step brings back: each costs a lock, and a transaction has room for only so many. */
+/** Batches whose items one step requeues: each costs a lock, and the lock table of a server is bounded. */
 const batchesInAStep = 64
 
 const inRange = `e.queue = p_queue and e.state = 'dead' and (e.finished_at, e.seq) < (p_at, p_seq)
@@ -18,7 +24,7 @@ const selectDead = `select ${deadColumns}
        order by e.finished_at desc, e.seq desc`
 
 export const requeue = `
--- The message of an error as it was kept, or all of it where it cannot be read.
+-- The message of an error as it was kept; all of it, if it cannot be parsed.
 create function holdfast.error_text(p_error text) returns text language plpgsql immutable as $holdfast$
 begin
   return coalesce(p_error::json ->> 'message', '');
@@ -26,9 +32,9 @@ exception when others then
   return p_error;
 end $holdfast$;
 
--- A step through the dead jobs of a queue, newest first, from where the last one ended; see STEPS in lock-jobs.ts. To bring them
--- back, the locks of their batches are taken in the order of their numbers, then their rows are locked. It ends early where its
--- jobs are items of many batches. A batch that comes between the look and the lock is locked by \`rearm\`, out of order.
+-- A step through the dead jobs of a queue, newest first, from where the last one ended; see STEPS in lock-jobs.ts. With p_lock,
+-- the locks of their batches are taken in the order of their numbers, then their rows are locked. It ends early where its jobs
+-- are items of many batches. A batch that appears between the look and the lock is locked by \`rearm\`, out of order.
 create function holdfast.dead_jobs(p_queue int, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text,
   p_max int, p_lock boolean)
 returns setof holdfast.dead_job language plpgsql
@@ -71,7 +77,7 @@ begin
   end loop;
 end $holdfast$;
 
--- Dead jobs start again: [{ id, seq, past }]. Answers for each null, or the id of the job that keeps it from coming back, or
+-- Dead jobs start again: [{ id, seq, past }]. Answers for each null, or the id of the job or batch that is in the way, or
 -- LIMIT_KEY_REQUIRED.
 create function holdfast.revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -89,6 +95,7 @@ declare
   v_answers jsonb[] := '{}'; -- appended in place; a jsonb would be copied for each job
 begin
   for v_turn in select * from jsonb_to_recordset(p_jobs) u(id uuid, seq bigint, past text) loop
+    -- 1. What is in the way (v_held)?
     v_held := null;
     v_keyless := false;
     select * into v_ended from holdfast.ended e where e.id = v_turn.id order by e.seq desc limit 1;
@@ -100,19 +107,20 @@ begin
       select * into v_slot from holdfast.dedup d where d.queue = v_ended.queue and d.key = v_ended.dedup_key;
       v_held := case when found and holdfast.is_taken(v_slot, p_now) then v_slot.id end;
     end if;
-    if v_held is null and v_ended.limit_key = v_ended.queue || ':' then -- buried, because its limit key could not be known
+    if v_held is null and v_ended.limit_key = v_ended.queue || ':' then -- its limit key was not known (insert_dead)
       select f.key, f.is_known into v_found
         from holdfast.queue q cross join lateral holdfast.find_key(q, v_ended.payload) f where q.no = v_ended.queue;
       v_ended.limit_key := v_ended.queue || ':' || v_found.key;
       v_keyless := not v_found.is_known;
       v_held := case when v_keyless then v_turn.id end;
     end if;
-    -- Last, for it begins a round.
+    -- 2. Its batch. After the other checks, because it begins a new round of the batch.
     v_batch := v_ended.batch;
     if v_held is null and v_batch is not null and not holdfast.may_revive(v_batch, p_dry_run, p_now) then
       select b.id into v_held from holdfast.batch b where b.no = v_batch;
-      v_batch := case when v_held is not null then v_batch end; -- of one whose record is gone it is no item any more
+      v_batch := case when v_held is not null then v_batch end; -- the batch is gone: the job is no item any more
     end if;
+    -- 3. Its dedup key.
     if v_held is null and not p_dry_run then
       if v_ended.dedup_scope = 'live' then
         delete from holdfast.dedup d
@@ -126,6 +134,7 @@ begin
         end if;
       end if;
     end if;
+    -- 4. The job, counts, and the event of its limit key.
     if v_held is null and not p_dry_run then
       select l.no into v_lane from holdfast.lane l
        where l.queue = v_ended.queue and l.priority = v_ended.priority and l.batch = coalesce(v_batch, 0);

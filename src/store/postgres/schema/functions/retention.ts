@@ -1,7 +1,7 @@
-// How long finished jobs are kept.
+// RETENTION: how long finished jobs are kept.
 
 export const retention = `
--- How long finished jobs are kept, as a class: all of a class are kept in partitions of the same width.
+-- The retention class of a retention: all jobs of a class are in partitions of the same width.
 create function holdfast.retention_class(p_retain_ms bigint) returns smallint language sql immutable as $holdfast$
   select case when p_retain_ms is null then 5 when p_retain_ms >= 5184000000 then 4 when p_retain_ms >= 172800000 then 3
               when p_retain_ms >= 3600000 then 2 else 1 end::smallint

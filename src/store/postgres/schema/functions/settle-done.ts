@@ -1,7 +1,18 @@
-// Jobs that are plainly done, as one set in one statement. How leases are named and found is in `find-leased.ts`.
+// SETTLE, the short way: jobs that are plainly done, as one set. How leases are named and found, and what was measured, is in
+// `find-leased.ts`. All other settlements are in `apply-verdict.ts`.
+//
+//   1. Read the leases (worker, start) and the lanes (queue, priority, batch, retention).
+//   2. Delete the jobs. Few stretches: each as a range of the index. Many: find all rows as one set, delete them by ctid, and
+//      look again for rows that moved meanwhile. Each of these statements also inserts the rows of `ended`, the counts, and the
+//      changes for watchers. After it, dedup and idempotency keys are freed, and annotations are counted.
+//   3. Jobs that were not at their places are lost leases: the answer names them.
+//   4. Last, hand the slots of limit keys over (`admit_next` in `admit.ts`). No row or lock may be waited for after that.
+//
+// NO SLOT IS LOST. Each deleted job with a limit key is handed to `admit_next`, which gives the slot to a held job or inserts
+// an event list. The client asks for the admission of the event lists that are answered. If it dies, the sweep takes them.
 
-/** Lands jobs that are done: rows `gone` with their number (turn), claim, and the number (i) of their lane. */
-const landDone = `
+/** Stores jobs that are done: rows `gone` with their number (turn), claim, and the number (i) of their lane. */
+const storeDone = `
     kept as (
       insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
         attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
@@ -13,12 +24,12 @@ const landDone = `
              p_results[g.turn]
         from gone g
        where v_keep_until[g.i] > v_now
-    )${tellDone()}`
+    )${countDone()}`
 
-/** The same where nothing is kept of them. */
-const dropDone = tellDone().slice(1)
+/** The same where nothing of them is kept. */
+const dropDone = countDone().slice(1)
 
-function tellDone(): string {
+function countDone(): string {
   const holdsKey = `filter (where g.dedup_scope in ('live', 'waiting'))`
   const leaves = 'filter (where g.limit_key is not null)'
   const freesKey = 'filter (where g.idempotency_key is not null and v_keep_until[g.i] <= v_now)'
@@ -33,7 +44,7 @@ function tellDone(): string {
       select v_batches[g.i], pg_current_xact_id(), -count(*), count(*)
         from gone g where v_batches[g.i] > 0 group by v_batches[g.i]
     ),
-    told as (
+    recorded as (
       insert into holdfast.change (xid, at, queue, state, jobs, ids)
       select pg_current_xact_id(), v_now, v_queues[g.i], 'done', count(*), array_agg(g.id)
         from gone g where v_watched group by v_queues[g.i]
@@ -74,8 +85,9 @@ const ofStretch = `j.lane = p_lanes[v_stretch] and j.ready_xid = p_xids[v_stretc
 const numbered = `p_starts[v_stretch] + (j.ord - p_firsts[v_stretch])::int as turn, p_claims[v_stretch] as claim, v_i as i`
 
 export const settleDone = `
--- Jobs that are done and leave no effects, as one set. Answers (null: nothing of it) which of them (by number) were not theirs
--- to settle; which lists of limit_events and which batches are to be attended to; and which queues have a limit, and so room for others now.
+-- Jobs that are done and have no effects, as one set. Answers (null: nothing of it) which of them, by number, were not under
+-- their leases any more; which event lists need an admission; which batches must be looked at; which queues have ready jobs
+-- now; and which queues have a limit, so that others of their jobs may start now.
 create function holdfast.settle_done(p_flush uuid, p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],
   p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_annotations text[], p_now bigint)
 returns text language plpgsql
@@ -109,9 +121,9 @@ declare
   v_once_queues int[];
   v_once_keys text[];
   v_once_seqs bigint[];
-  v_items int[]; -- the batches of those that are gone
+  v_items int[]; -- the batches of the deleted jobs
   v_limit_keys text[];
-  v_left text[]; -- the limit_keys of those that are gone
+  v_left text[]; -- the limit keys of all deleted jobs
   v_through int[];
   v_left_i int[];
   v_handed jsonb;
@@ -119,6 +131,7 @@ declare
   v_lost int[];
   v_answer text;
 begin
+  -- 1. Leases and lanes.
   select array_agg(l.worker order by t.turn), array_agg(l.started_at order by t.turn) into v_workers, v_started
     from unnest(p_tokens) with ordinality t(token, turn)
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
@@ -129,6 +142,8 @@ begin
     into v_lanes, v_queues, v_priorities, v_keep_until, v_retention_class, v_batches, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
+
+  -- 2a. Few stretches: each as a range of the index.
   for v_stretch in 1 .. case when cardinality(p_firsts) <= v_few then cardinality(p_firsts) else 0 end loop
     continue when v_workers[p_claims[v_stretch]] is null;
     v_i := array_position(v_lanes, p_lanes[v_stretch] & ~1);
@@ -136,7 +151,7 @@ begin
       with gone as (
         delete from holdfast.job j where ${ofStretch}
         returning j.*, ${numbered}
-      ),${landDone}
+      ),${storeDone}
     else
       with gone as (
         delete from holdfast.job j where ${ofStretch}
@@ -144,6 +159,8 @@ begin
       ),${dropDone}
     end if;${freeKeys}
   end loop;
+
+  -- 2b. Many stretches: as one set by ctid, in up to 5 looks.
   for v_look in 1 .. case when cardinality(p_firsts) <= v_few then 0 else 5 end loop
     select array_agg(f.spot), array_agg(f.lane), array_agg(f.xid), array_agg(f.ord), array_agg(f.turn), array_agg(f.claim)
       into v_spots, v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims
@@ -159,14 +176,18 @@ begin
         from deleted d
         join unnest(v_places_lanes, v_places_xids, v_places_ords, v_turns, v_claims) f(lane, xid, ord, turn, claim)
           on f.lane = d.lane and f.xid = d.ready_xid and f.ord = d.ord
-    ),${landDone}${freeKeys}
+    ),${storeDone}${freeKeys}
     exit when cardinality(v_gone) = cardinality(v_spots);
   end loop;
+
+  -- 3. Lost leases.
   if cardinality(v_landed) < v_count then
     select array_agg(n.turn) into v_lost
       from generate_series(1, v_count) n(turn) where not n.turn = any (v_landed);
   end if;
-  if v_left is not null then -- last, because nothing may be waited for after it
+
+  -- 4. Slots of limit keys: last, because nothing may be waited for after it. Then the answer.
+  if v_left is not null then
     v_handed := holdfast.admit_next(v_left, array(select v_queues[i] from unnest(v_left_i) i), v_now);
   end if;
   v_batches := array(select distinct u from unnest(v_batches) u where u > 0);

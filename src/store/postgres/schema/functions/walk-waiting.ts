@@ -17,9 +17,9 @@ const walk = (statement: string) => `${statement}
       v_left := v_left - v_found;`
 
 export const walkWaiting = `
--- Up to so many jobs that wait in these lanes and are in one of these states, their rows locked, in the order of the lanes given
--- and in each of \`job_place\`; from a place on (side: its lane, xid, ord), or from the beginning. Rows that another
--- transaction has locked are passed over. A caller that asks for ready ones has locked the lanes.
+-- Up to so many jobs that wait in these lanes and are in one of these states, their rows locked. The order is that of the lanes
+-- given, and in each lane that of \`job_place\`; from a place on (side: its lane, xid, ord), or from the beginning. Rows that
+-- another transaction has locked are passed over. A caller that asks for ready jobs has locked the lanes.
 create function holdfast.walk_waiting(p_lanes int[], p_states text[], p_from jsonb, p_max int)
 returns setof holdfast.waiting_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off

@@ -1,39 +1,48 @@
-// WATCH. While a watcher is there, every call that changes the state of jobs inserts what it changed, one row for each queue and state, in its
-// own transaction. Without a watcher nothing is written.
+// WATCH. While there is a watcher, every call that changes the state of jobs inserts what it changed, one row for each queue
+// and state, in its own transaction. Without a watcher nothing is written.
 //
-// IS THERE A WATCHER? `watched_until` is a sequence that is used as a variable. Setting it is no part of a transaction, leaves no dead row, and is
-// seen by every session at once, whatever its snapshot. Reading it is one look at one page and needs no statement. A transaction reads
-// it after it has its number (`is_watched` makes sure). So a transaction that found no watcher had its number before the time was set. A
-// transaction that begins after that has a higher number (`since`). Once all transactions below `since` have ended, every transaction that
-// changes something has seen the watcher. A new watch waits for them, for a bounded time.
+// IS THERE A WATCHER? `watched_until` is a sequence that is used as a variable. Setting it is no part of a transaction, leaves
+// no dead row, and is seen by every session at once, whatever its snapshot. Reading it is one look at one page and needs no
+// statement. Why no change is missed:
 //
-// WHICH CHANGES ARE NEW? Transactions commit in another order than they began, so no number says what a watcher has seen; a snapshot does. Between
-// two snapshots are the changes of transactions that the first cannot see and the second can. They are read in the order of their
-// numbers: a transaction that changed a job after another one saw that one committed, and drew the higher number. There are two kinds:
+//   1. A transaction reads it after it has its number (`is_watched` makes sure). So a transaction that found no watcher had its
+//      number before the time was set.
+//   2. A transaction that begins after that has a higher number (`since`).
+//   3. Once all transactions below `since` have ended, every transaction that changes something has seen the watcher. A new
+//      watch waits for them, for a bounded time.
+//
+// WHICH CHANGES ARE NEW? Transactions commit in another order than they began, so no number says what a watcher has seen; a
+// snapshot does. Between two snapshots are the changes of transactions that the first cannot see and the second can. They are
+// read in the order of their numbers: a transaction that changed a job after another one saw that one committed, and drew the
+// higher number. There are two kinds:
 //
 //   - of transactions that the first snapshot lists as in progress: found by transaction;
-//   - of transactions from its xmax on: found by number, beginning with one that none of them can have drawn. The number last drawn when the
-//     snapshot was taken is not such a one: the xmax is behind the last transaction that has *ended*, and a running one above it may have drawn
-//     a lower number. A number that was read before a transaction got its own number, where that transaction had ended when the snapshot was
-//     taken, is: every transaction that had drawn a number by then is below that transaction, so below the xmax. A look that has walked
-//     far begins such a transaction for the next look (`ahead`). Nothing older is walked.
+//   - of transactions from its xmax on: found by number, beginning with one that none of them can have drawn.
 //
-// ERAS. Both tables are unlogged. A server that crashed comes back without them, and gives out transaction numbers of lost claims again. So a
-// mark names its era, which is written with the changes and is lost with them. A watch that finds no other watcher begins a new era,
-// because changes were not recorded in between. First the era is written, then the time, each in a transaction of its own. So the time is
-// never set without an era.
+// The number last drawn when the snapshot was taken is not such a one: the xmax is behind the last transaction that has
+// *ended*, and a running one above it may have drawn a lower number. This one is: a number that was read before a transaction
+// got its own number, where that transaction had ended when the snapshot was taken. Every transaction that had drawn a number
+// by then is below that transaction, so below the xmax. A look that has walked far begins such a transaction for the next look
+// (`ahead`). Nothing older is walked.
 //
-// PRUNING. Now and then a sweep records the time and the xmin of its snapshot: every transaction below had ended by then. Once that record is
-// old enough, changes below its xmin are deleted, and a mark whose snapshot has an older xmin is refused. Both ends of the range are known, so
-// dead rows that an old snapshot keeps are not walked.
+// ERAS. Both tables are unlogged. A server that crashed comes back without them, and gives out transaction numbers of lost
+// claims again. So a mark names its era, which is written with the changes and is lost with them. A watch that finds no other
+// watcher begins a new era, because changes were not recorded in between. First the era is written, then the time, each in a
+// transaction of its own. So the time is never set without an era.
+//
+// PRUNING. Now and then a sweep records the time and the xmin of its snapshot: every transaction below had ended by then. Once
+// that record is old enough, changes below its xmin are deleted, and a mark whose snapshot has an older xmin is refused. Both
+// ends of the range are known, so dead rows that an old snapshot keeps are not walked.
 
 export const watch = `
--- Asked in a transaction that changes something. (0.6 µs, as plpgsql takes it for an expression; a look into an empty table is 5.)
+-- Called in a transaction that changes something. (0.6 µs, because plpgsql evaluates it as an expression; a look into an empty
+-- table is 5.)
 create function holdfast.is_watched(p_now bigint) returns boolean language sql volatile as $holdfast$
   select case when pg_current_xact_id() is not null
               then coalesce(pg_sequence_last_value('holdfast.watched_until'::regclass) > p_now, false) end
 $holdfast$;
 
+-- Records a change for watchers.
 create function holdfast.tell(p_queue int, p_state text, p_ids uuid[], p_now bigint) returns void language plpgsql as $holdfast$
 begin
   insert into holdfast.change (xid, at, queue, state, jobs, ids)
@@ -84,14 +93,14 @@ begin
   return v_number;
 end $holdfast$;
 
--- Where changes stand now, and whether all that were not told have ended.
+-- A mark for what was recorded up to now, and whether all transactions that recorded nothing have ended.
 create function holdfast.watch_mark() returns table (era uuid, snapshot pg_snapshot, is_exact boolean)
 language sql stable as $holdfast$
   select l.era, pg_current_snapshot(), pg_snapshot_xmin(pg_current_snapshot()) >= l.since from holdfast.newest_watch() l
 $holdfast$;
 
--- Changes that p_from cannot see and p_until (null: now) can, after number p_after. The first row tells up to where that is,
--- a number for that snapshot, and one for snapshots taken after this call (null: none yet).
+-- Changes that p_from cannot see and p_until (null: now) can, after number p_after. The first row has the snapshot up to which
+-- that is, a number for that snapshot, and one for snapshots taken after this call (null: none yet).
 create function holdfast.changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint,
   p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max int, p_now bigint)
 returns table (until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[])
@@ -135,7 +144,7 @@ begin
      or pg_sequence_last_value('holdfast.watched_until'::regclass) <= holdfast.now_ms(p_now)
      or greatest(pg_snapshot_xmax(p_from), pg_snapshot_xmax(v_until)) > pg_snapshot_xmax(pg_current_snapshot())
      or greatest(v_until_no, p_after) > holdfast.last_change()
-  then -- pruned, not told throughout, or made up
+  then -- pruned, not recorded throughout, or not a mark of ours
     raise exception 'these changes are no longer kept' using errcode = 'HF005';
   end if;
 end $holdfast$;

@@ -1,40 +1,48 @@
 // The tables. `holdfast.` stands for the schema's name; see `../schema.ts`.
 //
-// LAYOUT. A live job is one row, inserted when it is enqueued and deleted when it ends; a claim writes nothing to it. Its
-// place is (lane, ready_xid, ord): the lane says queue and priority, `ready_xid` which transaction made it ready, `ord`
-// its turn within that transaction. Whether a job at a place waits or runs is told by the lane's cursor; who runs it by the
-// lease that lists its place. Whatever makes a job ready again gives it a new place, so a place names one hold.
+// JOBS. A live job is one row, inserted when it is enqueued and deleted when it ends. A claim writes nothing to it.
 //
-// Who is limited. Items of a batch have lanes of their own. A job with a limit key names the limit_key it has to pass; while that
-// has no room it is held: in no lane, but in the limit_key's line, where its place is `ord`. See `../functions/admit.ts` and
-// `../functions/batch-counts.ts`.
+// - Its place is (lane, `ready_xid`, `ord`). The lane says queue and priority. `ready_xid` is the transaction that made the job
+//   ready, `ord` its turn within that transaction.
+// - Whether a job at a place waits or runs is decided by the lane's cursor. Which worker runs it is in the lease that lists its
+//   place.
+// - Whatever makes a job ready again gives it a new place. So a place names one lease.
 //
-// Rows that every claim or settlement would update in place (cursors, counts) are inserted and deleted instead, in the
-// order of an index that is read from its young end: an old snapshot that is held open keeps dead rows from being
-// removed, and nobody ever walks over them.
+// LIMITS AND BATCHES. Items of a batch have lanes of their own. A job with a limit key has `limit_key`. While that key has no
+// free slot, the job is held: it has no place in its lane, and `ord` is its position in the waiting list of the key. See
+// `../functions/admit.ts` and `../functions/batch-counts.ts`.
 //
-// Gates are found by number (`hashOf`), and told apart by name where two have the same. With an index of names the server
-// took a tenth longer to enqueue jobs of 1,000 keys, and a twentieth longer to claim and settle them.
+// INSERT AND DELETE INSTEAD OF UPDATE. Rows that every claim or settlement would update in place (cursors, counts, usage of
+// limit keys) are inserted and deleted instead, in the order of an index that is read from its young end. An old snapshot that
+// is held open keeps dead rows from being removed, but no statement ever walks over them.
 //
-// Pages of `job_id` are left half empty: a job that is held, or comes back, is written once more under the same id. In pages
-// that were full, somebody had to be cleared away each time, and to hand over cost 22 µs a job instead of 19.
-// `job_place` and `job_waiting` have no entry twice, so nobody need look for such as are.
+// INDEXES
 //
-// IDENTITY. While a publication exists that covers a table (`for all tables`: a change feed, an upgrade with little downtime), the
-// server refuses every update and delete of a row of it unless the table has a replica identity. So every logged table has one:
+// - Limit keys are found by a hash (`hashOf`), and compared by name where two have the same hash. With an index of names the
+//   server took a tenth longer to enqueue jobs of 1,000 keys, and a twentieth longer to claim and settle them.
+// - Pages of `job_id` are left half empty: a job that is held, or comes back, is written once more under the same id. In full
+//   pages the server had to remove dead entries each time, and a handover took 22 µs a job instead of 19.
+// - `job_place` and the indexes of held jobs never have equal entries, so the server need not look for duplicates
+//   (`deduplicate_items`).
+//
+// REPLICA IDENTITY. While a publication exists that covers a table (`for all tables`: a change feed, an upgrade with little
+// downtime), the server refuses every update and delete of a row of it unless the table has a replica identity. So every logged
+// table has one:
 //
 // - its primary key, where there is one;
 // - the unique index of ids, for `job`: a delete logs 16 bytes more, under `wal_level = logical` alone;
 // - the whole row, for the rest. It costs nothing but under `wal_level = logical`, where a delete logs the old row. The rows of
-//   counts and limit_keys are narrow. Those of `ended` are not, but most go with their partition, which logs nothing of them. A key
-//   for each of these tables was the other way: one more index to write for every settlement, on every server.
+//   counts and limit keys are narrow. Those of `ended` are not, but most go with their partition, which logs nothing of them.
+//   The alternative was a key for each of these tables: one more index to write for every settlement, on every server.
 //
-// Partitions that are made later get theirs where they are made; unlogged tables are never published. Bytes of WAL a job, enqueued,
-// claimed and settled in groups of 500, without identities and with them: 1,105 and 1,105 under `wal_level = replica`, 1,105 and
-// 1,137 under `logical`; with a limit key 1,889 and 1,933 under `logical`. A finished job of 170 bytes that is deleted by a purge:
-// 66 and 374 under `logical`.
+// Partitions that are made later get theirs where they are made; unlogged tables are never published. Bytes of WAL a job,
+// enqueued, claimed and settled in groups of 500:
 //
-// Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back letter for letter.
+// - `wal_level = replica`: 1,105 without identities, 1,105 with them;
+// - `wal_level = logical`: 1,105 and 1,137; with a limit key 1,889 and 1,933;
+// - a finished job of 170 bytes that is deleted by a purge, under `logical`: 66 and 374.
+//
+// Times are milliseconds since 1970. JSON is kept as text: what was enqueued comes back byte for byte.
 
 import { hashOf } from '../hash.ts'
 
@@ -54,33 +62,33 @@ create sequence holdfast.number; -- for job.seq, job.ord, kv.version and limit_e
 create table holdfast.queue (
   no int generated always as identity primary key,
   name text collate "C" not null unique,
-  is_named boolean not null default false, -- defined or paused; else it is there once it had a job
+  is_named boolean not null default false, -- defined, limited or paused by name; else it exists because it had a job
   paused boolean not null default false,
-  retain_done_ms bigint, -- null: for ever
-  retain_dead_ms bigint, -- null: for ever
+  retain_done_ms bigint, -- null: forever
+  retain_dead_ms bigint, -- null: forever
   on_dead text,
   definition jsonb, -- whole; null: it was never defined
-  version int not null default 0, -- of the definition, counted for people
+  version int not null default 0, -- of the definition, a counter for operators
   definition_epoch uuid not null default gen_random_uuid(), -- drawn anew with each version; see functions/limit-key.ts
-  attempts smallint not null default 5, -- of jobs that do not state them
+  attempts smallint not null default 5, -- of jobs that do not state them; priority likewise
   priority smallint not null default 5,
   key_path text, -- where the payload has the limit key
   key_by_code boolean not null default false, -- the limit key is a function that only the application's code has
   limit_override jsonb, -- what an operator sets instead of the definition's limits
   paused_at bigint,
   paused_by text,
-  max_running int, -- limits of all its jobs, as they count now; null: none
+  max_running int, -- limits in force for all its jobs; null: none
   max_starts int, -- within any window_ms
   window_ms bigint,
-  key_max_running int, -- limits of those with the same key
+  key_max_running int, -- limits in force for jobs with the same limit key
   key_max_starts int,
   key_window_ms bigint,
-  lowering bigint -- a number of its own while a lower limit of keys is brought about; claims take nothing meanwhile
+  lowering bigint -- set while a key limit is being lowered: claims pass over the queue (functions/lower-limits.ts)
 );
 create index queue_lowering on holdfast.queue (no) where lowering is not null;
 
 create sequence holdfast.lane_no increment 2 start 2;
-create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the one of those that came back: it goes first
+create table holdfast.lane ( -- no: the lane of jobs in their turn; no + 1: of jobs that came back, which are claimed first
   no int primary key default nextval('holdfast.lane_no'),
   queue int not null references holdfast.queue,
   priority smallint not null,
@@ -90,7 +98,7 @@ create table holdfast.lane ( -- no is the lane of jobs in their turn, no + 1 the
   constraint lane_once unique (queue, priority, batch)
 );
 create index lane_batch on holdfast.lane (batch) where batch > 0;
-create index lane_open on holdfast.lane (queue) where is_open; -- those of batches that are finished stay, closed, as long as they do
+create index lane_open on holdfast.lane (queue) where is_open; -- the lanes of a finished batch stay, closed
 
 create table holdfast.lane_cursor ( -- how far claims have come; only the newest row of a lane counts
   lane int not null,
@@ -110,7 +118,7 @@ create table holdfast.job (
   created_at bigint not null,
   id uuid not null,
   lane int not null,
-  attempts smallint not null default 0, -- without the claim that holds it now
+  attempts smallint not null default 0, -- without the current lease
   max_attempts smallint not null,
   free_releases smallint not null default 0,
   timeout_ms bigint,
@@ -122,9 +130,9 @@ create table holdfast.job (
   past text, -- JSON: attempts that have ended
   woken boolean not null default false, -- while it ran
   is_held boolean not null default false,
-  is_item boolean not null default false, -- of a batch; only said of those with a limit_key
-  limit_key text collate "C", -- the one of its limit key: the queue's number, a colon, the key (none: it should have one, and is dead)
-  line_ord bigint, -- of a job that was let in: its place in the line, should it go back there
+  is_item boolean not null default false, -- of a batch; set only for jobs with a limit key
+  limit_key text collate "C", -- the queue's number, a colon, the key; without a key: it should have one, and is dead
+  line_ord bigint, -- of an admitted job: its former position in the waiting list, in case it is held again
   headers text,
   payload text not null
 );
@@ -135,7 +143,7 @@ create index job_scheduled on holdfast.job (lane, run_at, seq) where ready_xid i
 create index job_waiting on holdfast.job (${hashOf('limit_key')}, ord) with (deduplicate_items = off) where is_held and not is_item;
 create index job_item_waiting on holdfast.job (${hashOf('limit_key')}, lane, ord) with (deduplicate_items = off) where is_held and is_item;
 
-create table holdfast.lease ( -- jobs of one lane held under one claim; a renewal is a younger row with the same token
+create table holdfast.lease ( -- jobs of one lane taken by one claim; a renewal is a younger row with the same token
   no bigint generated always as identity primary key,
   token uuid not null,
   lane int not null,
@@ -146,7 +154,7 @@ create table holdfast.lease ( -- jobs of one lane held under one claim; a renewa
   xids xid8[] not null, -- places of the jobs in the lane
   ords bigint[] not null
 );
--- Not compressed: that took 600 µs of a claim of 500 jobs; written as they are 80.
+-- Not compressed: compression took 600 µs of a claim of 500 jobs, writing them as they are takes 80.
 alter table holdfast.lease alter xids set storage external, alter ords set storage external;
 create index lease_token on holdfast.lease (token);
 create index lease_expiry on holdfast.lease (expires_at);
@@ -178,7 +186,7 @@ create table holdfast.ended ( -- until retention is over; keep_until decides whi
   cancel text,
   past text,
   limit_key text collate "C",
-  annotations text, -- JSON: what came of it, and what its last run has cost
+  annotations text, -- JSON: outcome, warning, and the costs of its last run
   headers text,
   payload text not null,
   result text,
@@ -189,7 +197,7 @@ create index ended_list on holdfast.ended (queue, state, finished_at, seq);
 create index ended_batch on holdfast.ended (batch, seq) where batch is not null;
 create table holdfast.ended_rest partition of holdfast.ended default;
 
-create table holdfast.tally ( -- changes of the counts, added up; low is set on sums: nothing older than it is left
+create table holdfast.tally ( -- changes of the counts of queues; low is set on sums: no change of a transaction below it is left
   xid xid8 not null,
   queue int not null,
   low xid8,
@@ -209,7 +217,7 @@ create table holdfast.dedup (
   key text collate "C" not null,
   seq bigint not null,
   id uuid not null,
-  until bigint, -- null: until the holder leaves its scope
+  until bigint, -- null: as long as the holder is in the scope
   primary key (queue, key)
 );
 create index dedup_until on holdfast.dedup (until) where until is not null;
@@ -228,7 +236,7 @@ create table holdfast.overdue ( -- jobs never claimed yet that must start before
   seq bigint not null,
   lane int not null,
   id uuid not null,
-  passed boolean not null default false, -- a claim went past it because it was too late
+  passed boolean not null default false, -- a claim passed over it because it was too late
   primary key (start_before, seq)
 );
 create index overdue_passed on holdfast.overdue (lane) where passed;
@@ -241,48 +249,48 @@ create table holdfast.kv (
 );
 create index kv_expiry on holdfast.kv (expires_at) where expires_at is not null;
 
-create table holdfast.flush ( -- what has landed, so that a call whose answer was lost can be asked again
+create table holdfast.flush ( -- calls that were stored, so that a call whose answer was lost can be sent again
   id uuid primary key,
   at bigint not null,
   answer text,
-  role text -- of the session that was answered; null: there is no answer
+  role text -- of the session that the answer is for; null: there is no answer
 );
 create index flush_at on holdfast.flush (at);
 
-create table holdfast.limit_usage ( -- only the newest row of a limit_key counts; where there is none, nobody has room or stands in line
+create table holdfast.limit_usage ( -- only the newest row of a limit key counts; no row: no slot is in use
   limit_key text collate "C" not null,
   no bigint generated always as identity,
-  admitted int not null, -- ready or running
-  reserved int not null, -- of these, have yet to start; counted while the key has a rate
-  low xid8 not null,
-  waiting_from bigint not null
+  admitted int not null, -- slots in use: jobs that are ready or running
+  reserved int not null, -- of these, jobs that have yet to start; counted while the key has a rate
+  low xid8 not null, -- no event of a transaction below it is left
+  waiting_from bigint not null -- no held job (but for items) has an earlier position, unless an event for it is pending
 );
 create unique index limit_usage_newest on holdfast.limit_usage (${hashOf('limit_key')}, no);
 
-create table holdfast.limit_event (
+create table holdfast.limit_event ( -- a job came to a limit key, or slots were freed (functions/admit.ts)
   limit_key text collate "C" not null,
   xid xid8 not null,
-  gone int not null default 0, -- gave back their room
-  unused int not null default 0, -- and of what was reserved
-  reserved int, -- so many had yet to start when a rate was set; null: none was
-  ord bigint -- the first place in the line that somebody came to; null: nobody came
+  gone int not null default 0, -- slots freed
+  unused int not null default 0, -- reserved starts that are over: the jobs have started, or will not start
+  reserved int, -- set when a rate is set: so many jobs with a slot had yet to start
+  ord bigint -- the first position that a job came to; null: no job came
 );
 create index limit_event_key on holdfast.limit_event (limit_key, xid);
 create index limit_event_xid on holdfast.limit_event (xid);
 
-create table holdfast.limit_event_list ( -- limit_events of one call at up to 200 limit_keys
+create table holdfast.limit_event_list ( -- events of one call at up to 200 limit keys
   no bigint primary key,
   xid xid8 not null,
   limit_keys text[] collate "C" not null,
-  gone int[], -- of each limit_key; null: none
-  ords bigint[] -- of each limit_key; null: nobody came
+  gone int[], -- slots freed, for each limit key; null: none
+  ords bigint[] -- the first position that a job came to, for each limit key; null: no job came
 );
 create index limit_event_list_xid on holdfast.limit_event_list (xid);
-alter table holdfast.limit_event_list set (toast_tuple_target = 8160); -- written as they are: a tenth of what compressing them took
+alter table holdfast.limit_event_list set (toast_tuple_target = 8160); -- not compressed: that takes a tenth of the time
 
-create table holdfast.limit_start ( -- of a limit_key, or of a queue with a rate: then it is the queue's number
-  limit_key text collate "C" not null,
-  until bigint not null, -- counts before
+create table holdfast.limit_start ( -- jobs that started under a rate
+  limit_key text collate "C" not null, -- for a rate of the whole queue: the queue's number
+  until bigint not null, -- the end of the window in which they count
   jobs int not null
 );
 create index limit_start_key on holdfast.limit_start (limit_key, until);
@@ -296,7 +304,7 @@ create table holdfast.batch (
   concurrency int, -- null: no limit
   fail_share float8,
   on_complete text, -- JSON
-  retain_ms bigint, -- null: for ever
+  retain_ms bigint, -- null: forever
   created_at bigint not null,
   submitted bigint not null default 0,
   round int not null default 1,
@@ -314,10 +322,10 @@ create table holdfast.batch (
 create index batch_unfinished on holdfast.batch (no) where finished_at is null or retry_until is not null or is_deleted;
 create index batch_finished on holdfast.batch (finished_at) where finished_at is not null;
 
-create table holdfast.batch_wait ( -- limit_keys where items of a batch wait for nothing but their batch
+create table holdfast.batch_wait ( -- limit keys with free slots where items wait for nothing but their batch
   batch int not null,
   limit_key text collate "C" not null,
-  ord bigint not null, -- the place of the first of them, as it was seen
+  ord bigint not null, -- the position of the first of them, as it was when this was noted
   primary key (batch, limit_key)
 );
 create index batch_wait_ord on holdfast.batch_wait (batch, ord);
@@ -335,7 +343,7 @@ create table holdfast.batch_tally (
 create index batch_tally_xid on holdfast.batch_tally (batch, xid);
 create index batch_tally_sum on holdfast.batch_tally (batch, xid) where low is not null;
 
-create table holdfast.batch_annotation ( -- outcomes and warnings by label, costs by name
+create table holdfast.batch_annotation ( -- changes of the counts of outcomes and warnings by label, and of costs by name
   batch int not null,
   xid xid8 not null,
   low xid8,

@@ -2,7 +2,7 @@
 
 export const progress = `
 create table holdfast.progress (
-  lane int not null, -- the place of the job, and the claim that holds it
+  lane int not null, -- the place of the job, and the token of its claim
   xid xid8 not null,
   ord bigint not null,
   token uuid not null,

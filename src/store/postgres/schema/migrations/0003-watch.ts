@@ -15,14 +15,14 @@ create unlogged table holdfast.change (
 alter table holdfast.change alter ids set storage external;
 create index change_xid on holdfast.change (xid);
 
-create unlogged table holdfast.watch_log ( -- only the newest row counts; older ones tell what had ended when
+create unlogged table holdfast.watch_log ( -- only the newest row counts; older ones record what had ended when
   no bigint generated always as identity primary key,
   era uuid not null,
-  since xid8, -- from this transaction on everybody tells; null: not known yet
+  since xid8, -- from this transaction on every change is recorded; null: not known yet
   at bigint not null,
   ended xid8 not null, -- all transactions below had ended at that time
   low xid8 not null, -- changes of transactions below have been deleted
-  told bigint not null -- jobs told by transactions below ended
+  told bigint not null -- jobs whose changes were recorded by transactions below ended
 );
 
 alter table holdfast.change set (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,

@@ -1,0 +1,122 @@
+// What a client does with stored jobs: it reads them, waits for their ends, and changes them.
+
+import { isRefused, toError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
+import type { JobState } from '../job/record.ts'
+import type { Effects } from '../queue/effects.ts'
+import type { AlterRequest, CancelRequest, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
+import type { Calls } from './calls.ts'
+import { type JobInfo, toJobInfo } from './job-info.ts'
+import {
+  encodeWakeData,
+  type JobsFilter,
+  type RequeueAllFilter,
+  type ResultOptions,
+  resultOf,
+  toJobsQuery,
+  toPurge,
+  toRequeueAll,
+  toResultRequest,
+} from './requests.ts'
+import type { Results } from './results.ts'
+
+export interface CancelOptions {
+  readonly effects?: Effects
+}
+
+/** What this needs of the client. */
+export interface JobsContext {
+  readonly store: Store
+  readonly calls: Calls
+  readonly results: Results
+  prepareEffects(effects: Effects | undefined): Promise<CancelRequest['effects']>
+  /** A job becomes due after so long: the sweep must look then. */
+  expectDue(delayMs: number): void
+}
+
+export class Jobs {
+  readonly #context: JobsContext
+
+  constructor(context: JobsContext) {
+    this.#context = context
+  }
+
+  async get(id: string): Promise<JobInfo | null> {
+    const { calls, store } = this.#context
+    const record = await calls.run(() => store.job(checkJobId(id)))
+    return record && toJobInfo(record)
+  }
+
+  async list(filter: JobsFilter): Promise<{ jobs: JobInfo[]; next: string | null }> {
+    const { calls, store } = this.#context
+    const query = toJobsQuery(filter)
+    const page = await calls.run(() => store.jobs(query))
+    return { jobs: page.jobs.map(toJobInfo), next: page.next }
+  }
+
+  async result(id: string, options: ResultOptions): Promise<unknown> {
+    const { calls, results } = this.#context
+    const request = toResultRequest(id, options)
+    const outcome = await calls.run(() => results.wait(request.id, request.timeoutMs, request.signal))
+    return resultOf(request.id, outcome)
+  }
+
+  async cancel(id: string, options: CancelOptions): Promise<'cancelled' | 'requested'> {
+    const { calls, store, prepareEffects } = this.#context
+    checkOptions(options, 'cancel options', ['effects'])
+    const effects = await prepareEffects(options.effects)
+    const [answer] = await calls.run(() => store.cancel([{ id: checkJobId(id), effects }]))
+    if (isRefused(answer)) throw toError(answer)
+    return answer?.status as 'cancelled' | 'requested'
+  }
+
+  wake(id: string, data: unknown): Promise<JobState> {
+    return this.#alter(() => ({ as: 'wake', id: checkJobId(id), data: encodeWakeData(data) }))
+  }
+
+  reschedule(id: string, runAt: Date | number): Promise<JobState> {
+    return this.#alter(() => ({ as: 'reschedule', id: checkJobId(id), runAt: checkTime(runAt, 'runAt') }))
+  }
+
+  reprioritise(id: string, priority: number): Promise<JobState> {
+    return this.#alter(() => ({
+      as: 'reprioritise',
+      id: checkJobId(id),
+      priority: checkInteger(priority, 'priority', 0, bounds.priorityMax),
+    }))
+  }
+
+  async delete(id: string): Promise<void> {
+    await this.#alter(() => ({ as: 'delete', id: checkJobId(id) }))
+  }
+
+  async purge(queue: string, options: { readonly states?: readonly PurgeState[] }): Promise<{ deleted: number }> {
+    const { calls, store } = this.#context
+    const request = toPurge(queue, options)
+    return calls.run(() => store.purge(request))
+  }
+
+  async requeue(id: string): Promise<void> {
+    const { calls, store } = this.#context
+    const [answer] = await calls.run(() => store.requeue([checkJobId(id)]))
+    if (isRefused(answer)) throw toError(answer)
+  }
+
+  async requeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): Promise<RequeueAllAnswer> {
+    const { calls, store } = this.#context
+    const request = toRequeueAll(filter, options)
+    return calls.run(() => store.requeueAll(request))
+  }
+
+  #alter(toRequest: () => AlterRequest): Promise<JobState> {
+    const { calls, store, expectDue } = this.#context
+    return calls.run(async () => {
+      const request = toRequest()
+      const [answer] = await store.alter([request])
+      if (isRefused(answer)) throw toError(answer)
+      if (request.as === 'reschedule') expectDue(Math.max(0, request.runAt - Date.now()))
+      return answer?.state as JobState
+    })
+  }
+}

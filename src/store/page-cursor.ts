@@ -1,0 +1,19 @@
+// The `next` of a page: the position of its last row, as text that callers pass back and do not read.
+
+import { toError } from '../errors.ts'
+import { unknownPage } from './refusals.ts'
+
+export function encodeCursor(position: readonly (string | number)[]): string {
+  return Buffer.from(JSON.stringify(position)).toString('base64url')
+}
+
+/** Throws INVALID_OPTION if the text is not a position that this listing has given out. */
+export function decodeCursor<Position>(text: string, isPosition: (value: readonly unknown[]) => boolean): Position {
+  try {
+    const value = JSON.parse(Buffer.from(text, 'base64url').toString())
+    if (Array.isArray(value) && isPosition(value)) return value as Position
+  } catch {
+    // no JSON: refused below
+  }
+  throw toError(unknownPage())
+}

@@ -61,5 +61,5 @@ export class NoStore {
 
 function nothingSwept(): SweepReport {
   const counts = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
-  return { ...counts, lapsed: [], more: false, nextDueAt: null, now: Date.now() }
+  return { ...counts, expired: [], more: false, nextDueAt: null, now: Date.now() }
 }

@@ -94,7 +94,7 @@ export class ManualClaims {
     const deaths: Promise<unknown>[] = []
     for (const job of claimed) {
       try {
-        const definition = stored.obeyed(definitions?.get(job.queue) ?? defineQueue(job.queue))
+        const definition = stored.effective(definitions?.get(job.queue) ?? defineQueue(job.queue))
         const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)

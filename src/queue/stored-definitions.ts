@@ -53,7 +53,7 @@ export class Definitions {
   }
 
   /** The definition in force: one with settings unchanged, any other with the stored settings. */
-  obeyed(definition: AnyDefinition): AnyDefinition {
+  effective(definition: AnyDefinition): AnyDefinition {
     if (definition.settings !== null) return definition
     const record = this.#known.get(definition.name)
     if (record === undefined) return definition
@@ -67,7 +67,7 @@ export class Definitions {
   /** Of these queues, or of all that there are. */
   shortestLeaseMs(definitions: Iterable<AnyDefinition> | null): number {
     const leases = definitions
-      ? Array.from(definitions, (definition) => this.obeyed(definition).leaseMs)
+      ? Array.from(definitions, (definition) => this.effective(definition).leaseMs)
       : [...this.#known.values()].map(({ definition }) => definition.leaseMs)
     return leases.length === 0 ? undefinedQueue.leaseMs : Math.min(...leases)
   }

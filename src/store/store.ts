@@ -363,7 +363,7 @@ export interface SweepReport {
   /** Expired leases that were ended, whatever became of their jobs. */
   readonly rescued: number
   /** Those leases: their workers, and what became of the jobs. */
-  readonly lapsed: readonly ExpiredLease[]
+  readonly expired: readonly ExpiredLease[]
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number

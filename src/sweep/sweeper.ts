@@ -102,7 +102,7 @@ export class Sweeper {
     const report = await this.#store.sweep({ max: chunkMax })
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
-    for (const expired of report.lapsed) this.#emitExpired(expired, report.now)
+    for (const expired of report.expired) this.#emitExpired(expired, report.now)
     if (this.#events.hasListener('sweep.ended')) {
       const { rescued, promoted, overdue, admitted, pruned } = report
       const durationMs = this.#timers.now() - startedAt

@@ -361,7 +361,7 @@ export class Worker {
     return new Services(
       {
         events,
-        definitionFor: (definition) => definitions.obeyed(definition),
+        definitionFor: (definition) => definitions.effective(definition),
         limited: (queue, most) => this.#loop.limited(queue, most),
         unloadable: (error) => {
           if (this.#endsByItself) this.#fail(error) // a test does not wait until the file has been corrected

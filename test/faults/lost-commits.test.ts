@@ -134,15 +134,15 @@ test('workers by name use the stored definition, also if a lost one had the same
   const definitions = new Definitions(store, timers)
   const byName = defineQueue('calls')
   await definitions.refresh(['calls'])
-  assert.equal(definitions.obeyed(byName).timeoutMs, 600_000)
+  assert.equal(definitions.effective(byName).timeoutMs, 600_000)
   await recreate(database)
   now += 6_000
   await definitions.refresh(['calls'])
-  assert.equal(definitions.obeyed(byName), byName, 'a queue that is gone has no definition')
+  assert.equal(definitions.effective(byName), byName, 'a queue that is gone has no definition')
   await stored('second')
   now += 6_000
   await definitions.refresh(['calls'])
-  assert.equal(definitions.obeyed(byName).timeoutMs, 2_000)
+  assert.equal(definitions.effective(byName).timeoutMs, 2_000)
   await store.close()
 })
 

@@ -379,9 +379,9 @@ function sweepCall(max: number): Call {
         [id, claimOf(fence ?? ''), dedupKey ?? ''].some((name) => busy.has(name))
       return toReport(model, yield* model.sweepInParts(max, oracle, leaves))
     },
-    agrees: (expected, { more, lapsed, ...answer }, model, busy) => {
+    agrees: (expected, { more, expired, ...answer }, model, busy) => {
       let report = answer
-      if (lapsed.length !== report.rescued) return false
+      if (expired.length !== report.rescued) return false
       const isLeft = [model.expiredLeases(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
       const counts = [report.rescued, report.overdue, report.promoted, report.admitted, report.pruned]
       const isFull = counts.some((count) => count >= max)

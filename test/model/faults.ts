@@ -91,7 +91,7 @@ export const faults: Readonly<Record<string, Break>> = {
     claim: async (request) => (await store.claim(request)).toReversed(),
   }),
 
-  'a claim that gives the same jobs to two claims at once': (store) => {
+  'a claim that returns the same jobs to two callers': (store) => {
     let inFlight: Promise<ClaimedJob[]> | null = null
     return {
       claim: (request) => {

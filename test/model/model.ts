@@ -1018,7 +1018,7 @@ export class Model {
 
   // Sweep: rescue, cancel what is overdue, promote, prune; each at most `max`
 
-  sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now' | 'lapsed'> {
+  sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now' | 'expired'> {
     return toEnd(this.sweepInParts(max, oracle))
   }
 
@@ -1027,7 +1027,7 @@ export class Model {
     max: number,
     oracle: Oracle,
     leaves: (job: ModelJob) => boolean = () => false,
-  ): Generator<void, Omit<SweepReport, 'more' | 'now' | 'lapsed'>> {
+  ): Generator<void, Omit<SweepReport, 'more' | 'now' | 'expired'>> {
     const { now } = this.state
     // With late admission all parts come first, then admission, then the end of batches.
     const settlePart = () => (this.admitsLate ? null : this.#endCall(null, oracle))

@@ -14,9 +14,9 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a settle that ignores the fence'),
   ],
   'a renew that ignores the fence': ['only the holder of a job renews it', ofModel('a renew that ignores the fence')],
-  'a claim that gives the same jobs to two claims at once': [
+  'a claim that returns the same jobs to two callers': [
     'a job has one holder at a time',
-    ofModel('a claim that gives the same jobs to two claims at once'),
+    ofModel('a claim that returns the same jobs to two callers'),
   ],
   'a sweep that forgets the attempt cap': [
     'attempts add up and stay below the cap',
@@ -133,7 +133,7 @@ function onlyOnce(store: Store): Partial<Store> {
 
 function withoutSweeps(): Partial<Store> {
   const counts = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
-  const nothing = { ...counts, lapsed: [], more: false, nextDueAt: null, now: 0 }
+  const nothing = { ...counts, expired: [], more: false, nextDueAt: null, now: 0 }
   return { sweep: async () => nothing }
 }
 

@@ -180,8 +180,8 @@ export class LeaseChecker implements Observer {
     })
   }
 
-  #swept({ lapsed }: SweepReport): void {
-    for (const { id } of lapsed) {
+  #swept({ expired }: SweepReport): void {
+    for (const { id } of expired) {
       const hold = this.#holds.get(id)
       this.#holds.delete(id)
       if (!hold) {

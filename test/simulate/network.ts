@@ -282,7 +282,7 @@ export class Network {
     const words = each.map((one) => {
       if (typeof one !== 'object' || one === null) return verb === 'watch' || verb === 'time' ? '-' : String(one)
       if ('fence' in one) return `${this.#trace.nameOf(one.id)} ${one.attempt}/${one.maxAttempts}`
-      if ('lapsed' in one) return `${one.rescued} rescued, ${one.promoted} promoted, ${one.overdue} overdue`
+      if ('expired' in one) return `${one.rescued} rescued, ${one.promoted} promoted, ${one.overdue} overdue`
       return one.refused ?? one.failed?.refused ?? one.state ?? one.status ?? '+'
     })
     return words.slice(0, 8).join(', ')

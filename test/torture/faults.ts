@@ -58,7 +58,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'a second settlement that is answered like the first': [
-    'a settlement commits with its fence, once, as it was answered',
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => ({
       settle: async (requests) =>
         (await store.settle(requests)).map((answer) =>
@@ -68,12 +68,12 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'an answered settlement that was never stored': [
-    'a settlement commits with its fence, once, as it was answered',
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => forgetful(store, ({ settlement }) => settlement.as === 'release'),
   ],
 
   'a settlement that is stored as another kind': [
-    'a settlement commits with its fence, once, as it was answered',
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => ({
       settle: (requests) =>
         store.settle(
@@ -95,7 +95,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'a result that is lost': [
-    'a settlement commits with its fence, once, as it was answered',
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => ({
       settle: (requests) =>
         store.settle(
@@ -148,7 +148,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'an effect that is applied although its settlement was lost': [
-    'effects commit all or not at all',
+    'effects are applied all or not at all',
     (store) => ({
       settle: async (requests) => {
         const answers = await Promise.all(await store.settle(requests))
@@ -162,7 +162,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'effects of which a part is missing': [
-    'effects commit all or not at all',
+    'effects are applied all or not at all',
     (store) => {
       const isTime = every(5)
       return {
@@ -179,7 +179,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'effects of a settlement that failed': [
-    'effects commit all or not at all',
+    'effects are applied all or not at all',
     (store) => ({
       settle: async (requests) => {
         const answers = await Promise.all(await store.settle(requests))
@@ -193,7 +193,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'effects of a cancel that are dropped': [
-    'effects commit all or not at all',
+    'effects are applied all or not at all',
     (store) => ({ cancel: (requests) => store.cancel(requests.map(({ id }) => ({ id, effects: null }))) }),
   ],
 

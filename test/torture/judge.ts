@@ -19,8 +19,8 @@ export type { Findings, Ruling }
 const promises = {
   'every answered enqueue is stored once, every other at most once, one rolled back never': judgeEnqueues,
   'a job has one holder at a time, and a fence one claim': judgeHolders,
-  'a settlement commits with its fence, once, as it was answered': judgeFences,
-  'effects commit all or not at all': judgeEffects,
+  'a settlement is applied with its fence, once, as it was answered': judgeFences,
+  'effects are applied all or not at all': judgeEffects,
   'attempts add up and stay below the cap': judgeAttempts,
   'a job that kills every process ends dead': judgePoison,
   'every death enqueues one notice': judgeDeaths,

@@ -30,7 +30,7 @@ const capForgotten: Patch = {
 export const variants: Readonly<Record<string, Variant>> = {
   'sqlite: a settle without its fence': {
     store: 'sqlite',
-    breaks: 'a settlement commits with its fence, once, as it was answered',
+    breaks: 'a settlement is applied with its fence, once, as it was answered',
     patches: [
       {
         file: 'src/store/sqlite/renew.ts',
@@ -42,7 +42,7 @@ export const variants: Readonly<Record<string, Variant>> = {
 
   'postgres: a settle without its fence': {
     store: 'postgres',
-    breaks: 'a settlement commits with its fence, once, as it was answered',
+    breaks: 'a settlement is applied with its fence, once, as it was answered',
     patches: [
       {
         file: 'src/store/postgres/settle.ts',
@@ -145,7 +145,7 @@ function zip<A, B>`,
 
   'sqlite: effects applied outside the settlement': {
     store: 'sqlite',
-    breaks: 'effects commit all or not at all',
+    breaks: 'effects are applied all or not at all',
     patches: [
       {
         file: 'src/store/sqlite/settle.ts',
@@ -160,7 +160,7 @@ function zip<A, B>`,
 
   'postgres: effects applied outside the settlement': {
     store: 'postgres',
-    breaks: 'effects commit all or not at all',
+    breaks: 'effects are applied all or not at all',
     patches: [
       {
         file: 'src/store/postgres/settle.ts',

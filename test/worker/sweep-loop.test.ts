@@ -21,7 +21,7 @@ function setup() {
     more: false,
     nextDueAt: null,
     now: 0,
-    lapsed: [],
+    expired: [],
   }
   const broken: { error: Error | null } = { error: null }
   const store = {

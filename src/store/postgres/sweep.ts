@@ -107,7 +107,7 @@ export class Sweeps {
     const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
     const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
     return {
-      report: { ...counts, admitted: 0, lapsed: rescued.expired, more, nextDueAt, now },
+      report: { ...counts, admitted: 0, expired: rescued.expired, more, nextDueAt, now },
       ready: sumOf([rescued.ready, rest.ready]),
       batches: rescued.batches,
       droppedNotices: rescued.droppedNotices,

@@ -38,7 +38,7 @@ export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport
     dropOrphans(tx)
     next = nextDueAt(tx)
   }
-  return { rescued, lapsed: expired, promoted, overdue, admitted, pruned, more, nextDueAt: next, now: tx.now }
+  return { rescued, expired, promoted, overdue, admitted, pruned, more, nextDueAt: next, now: tx.now }
 }
 
 /** Claims and sweeps skip a queue whose count is 0. So a damaged count of 0 would hide its jobs permanently. */

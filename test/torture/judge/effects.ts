@@ -1,4 +1,4 @@
-// Promise: effects commit all or not at all. All, if the settlement was answered; none, if it was refused.
+// Promise: effects are applied all or not at all. All, if the settlement was answered; none, if it was refused.
 
 import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { Note } from '../journal.ts'

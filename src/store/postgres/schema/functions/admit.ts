@@ -74,9 +74,9 @@
 //        The next admission of the key takes it, at the latest the one of the sweep. No call repeats itself, so none loops.
 //
 // ROWS THAT ARE BEING CHANGED. An admission waits for the row of a held job that another transaction has locked, with the locks
-// of its keys. If the row was changed meanwhile, it is left out. So a caller's open transaction that has replaced a held job (by
-// its dedup key) blocks admissions of that key until it ends, and each sweep that comes to an event of that key. Handovers go on,
-// because they skip such rows.
+// of its keys. If the row was changed meanwhile, it is left out. So a transaction that keeps such a row locked (a cancel whose
+// SQL effects take long) blocks admissions of that key until it ends, the call that asks for one, and each sweep that comes to an
+// event of that key. Handovers go on, because they skip such rows.
 //
 // ORDER. A job that comes to a position before `waiting_from` is overtaken by handovers and by other admissions until an
 // admission takes its event or event list: right after the commit as a rule, or by the sweep (a caller's transaction; a full key

@@ -1,5 +1,5 @@
-// What a settlement consists of once its verdict is known: effects, result, annotations, the record of the attempt. Pure; every store
-// writes these, each in its own way.
+// What a settlement consists of once its verdict is known: effects, result, annotations, the record of the attempt. Pure; every
+// store writes these, each in its own way.
 
 import type { Refused } from '../errors.ts'
 import { effectError } from './death.ts'

@@ -128,7 +128,10 @@ export class Job<Payload = unknown, Result = unknown> {
     this.#context.progress(value, message ?? null)
   }
 
-  /** Adds to the costs of this run, such as `('tokens', 1200)`. They are stored when it is done or has failed; a batch sums them. */
+  /**
+   * Adds to the costs of this run, such as `('tokens', 1200)`. They are stored when it is done or has failed; a batch sums
+   * them.
+   */
   cost(name: string, amount: number): void {
     this.#costs ??= new CostSum()
     this.#costs.add(name, amount)

@@ -51,7 +51,9 @@ export class Outage {
     return this.#error
   }
 
-  /** Repeats the call until it is answered. Throws errors that are no outage, and the outage itself once the signal has aborted. */
+  /**
+   * Repeats the call until it is answered. Throws errors that are no outage, and the outage itself once the signal has aborted.
+   */
   async survive<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     const made = this.repeated()
     try {

@@ -9,7 +9,7 @@ import type { InWorld } from './world.ts'
 
 const onComplete = { queue: 'completions' }
 
-export function batchSteeringTests(inWorld: InWorld): void {
+export function batchControlTests(inWorld: InWorld): void {
   describe('controlling a batch', () => {
     describe('pause', () => {
       test(

@@ -2,7 +2,7 @@
 import { describe } from 'node:test'
 import { alterTests } from './alter.ts'
 import { badInputTests } from './bad-input.ts'
-import { batchSteeringTests } from './batch-control.ts'
+import { batchControlTests } from './batch-control.ts'
 import { batchKeyTests } from './batch-keys.ts'
 import { batchRaceTests } from './batch-races.ts'
 import { batchTests } from './batches.ts'
@@ -91,7 +91,7 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
     loweredLimitTests,
     limitLoadTests,
     batchTests,
-    batchSteeringTests,
+    batchControlTests,
     batchKeyTests,
     batchRaceTests,
     inboxTests,

@@ -1,4 +1,5 @@
-// Changes to a job while a claim is in progress: the transaction that locks the lane first decides, and the other sees the result.
+// Changes to a job while a claim is in progress: the transaction that locks the lane first decides, and the other sees the
+// result.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'

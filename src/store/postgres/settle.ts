@@ -171,7 +171,8 @@ interface DoneAnswer extends FollowUps {
 const nothingDone: DoneAnswer = {}
 
 /**
- * Settles all in one transaction or, if the server refuses to commit that, each in a transaction of its own (`statement-policy.ts`).
+ * Settles all in one transaction or, if the server refuses to commit that, each in a transaction of its own
+ * (`statement-policy.ts`).
  *
  * Each of those has a flush number of its own, and another one with its statements refused, because the first may have been
  * abandoned (`database.ts`). If the connection breaks in between, the caller may ask again for the whole flush. Then jobs that

@@ -9,9 +9,9 @@
 // their lanes (`lanes.ts`). If one is busy, the job is left out: it keeps its lease for another 200 ms, and a later sweep tries
 // again. Everything else is swept.
 //
-// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit (`statement-policy.ts`). Then each
-// rescue is a transaction of its own, so that one bad statement keeps no other job from being rescued. The other parts follow
-// in another transaction.
+// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit
+// (`statement-policy.ts`). Then each rescue is a transaction of its own, so that one bad statement keeps no other job from
+// being rescued. The other parts follow in another transaction.
 
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'

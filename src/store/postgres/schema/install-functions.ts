@@ -16,7 +16,9 @@
 import { hardenFunctions } from './roles.ts'
 import type { Schema } from './schema.ts'
 
-/** With this search path, signatures are written with their schema. Functions call each other, so none is checked as it is made. */
+/**
+ * With this search path, signatures are written with their schema. Functions call each other, so none is checked as it is made.
+ */
 const settings = 'set local search_path = pg_catalog;\nset local check_function_bodies = off;\n'
 
 /** For a schema without any of them. */

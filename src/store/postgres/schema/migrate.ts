@@ -32,7 +32,10 @@ const retryMaxMs = 60_000
 /** The server ends the transaction of a process that stops between two statements. */
 const idleMaxMs = 10_000
 
-/** Brings the schema up to this release; answers from which version to which. A newer schema that this client can use stays as it is. */
+/**
+ * Brings the schema up to this release; answers from which version to which. A newer schema that this client can use stays as
+ * it is.
+ */
 export async function migrate(
   client: ClientBase,
   schema: Schema,
@@ -127,7 +130,9 @@ function isUpToDate(found: Installed, to: Release): boolean {
   )
 }
 
-/** The installed version. Refuses a schema that clients of this release cannot use, and one whose tables another build has made. */
+/**
+ * The installed version. Refuses a schema that clients of this release cannot use, and one whose tables another build has made.
+ */
 async function installed(client: ClientBase, schema: Schema, known: Release): Promise<Installed> {
   // Not to_regclass: right after the wait for the lock it may still answer as of before the wait.
   const { rows } = await client.query(

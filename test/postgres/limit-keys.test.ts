@@ -141,12 +141,62 @@ test(
     assert.equal((await holdfast.job(running?.id ?? ''))?.state, 'done')
     const lease = await claimOne(holdfast, 'mail')
     assert.equal(lease.job.id, third?.id)
-    const done = lease.done() // the admission waits for the stranger; the settlement has committed
-    await world.waiters(1)
-    assert.equal((await holdfast.job(third?.id ?? ''))?.state, 'done')
+    await lease.done()
+    await holdfast.sweep() // neither a settlement nor a sweep waits for the locked row
+    assert.equal((await holdfast.job(second?.id ?? ''))?.state, 'held')
     await stranger.commit()
-    await done
+    await holdfast.sweep()
     assert.equal((await claimOne(holdfast, 'mail')).job.id, second?.id)
+  }),
+)
+
+test(
+  'while a held job is locked, settlements, sweeps, a lowered limit and other keys go on',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    const queue = holdfast.queue(perTenant)
+    await queue.enqueue({ tenant: 'a' })
+    const lease = await claimOne(holdfast, 'mail')
+    const { id } = await queue.enqueue({ tenant: 'a' })
+    const blocker = await world.begin()
+    await blocker.run('select pg_advisory_xact_lock(77, 77)')
+    const other = await world.another()
+    const effects = { sql: [{ text: 'select pg_advisory_xact_lock(77, 77)' }] }
+    const cancelled = other.cancel(id, { effects })
+    await world.waiters(1)
+    await lease.done()
+    await (await world.another()).sweep()
+    await holdfast.overrideLimit('mail', { keyLimit: { rate: { count: 5, per: '1s' } } })
+    await (await world.another()).queue(perTenant).enqueue({ tenant: 'b' })
+    await (await claimOne(holdfast, 'mail')).done()
+    await blocker.commit()
+    assert.equal(await cancelled, 'cancelled')
+    await holdfast.sweep()
+  }),
+)
+
+test(
+  'the first item of a key is admitted, also if it is promoted while an admission of the key waits for another batch',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    await holdfast.queue(perTenant).enqueue({ tenant: 'b' })
+    const lease = await claimOne(holdfast, 'mail')
+    await holdfast.batch({ name: 'one' }, [{ queue: perTenant, payload: { tenant: 'b' } }])
+    await holdfast.batch({ name: 'two' }, [{ queue: perTenant, payload: { tenant: 'a' }, delay: '1s' }])
+    const blocker = await world.begin()
+    await blocker.run('select pg_advisory_xact_lock(ADMIT_LOCKS, 1)')
+    const session = await world.connect()
+    const admission = session.query(world.schema.sql(`select * from holdfast.admit(array['1:a', '1:b'], '{}', null)`))
+    await world.waiters(1)
+    const inTwoSeconds = '(extract(epoch from clock_timestamp()) * 1000)::bigint + 2000'
+    await world.rows(`select * from holdfast.promote(10, ${inTwoSeconds})`)
+    await blocker.commit()
+    await admission
+    await holdfast.sweep()
+    const first = await claimOne(holdfast, 'mail')
+    assert.deepEqual(first.job.payload, { tenant: 'a' })
+    await first.done()
+    await lease.done()
   }),
 )
 

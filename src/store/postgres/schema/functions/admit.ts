@@ -73,10 +73,11 @@
 //      - 1,000 jobs or more were to be admitted in one call, or its row was being changed. The admission inserts an event itself.
 //        The next admission of the key takes it, at the latest the one of the sweep. No call repeats itself, so none loops.
 //
-// ROWS THAT ARE BEING CHANGED. An admission waits for the row of a held job that another transaction has locked, with the locks
-// of its keys. If the row was changed meanwhile, it is left out. So a transaction that keeps such a row locked (a cancel whose
-// SQL effects take long) blocks admissions of that key until it ends, the call that asks for one, and each sweep that comes to an
-// event of that key. Handovers go on, because they skip such rows.
+// ROWS THAT ARE BEING CHANGED. An admission never waits for a row. A held job whose row another transaction has locked or changed
+// is left out, and its slot stays free. The admission inserts an event for the key, so the next admission, at the latest that of
+// the next sweep, tries again. So a transaction that keeps such a row locked (a cancel whose SQL effects take long) costs its key
+// that slot, and blocks no other call. An admission that waited would do so with the locks of up to 200 keys: settlements, sweeps
+// and, while a limit is lowered, all keys of the queue would wait behind it.
 //
 // ORDER. A job that comes to a position before `waiting_from` is overtaken by handovers and by other admissions until an
 // admission takes its event or event list: right after the commit as a rule, or by the sweep (a caller's transaction; a full key
@@ -324,6 +325,7 @@ declare
   v_batch int;
   v_locks constant int := 200; -- the lock table of a server is bounded
   v_lined bigint;
+  v_first_items text[]; -- limit keys whose first held items committed after v_item_limit_keys was read
   v_queues int[];
   v_jobs bigint[];
 begin
@@ -406,7 +408,8 @@ begin
                       where k.is_held and not k.is_item and ${hashOf('k.limit_key')} = w.number and k.limit_key = w.limit_key
                         and k.ord >= least(w.ord, s.ord) and k.ord < w.waiting_from
                       order by k.ord limit 1), w.waiting_from)
-                   else coalesce(w.waiting_from, least(w.ord, s.ord), 0) end as waiting_from
+                   else coalesce(w.waiting_from, least(w.ord, s.ord), 0) end as waiting_from,
+                   s.limit_key is not null or w.ord is not null as has_events
               from wanted w left join sums s on s.limit_key = w.limit_key
              cross join lateral (select greatest(0, w.admitted - w.gone - coalesce(s.gone, 0)) as admitted) a) h
   ),
@@ -435,13 +438,17 @@ begin
     select r.i, r.limit_key, p.spot, p.ord, p.turn, true, true
       from picked p join room r on r.limit_key = p.limit_key where p.batch > 0 and p.spot is not null
   ),
+  next as materialized ( -- a row that another transaction has locked is left out: this never waits for one
+    select l.* from line l cross join lateral (select from holdfast.job j where j.ctid = l.spot for update skip locked) f
+     where l.is_next
+  ),
   numbers as materialized ( -- one right after the other, so that they are settled as few stretches
-    select array_agg(nextval('holdfast.number')) as ords from line l where l.is_next
+    select array_agg(nextval('holdfast.number')) as ords from next n
   ),
   turn as materialized ( -- the first of each limit key, then the second of each, and so on
     select (select n.ords from numbers n)[row_number() over (order by l.turn, l.ord)] as ord, l.i, l.limit_key, l.spot, l.ord as place,
            l.is_item
-      from line l where l.is_next
+      from next l
   ),
   -- 5. They become ready. A row that another transaction has changed since it was seen is left out.
   moved as (
@@ -481,16 +488,23 @@ begin
     select pg_current_xact_id(), v_now, r.queue, 'ready', count(*), array_agg(m.id)
       from moved m join room r on r.i = m.i where (select holdfast.is_watched(v_now)) group by r.queue
   )
-  select array_agg(s.queue), array_agg(s.n), (select count(*) from turn) into v_queues, v_jobs, v_lined
+  select array_agg(s.queue), array_agg(s.n), (select count(*) from line l where l.is_next),
+         (select array_agg(r.limit_key) from room r
+           where r.has_events and r.limit_key <> all (v_item_limit_keys)
+             and exists (select from holdfast.job k where k.is_held and k.is_item and ${hashOf('k.limit_key')} = r.number and k.limit_key = r.limit_key))
+    into v_queues, v_jobs, v_lined, v_first_items
     from (select r.queue, sum(i.n) as n from newly_admitted i join room r on r.i = i.i group by r.queue) s;
 
-  -- 7. Counts of the queues. And an event for a later admission, where more jobs wait than one call admits, or a row was
-  --    being changed.
+  -- 7. Counts of the queues. And an event for a later admission, where more jobs wait than one call admits, a row was being
+  --    changed, or the first items of a key came after the batches were locked.
   insert into holdfast.tally (xid, queue, held, ready)
   select pg_current_xact_id(), u.queue, -u.n, u.n from unnest(v_queues, v_jobs) u(queue, n);
   if v_lined >= v_most or v_lined > (select coalesce(sum(u.n), 0) from unnest(v_jobs) u(n)) then
     insert into holdfast.limit_event (limit_key, xid, ord)
     select u.limit_key, pg_current_xact_id(), 0 from unnest(v_limit_keys) u(limit_key);
+  elsif v_first_items is not null then
+    insert into holdfast.limit_event (limit_key, xid, ord)
+    select u.limit_key, pg_current_xact_id(), 0 from unnest(v_first_items) u(limit_key);
   end if;
   return query
     select q.name, u.n from unnest(v_queues, v_jobs) u(queue, n)

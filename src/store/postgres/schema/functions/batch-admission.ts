@@ -33,10 +33,8 @@
 //   4. The same lock keeps admissions of different keys from using the same start of a batch twice, and a pause from missing an
 //      item that is being admitted.
 //   5. A crash loses a note only together with what was admitted, because both are one transaction. The events are still there.
-//
-// Not covered: the first item of a key commits after an admission has read which keys have items. The admission takes its event
-// and does not look at its list. The call that inserted the event asks for an admission of its own, which finds the item. But an
-// item that the sweep promoted waits for the next event of its key.
+//   6. The first item of a key may commit after an admission has read which keys have items. That admission takes the item's event
+//      and has no lock of its batch. It sees the item in the snapshot that took the event, and inserts an event for the key again.
 
 import { lanesInAStep } from './purge.ts'
 

@@ -138,7 +138,7 @@ export interface HoldfastEvents {
     readonly lateMs: number
   }
   /** Slots that made no job: no process ran in time (`missed`), or the dedup key of the job was held (`held`). */
-  'schedule.skipped': { readonly schedule: string; readonly slots: number; readonly reason: 'missed' | 'held' }
+  'schedule.skipped': { readonly schedule: string; readonly slots: number; readonly reason: 'missed' | 'duplicate' }
   /** The code of this process differs from the stored schedule, and has replaced it. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }

@@ -2,8 +2,8 @@
 
 import type { EventName, Events, HoldfastEvents } from '../events.ts'
 import { FloodGuard } from './flood-guard.ts'
+import { sayMore, wording } from './log-sentences.ts'
 import { checkLogger, type Logger, type LogLevel, type LogSink, sinkOf } from './logger.ts'
-import { sayMore, wording } from './wording.ts'
 
 /** The most lines of one kind in a second. */
 const linesPerSecond = 10

@@ -142,7 +142,7 @@ export class Firing {
     if (step.skipped > 0) events.emit('schedule.skipped', { schedule: name, slots: step.skipped, reason: 'missed' })
     for (const [i, { id, status }] of answer.enqueued.entries()) {
       const slot = step.fire[i] as number
-      if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'held' })
+      if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })
       else events.emit('schedule.fired', { schedule: name, queue, id, slot: new Date(slot), lateMs: now - slot })
     }
     return { version: answer.version, created: answer.enqueued.filter(({ status }) => status === 'created').length }

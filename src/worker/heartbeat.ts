@@ -2,7 +2,7 @@
 // sooner. A run is aborted at once when its lease is lost or its job was cancelled. Because a lease may be long, cancel
 // requests are also read in between: once a second, and on every wake-up for a cancel.
 //
-// OUTAGES. If a lease runs out by the clock of this process, but the store has not rescued the job, the job is still held: only
+// OUTAGES. If a lease runs out by the clock of this process, but the store has not rescued the job, the job is still leased: only
 // the store decides. So a run goes on through an outage. If another worker was faster, the fence rejects the settlement.
 //
 // ORDER. A renewal counts from its commit, and calls may commit in another order than they were made. A beat that committed after

@@ -39,8 +39,8 @@ import {
   retryDelayMs,
   type SettlementFacts,
 } from './normalise.ts'
+import { emitSettled, factsOf, type SettledEvent } from './settled-event.ts'
 import type { StagedEffects } from './staged-effects.ts'
-import { emitSettled, factsOf, type SettledEvent } from './telling.ts'
 import { killMs } from './threads/thread-pool.ts'
 
 /** How the jobs of a queue are run, middleware included. */

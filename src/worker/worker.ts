@@ -29,7 +29,6 @@ import { aborted } from './aborted.ts'
 import { type ClaimLoopContext, claimLoopOf, type WorkerLoop } from './claim-loop.ts'
 import { GracePeriod } from './grace-period.ts'
 import { Heartbeat } from './heartbeat.ts'
-import { HeldRuns } from './held-runs.ts'
 import type { Plan } from './options.ts'
 import { Outage } from './outage.ts'
 import { type Presence, presenceOf } from './presence.ts'
@@ -37,8 +36,9 @@ import { ProgressBoard } from './progress-board.ts'
 import { Run, type RunContext } from './run.ts'
 import { ServedDefinitions } from './served-definitions.ts'
 import { Services } from './services.ts'
+import { factsOf } from './settled-event.ts'
 import { Settlements } from './settlements.ts'
-import { factsOf } from './telling.ts'
+import { UnsettledRuns } from './unsettled-runs.ts'
 import { threadsHealth, type WorkerHealth, type WorkerState, whyNotOk } from './worker-health.ts'
 
 /** What a worker needs of the client it came from. */
@@ -84,7 +84,7 @@ export class Worker {
   readonly #outage: Outage
   readonly #definitions: ServedDefinitions
   readonly #services: Services
-  readonly #runs = new HeldRuns()
+  readonly #runs = new UnsettledRuns()
   readonly #settlements: Settlements
   readonly #progress: ProgressBoard
   readonly #heartbeat: Heartbeat

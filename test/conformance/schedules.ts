@@ -226,7 +226,7 @@ export function scheduleTests(inWorld: InWorld): void {
         assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
         await clock.advance(hour)
         assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 1 })
-        assert.deepEqual(skipped, [{ schedule: 'report', slots: 1, reason: 'held' }])
+        assert.deepEqual(skipped, [{ schedule: 'report', slots: 1, reason: 'duplicate' }])
       }),
     )
 

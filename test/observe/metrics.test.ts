@@ -119,7 +119,7 @@ test('schedules, webhooks and reapers are counted', async () => {
   events.emit('schedule.fired', { ...slot, lateMs: 300 })
   events.emit('schedule.fired', { ...slot, lateMs: 700 })
   events.emit('schedule.skipped', { schedule: 'nightly', slots: 3, reason: 'missed' })
-  events.emit('schedule.skipped', { schedule: 'nightly', slots: 1, reason: 'held' })
+  events.emit('schedule.skipped', { schedule: 'nightly', slots: 1, reason: 'duplicate' })
   events.emit('schedule.failed', { schedule: 'nightly', error: new Error('x') })
   events.emit('firing.failed', { error: new Error('x') })
   const delivery = { ...job, queue: 'hooks', host: 'example.org', durationMs: 250 }
@@ -132,7 +132,7 @@ test('schedules, webhooks and reapers are counted', async () => {
     'holdfast_schedule_fired_total{schedule="nightly"} 2',
     'holdfast_schedule_lag_seconds_sum{schedule="nightly"} 1',
     'holdfast_schedule_skipped_total{schedule="nightly",reason="missed"} 3',
-    'holdfast_schedule_skipped_total{schedule="nightly",reason="held"} 1',
+    'holdfast_schedule_skipped_total{schedule="nightly",reason="duplicate"} 1',
     'holdfast_schedule_failures_total{schedule="nightly"} 1',
     'holdfast_firing_failures_total 1',
     'holdfast_webhook_deliveries_total{queue="hooks",outcome="done",status="2xx"} 1',

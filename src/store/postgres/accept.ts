@@ -3,14 +3,14 @@ import { encodeAnnotations } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { leaving, lockJobs } from './control.ts'
-import type { FollowUps, StoreContext } from './enqueue.ts'
+import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
 import { orInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
 
 /** The job is locked first, then the entry. So if two calls accept the same offer, the second waits, and finds nothing. */
 export async function accept(context: StoreContext, request: AcceptRequest): Promise<AcceptAnswer> {
   let ready = new Map<string, number>()
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const take = async (tx: PgTransaction, policy: StatementPolicy): Promise<AcceptAnswer> => {
     const job = (await lockJobs(tx, [request.id], { waits: true })).get(request.id)
     await tx.readClock()
@@ -37,7 +37,7 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
     writer.touch(leaving(job))
     const enqueued = effects ? await writer.apply([effects]) : []
     ready = writer.becameReady
-    followUps = writer.followUps
+    afterCommit = writer.afterCommit
     return { enqueued }
   }
   const answer = await context.lanes.withLanes(async () => {
@@ -46,6 +46,6 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
   })
   if (isRefused(answer) || answer === 'stale') return answer
   context.announce(ready)
-  await context.followUp(followUps)
+  await context.afterCommit(afterCommit)
   return answer
 }

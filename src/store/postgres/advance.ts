@@ -1,6 +1,6 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { addOrInsertDead, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
+import { type AfterCommit, addOrInsertDead, comesReady, countReady, type StoreContext } from './enqueue.ts'
 
 /**
  * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered
@@ -8,7 +8,7 @@ import { addOrInsertDead, comesReady, countReady, type FollowUps, type StoreCont
  * tried again later.
  */
 export async function advance(context: StoreContext, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const answer = await context.lanes.withLanesNow(async (ask): Promise<AdvanceAnswer> => {
     ask(jobs)
     if (!context.lanes.knows(jobs)) return 'busy'
@@ -20,7 +20,7 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
         const [moved] = JSON.parse(row?.[0] ?? '[]') as [Exclude<KvAnswer, { refused: unknown }>]
         if (!moved.applied) return 'stale'
         const added = await addOrInsertDead(tx, context.lanes, jobs, 'schedule')
-        followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
+        afterCommit = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
         return { version: moved.version as number, enqueued: added.enqueued }
       }),
     )
@@ -29,7 +29,7 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
     context.announce(
       countReady(jobs.filter((job, i) => comesReady(context.lanes, job) && answer.enqueued[i]?.status === 'created')),
     )
-    await context.followUp(followUps)
+    await context.afterCommit(afterCommit)
   }
   return answer
 }

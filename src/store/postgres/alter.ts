@@ -26,7 +26,7 @@ export async function alter(context: StoreContext, requests: readonly AlterReque
     }),
   )
   context.announce(ready)
-  await context.followUp({
+  await context.afterCommit({
     keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),
     batches: touched.flatMap(({ batch }) => (batch > 0 ? [batch] : [])),
   })
@@ -137,7 +137,7 @@ export async function purge(context: StoreContext, { queue, states }: PurgeReque
     }
   }
   // At the end: jobs that are admitted earlier would be purged too.
-  await context.followUp({ keyRefs: [...keyRefs], batches: [...batches] })
+  await context.afterCommit({ keyRefs: [...keyRefs], batches: [...batches] })
   return { deleted }
 }
 

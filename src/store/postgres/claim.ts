@@ -19,7 +19,7 @@ import type { Database } from './connection/database.ts'
 import { withRetry } from './connection/failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import type { Lane, LaneName, Lanes } from './lanes.ts'
-import { repairRestored } from './schema/repair-restored.ts'
+import { repairRestored } from './schema/check-restored.ts'
 import type { Wakes } from './wake.ts'
 
 interface OpenClaim {

@@ -27,7 +27,7 @@ import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { awaitClaims, changeQueue } from './define.ts'
-import type { FollowUps, StoreContext } from './enqueue.ts'
+import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
@@ -71,7 +71,7 @@ async function cancelInOneTransaction(
 ): Promise<CancelAnswer[]> {
   const { db, lanes } = context
   let ready = new Map<string, number>()
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const cancelAll = async (tx: PgTransaction) => {
     const ids = requests.map(({ id }) => id)
     await lockJobs(tx, ids, { waits: true })
@@ -87,7 +87,7 @@ async function cancelInOneTransaction(
       answered.push(await cancelOne(tx, writer, request, job ?? notFound(request.id)))
     }
     ready = writer.becameReady
-    followUps = writer.followUps
+    afterCommit = writer.afterCommit
     return answered
   }
   const answers = await lanes.withLanes(async () => {
@@ -95,7 +95,7 @@ async function cancelInOneTransaction(
     return db.transact(cancelAll)
   })
   context.announce(ready)
-  await context.followUp(followUps)
+  await context.afterCommit(afterCommit)
   return answers
 }
 
@@ -191,7 +191,7 @@ export async function requeue(context: StoreContext, ids: readonly string[]): Pr
     return answered
   })
   context.announce(ready)
-  await context.followUp({ keyRefs: [...keyRefs] })
+  await context.afterCommit({ keyRefs: [...keyRefs] })
   return answers
 }
 
@@ -342,6 +342,6 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
     return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })
   context.announce(ready)
-  await context.followUp({ keyRefs: [...keyRefs] })
+  await context.afterCommit({ keyRefs: [...keyRefs] })
   return chunk
 }

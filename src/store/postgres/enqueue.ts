@@ -1,6 +1,7 @@
 // Enqueue. There are three ways, and each is one commit for the whole call:
 //
-// - one job that is ready at once, without any key, of a known lane: `enqueue_one`, the cheapest statement;
+// - one job that is ready at once, without a dedup, idempotency or limit key, of a known lane: `enqueue_one`, the cheapest
+//   statement;
 // - jobs that nothing can refuse and that hold no dedup or idempotency key: one set of columns (`enqueue_plain`);
 // - all others: JSON (`holdfast.enqueue`). The server takes the jobs one after the other, so they stay in order.
 
@@ -32,7 +33,7 @@ import type { LockPolls } from './lock-polls.ts'
 import type { OwnDefinitions } from './own-definitions.ts'
 
 /** Work after a commit: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
-export interface FollowUps extends LimitKeyRefs {
+export interface AfterCommit extends LimitKeyRefs {
   readonly batches?: readonly number[]
   /** Deaths for which no notice was enqueued in the `onDead` queue, to be reported. */
   readonly droppedNotices?: readonly DroppedNotice[]
@@ -53,7 +54,7 @@ export interface StoreContext {
    */
   noticesOf(ready: ReadonlyMap<string, number>): string | null
   /** Admits held jobs of these limit keys, and checks whether these batches are finished. */
-  followUp(followUps: FollowUps): Promise<void>
+  afterCommit(afterCommit: AfterCommit): Promise<void>
   /** Reports a batch that this process has found to be finished. */
   finished(batch: FinishedBatch): void
   /** Notifies all processes that these running jobs were asked to cancel. */
@@ -157,7 +158,7 @@ async function enqueuePlain(context: StoreContext, requests: readonly EnqueueReq
   }
   const lists = await context.db.commitOnce(call, readLists, () => []) // if the answer was lost, the sweep admits them
   context.announce(ready, notices !== null)
-  await context.followUp({ lists })
+  await context.afterCommit({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
@@ -229,7 +230,7 @@ async function enqueueChecked(context: StoreContext, requests: readonly EnqueueR
   const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
   const answers = await context.db.commitOnce(call, ([row]) => read(row?.[0]), read, { failFast: true })
   announceAnswers(context, requests, answers)
-  await context.followUp({ keyRefs: answers.flatMap((answer) => (isRefused(answer) ? [] : limitKeyRefsOf(answer))) })
+  await context.afterCommit({ keyRefs: answers.flatMap((answer) => (isRefused(answer) ? [] : limitKeyRefsOf(answer))) })
   return answers.map((answer) => (isRefused(answer) ? answer : answer.map(toEnqueued)))
 }
 

@@ -54,7 +54,7 @@ import { ignoreErrorsOf } from './connection/pool-errors.ts'
 import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
-import { enqueue, enqueueIn, type FollowUps, type StoreContext } from './enqueue.ts'
+import { type AfterCommit, enqueue, enqueueIn, type StoreContext } from './enqueue.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
@@ -64,8 +64,8 @@ import { OwnDefinitions } from './own-definitions.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
+import { repairRestored } from './schema/check-restored.ts'
 import { migrate, requireSchema } from './schema/migrate.ts'
-import { repairRestored } from './schema/repair-restored.ts'
 import { grantScript, type Roles, usesByRole } from './schema/roles.ts'
 import { Schema } from './schema/schema.ts'
 import { settle } from './settle.ts'
@@ -218,7 +218,7 @@ class PostgresStore implements Store {
       lanes,
       polls,
       definitions,
-      followUp: (followUps) => this.#followUp(followUps),
+      afterCommit: (afterCommit) => this.#afterCommit(afterCommit),
       finished: (batch) => this.#wakes.finished(batch),
       announce: (ready, areOthersNotified) => this.#wakes.announce(ready, areOthersNotified),
       noticesOf: (ready) => this.#wakes.noticesOf(ready),
@@ -233,7 +233,13 @@ class PostgresStore implements Store {
    * If this fails, because the connection broke, the disk is full or another transaction held a lock, the next sweep does it. The
    * transaction itself has committed, so its caller is answered all the same.
    */
-  async #followUp({ keyRefs, lists, batches = [], droppedNotices = [], undeliverable = [] }: FollowUps): Promise<void> {
+  async #afterCommit({
+    keyRefs,
+    lists,
+    batches = [],
+    droppedNotices = [],
+    undeliverable = [],
+  }: AfterCommit): Promise<void> {
     for (const death of droppedNotices) this.#wakes.noticeDropped(death)
     for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {

@@ -9,7 +9,7 @@
 //
 // DEFINITIONS. With each lane, the process remembers what the queue's definition says of jobs, and the epoch of that
 // definition. Jobs that are filled in from this memory are sent with that epoch, and the statement checks it in the same way;
-// see `schema/functions/limit-key.ts`. If the server has lost a definition that this process has stored, the process stores it
+// see `schema/functions/define-queue.ts`. If the server has lost a definition that this process has stored, the process stores it
 // again before it enqueues; see `own-definitions.ts`.
 //
 // BUSY LANES. Lanes are opened in a short transaction of the store's own. An application's transaction may also open one: by

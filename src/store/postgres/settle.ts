@@ -25,12 +25,12 @@ import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
-import type { FollowUps, StoreContext } from './enqueue.ts'
+import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
-import { mostOf } from './setters.ts'
 import { lanesToSettle, SettlementWriter } from './settlement-writer.ts'
+import { mostOf } from './sql-leftovers.ts'
 import { afterOthers, inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 export interface SettleOptions {
@@ -157,12 +157,12 @@ async function settleAtOnce(
   for (const turn of done.lost ?? []) answers[order[turn - 1] as number] = 'lost'
   if (done.limited) context.announce(new Map(done.limited.map((queue) => [queue, requests.length])))
   if (done.ready) context.announce(new Map(Object.entries(done.ready)))
-  await context.followUp({ lists: done.lists ?? [], batches: done.batches ?? [] })
+  await context.afterCommit({ lists: done.lists ?? [], batches: done.batches ?? [] })
   return answers
 }
 
 /** What `holdfast.settle_done` answers; see there. */
-interface DoneAnswer extends FollowUps {
+interface DoneAnswer extends AfterCommit {
   readonly lost?: readonly number[] | null
   readonly limited?: readonly string[] | null
   readonly ready?: Readonly<Record<string, number>> | null
@@ -221,7 +221,7 @@ function settleLater(
 }
 
 /**
- * The indexes of requests that share a transaction: all whose statements set nothing (`setters.ts`). A lease that is given
+ * The indexes of requests that share a transaction: all whose statements set nothing (`sql-leftovers.ts`). A lease that is given
  * twice must be settled by the first request that names it. So if a lease is given twice and some request cannot share, none
  * shares, and all are made in their order.
  */
@@ -342,7 +342,7 @@ class SettleTransaction {
   readonly #ask: AskForLanes
   readonly #leases: LeaseColumns
   #ready: ReadonlyMap<string, number> = new Map()
-  #followUps: FollowUps = {}
+  #afterCommit: AfterCommit = {}
 
   constructor(context: StoreContext, requests: readonly SettleRequest[], { policy, ask }: SettleTransactionOptions) {
     this.#context = context
@@ -356,7 +356,7 @@ class SettleTransaction {
     this.#ask(this.#requests.flatMap(({ settlement }) => followUpsOf(settlement))) // so that most find their lanes open
     const answers = await this.#context.db.transact((tx) => this.#settle(tx), flush)
     this.#context.announce(this.#ready)
-    await this.#context.followUp(this.#followUps)
+    await this.#context.afterCommit(this.#afterCommit)
     return answers
   }
 
@@ -377,7 +377,7 @@ class SettleTransaction {
     }
     await writer.write()
     this.#ready = writer.becameReady
-    this.#followUps = writer.followUps
+    this.#afterCommit = writer.afterCommit
     return answers
   }
 

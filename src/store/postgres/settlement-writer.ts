@@ -23,10 +23,10 @@ import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDiskFull } from './connection/failures.ts'
-import { addChecked, addPlain, areKeysKnown, type FollowUps, insertDead, isPlain } from './enqueue.ts'
+import { type AfterCommit, addChecked, addPlain, areKeysKnown, insertDead, isPlain } from './enqueue.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
-import { mostOf } from './setters.ts'
+import { mostOf } from './sql-leftovers.ts'
 import { changesSession } from './statement.ts'
 import { type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
@@ -59,7 +59,7 @@ export class SettlementWriter {
   }
 
   /** The work that follows once this transaction has committed. */
-  get followUps(): FollowUps {
+  get afterCommit(): AfterCommit {
     const [droppedNotices, undeliverable] = [[...this.#droppedNotices.values()], [...this.#undeliverable.values()]]
     return {
       keyRefs: [...this.#keyRefs],
@@ -245,7 +245,8 @@ export class SettlementWriter {
   }
 
   /**
-   * Statements that may set something run in a transaction of their own, so that no other job sees the setting (`setters.ts`).
+   * Statements that may set something run in a transaction of their own, so that no other job sees the setting
+   * (`sql-leftovers.ts`).
    */
   async #runAll(statements: readonly SqlEffect[]): Promise<void> {
     const run = async () => {
@@ -315,9 +316,9 @@ export function lanesToRescue(job: LeasedJob): Wanted[] {
 }
 
 function lanesToEnd(job: LeasedJob, verdict: Verdict): Wanted[] {
-  const followUps = requestedEffects(job.cancel, verdict).flatMap(({ enqueue }) => enqueue)
+  const afterCommit = requestedEffects(job.cancel, verdict).flatMap(({ enqueue }) => enqueue)
   const hasNotice = verdict.to === 'dead' && job.onDead !== null
-  return hasNotice ? [...followUps, { queue: job.onDead, priority: null }] : followUps
+  return hasNotice ? [...afterCommit, { queue: job.onDead, priority: null }] : afterCommit
 }
 
 function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): SettledAnswer {

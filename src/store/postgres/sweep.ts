@@ -27,8 +27,8 @@ import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
+import { repairRestored } from './schema/check-restored.ts'
 import { keepPartitions } from './schema/partitions.ts'
-import { repairRestored } from './schema/repair-restored.ts'
 import { lanesToRescue, SettlementWriter } from './settlement-writer.ts'
 import { inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
@@ -79,7 +79,7 @@ export class Sweeps {
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
-    await this.#context.followUp({ batches: ended, droppedNotices, undeliverable })
+    await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
     const { admitted, tookAll } = await this.#admit(Math.max(max, limitEventsMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
@@ -285,7 +285,7 @@ async function rescueExpired(
   const expired: ExpiredLease[] = []
   for (const job of held) if (!leftOut.has(job) && writer.takes(job)) expired.push(await writer.rescue(job))
   await writer.write()
-  const { batches = [], droppedNotices = [], undeliverable = [] } = writer.followUps
+  const { batches = [], droppedNotices = [], undeliverable = [] } = writer.afterCommit
   return { found: held.length, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable }
 }
 

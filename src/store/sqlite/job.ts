@@ -3,7 +3,7 @@
 
 import type { Annotations, Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
 import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
-import type { KeyRow } from './limits/limit-keys.ts'
+import type { KeyRow } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 

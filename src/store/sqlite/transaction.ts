@@ -5,7 +5,7 @@
 // They are collected and written as one set each: 0.5 against 1.2 µs and 2.0 against 2.5 µs a job, without a call for each. Other
 // code cannot see the difference: reading `db` first writes everything that was collected.
 //
-// COUNTS of keys and batches are collected in the same way (`limits/limit-keys.ts`, `batch/batches.ts`). Their consequences (the
+// COUNTS of keys and batches are collected in the same way (`limits/admit.ts`, `batch/batches.ts`). Their consequences (the
 // next held job is admitted, a batch is finished) are applied after each request, or after all settlements of a call, by
 // `applyConsequences`.
 //
@@ -20,9 +20,9 @@ import { Refusal } from '../refusals.ts'
 import type { ChangedState, FinishedBatch, UndeliverableJob } from '../store.ts'
 import { checkBatches } from './batch/batch-end.ts'
 import { BatchLedger } from './batch/batches.ts'
-import type { Connection } from './connection/connection.ts'
 import { isDamage } from './connection/database.ts'
-import { LimitKeys } from './limits/limit-keys.ts'
+import type { Connection } from './connection/statements.ts'
+import { LimitKeys } from './limits/admit.ts'
 import { type QueueRow, type QueueTuple, selectQueue, toQueueRow } from './queue.ts'
 import type { LeasedRow, LeasedTuple } from './renew.ts'
 import { type SqlFault, TransactionRolledBack } from './sql-effect.ts'

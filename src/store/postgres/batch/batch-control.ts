@@ -18,7 +18,7 @@ import { list, parseList } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 import { revive } from '../control.ts'
-import { addOrInsertDead, countReady, type FollowUps, type StoreContext } from '../enqueue.ts'
+import { type AfterCommit, addOrInsertDead, countReady, type StoreContext } from '../enqueue.ts'
 import type { AskForLanes } from '../lanes.ts'
 import { type Batch, findNo, readNos } from './batch-row.ts'
 
@@ -200,7 +200,7 @@ async function cancelWaiting(context: StoreContext, no: number): Promise<number>
     })
     found += step.found
     mark = step.mark
-    await context.followUp({ keyRefs: [...keyRefs] })
+    await context.afterCommit({ keyRefs: [...keyRefs] })
   }
   return found
 }
@@ -223,7 +223,7 @@ async function retryItems(context: StoreContext, no: number, until: number): Pro
     })
     count = step.count
     after = step.after
-    await context.followUp({ keyRefs: [...keyRefs] })
+    await context.afterCommit({ keyRefs: [...keyRefs] })
   }
   await context.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [
     no,
@@ -273,7 +273,7 @@ async function admitItems(context: StoreContext, no: number): Promise<void> {
     const keyRefs = JSON.parse(row?.[0] ?? '[]') as string[]
     if (keyRefs.every((keyRef) => seen.has(keyRef))) return
     for (const keyRef of keyRefs) seen.add(keyRef)
-    await context.followUp({ keyRefs })
+    await context.afterCommit({ keyRefs })
   }
 }
 
@@ -284,7 +284,7 @@ async function returnSlots(context: StoreContext, no: number): Promise<void> {
     const [row]: (Row | undefined)[] = await context.db.query(text, [no, after, stepMax, context.db.now])
     const last = row?.[2] == null ? null : Number(row[2])
     if (Number(row?.[1]) < stepMax) after = last // else there may be more in the same lanes
-    await context.followUp({ keyRefs: JSON.parse(row?.[0] ?? '[]') })
+    await context.afterCommit({ keyRefs: JSON.parse(row?.[0] ?? '[]') })
   }
 }
 
@@ -347,7 +347,7 @@ function fold(db: Database, no: number): Promise<unknown> {
  */
 async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
   const completion = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const outcome = await context.lanes.withLanesNow(async (ask) => {
     if (completion) ask([completion])
     return context.db.transact(async (tx) => {
@@ -363,7 +363,7 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         // A completion that is refused for another reason than its limit key is not enqueued. The batch is finished all the same.
         const added = await tx.attempt(() => addOrInsertDead(tx, context.lanes, [job], 'onComplete'))
-        if (!isRefused(added)) followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
+        if (!isRefused(added)) afterCommit = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
       }
       return 'finished'
     })
@@ -373,7 +373,7 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
   context.finished({ ...completionOf(seen), name: seen.name })
   if (completion) {
     context.announce(countReady([completion]))
-    await context.followUp(followUps)
+    await context.afterCommit(afterCommit)
   }
 }
 

@@ -16,6 +16,7 @@ import type {
 } from '../../store.ts'
 import type { PgTransaction } from '../connection/database.ts'
 import {
+  type AfterCommit,
   addChecked,
   addPlain,
   areKeysKnown,
@@ -23,7 +24,6 @@ import {
   countReady,
   created,
   definitionEpochsOf,
-  type FollowUps,
   isPlain,
   plainColumns,
   type StoreContext,
@@ -67,7 +67,7 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   })
   if (answer === null) return null
   context.announce(countReady(jobs.filter((job) => comesReady(context.lanes, job))))
-  await context.followUp({ lists: answer.lists ?? [] })
+  await context.afterCommit({ lists: answer.lists ?? [] })
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
 
@@ -79,7 +79,7 @@ interface AddedAtOnce {
 
 async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
   let added: readonly NewJob[] = []
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const add = async (tx: PgTransaction): Promise<ItemsAnswer> => {
     const [row] = await tx.query('select * from holdfast.begin_items($1)', [id])
     if (!row) return batchNotFound(id)
@@ -92,7 +92,7 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     await tx.readClock()
     const answer = await tx.attempt(async () => {
       const { enqueued, ...touched } = await addTo(tx, context, id, added)
-      followUps = touched
+      afterCommit = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
       const after = at === null ? submitted : submitted + added.length
       await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
@@ -109,11 +109,11 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   context.announce(
     countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(context.lanes, job))),
   )
-  await context.followUp(followUps)
+  await context.afterCommit(afterCommit)
   return answer
 }
 
-interface Added extends FollowUps {
+interface Added extends AfterCommit {
   readonly enqueued: readonly Enqueued[]
 }
 

@@ -42,7 +42,7 @@ import type { Refused } from '../../../errors.ts'
 import { type Clock, systemClock } from '../../../runtime/clock.ts'
 import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
-import { type Leaves, Setters } from '../setters.ts'
+import { type Leaves, Setters } from '../sql-leftovers.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
 import {

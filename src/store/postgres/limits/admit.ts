@@ -60,7 +60,7 @@ interface Part {
 async function admitAll(db: Database, parts: readonly Part[]): Promise<Map<string, number>> {
   const admitted = new Map<string, number>()
   const left = parts.values()
-  const followUp = async () => {
+  const takeParts = async () => {
     for (const { keyRefs, lists } of left) {
       const values = [texts(keyRefs), list(lists), db.now]
       for (const [queue, jobs] of await db.once('select * from holdfast.admit($1, $2, $3)', values))
@@ -68,7 +68,7 @@ async function admitAll(db: Database, parts: readonly Part[]): Promise<Map<strin
     }
   }
   // If one fails, the other is awaited too: nothing goes on after the call was answered.
-  const ended = await Promise.allSettled(Array.from({ length: Math.min(admittersMax, parts.length) }, followUp))
+  const ended = await Promise.allSettled(Array.from({ length: Math.min(admittersMax, parts.length) }, takeParts))
   for (const each of ended) if (each.status === 'rejected') throw each.reason
   return admitted
 }

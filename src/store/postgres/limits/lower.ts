@@ -89,7 +89,7 @@ async function returnJobs(context: StoreContext, lane: number, jobs: readonly Re
   const text = 'select limit_keys::text, batch, busy::text from holdfast.return_surplus($1, $2, $3)'
   const [row] = await db.query(text, [lane, list(jobs.map(([id]) => id)), db.now])
   const batch = Number(row?.[1] ?? 0)
-  await context.followUp({ keyRefs: JSON.parse(row?.[0] ?? '[]'), batches: batch > 0 ? [batch] : [] })
+  await context.afterCommit({ keyRefs: JSON.parse(row?.[0] ?? '[]'), batches: batch > 0 ? [batch] : [] })
   const busy = new Set(JSON.parse(row?.[2] ?? '[]') as string[])
   return jobs.filter(([id]) => busy.has(id))
 }

@@ -10,7 +10,7 @@
 // - without a concurrency: any number;
 // - while it is paused, cancelled or deleted: none.
 //
-// Two events admit an item: its key gets a free slot (`limits/limit-keys.ts`), or its batch does. For the second event, each
+// Two events admit an item: its key gets a free slot (`limits/admit.ts`), or its batch does. For the second event, each
 // waiting list (batch, queue, key) that waits for its batch alone has a row in `holdfast_batch_wait`. A transaction that changes
 // a batch's row reads these rows before it ends; if there are many, a sweep continues. All of this happens in the transaction
 // that frees the slot, so a crash leaves nothing half done. A pause frees the slots of ready items: in steps, they are held again

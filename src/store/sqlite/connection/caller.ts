@@ -12,7 +12,7 @@ import type { EnqueueAnswer, EnqueueRequest } from '../../store.ts'
 import { define } from '../define.ts'
 import { enqueue } from '../enqueue.ts'
 import { SqliteTransaction } from '../transaction.ts'
-import { Connection } from './connection.ts'
+import { Connection } from './statements.ts'
 
 export interface CallerEnqueue extends EnqueueRequest {
   readonly now: number

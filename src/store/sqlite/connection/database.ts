@@ -5,7 +5,7 @@ import { statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
 import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
-import { Connection } from './connection.ts'
+import { Connection } from './statements.ts'
 
 export interface DatabaseFile {
   readonly path: string

@@ -91,7 +91,7 @@
 // job in the transaction that ends it. One job leaves, one comes, the count stays as it is, and no admission is needed.
 //
 // - It does not take the key's lock. The lock of the held job's row decides between handovers and an admission: a handover skips
-//   a row that is locked, and an admission waits for the handover and then leaves the row out.
+//   a row that is locked, and so does an admission.
 // - It is the last step of `settle_done`, which alone calls it, and is a transaction of its own. (The row of the flush comes
 //   after it; only another send of the same call can have that.) It takes only locks that it gets without waiting. So there is no
 //   circle of waits with a handover, an admission, or a cancel of the next held job.

@@ -33,8 +33,9 @@
 //   4. The same lock keeps admissions of different keys from using the same start of a batch twice, and a pause from missing an
 //      item that is being admitted.
 //   5. A crash loses a note only together with what was admitted, because both are one transaction. The events are still there.
-//   6. The first item of a key may commit after an admission has read which keys have items. That admission takes the item's event
-//      and has no lock of its batch. It sees the item in the snapshot that took the event, and inserts an event for the key again.
+//   6. The first item of a key may commit after an admission has read which keys have items. That admission takes the item's
+//      event and has no lock of its batch. It sees the item in the snapshot that took the event, and inserts an event for the
+//      key again.
 
 import { lanesInAStep } from './purge.ts'
 

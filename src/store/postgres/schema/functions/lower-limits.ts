@@ -25,8 +25,8 @@
 //      to find that nothing is left to do.
 //
 // COST. Until step 6 claims pass over the whole queue, also over keys without a surplus. That takes as long as the admissions and
-// claims at work, one pass over the jobs, and one over the lanes. It takes longer if another open transaction has locked ready jobs
-// of a key, and the other ready jobs of that key are fewer than its surplus: until that transaction ends.
+// claims at work, one pass over the jobs, and one over the lanes. It takes longer if another open transaction has locked ready
+// jobs of a key, and the other ready jobs of that key are fewer than its surplus: until that transaction ends.
 //
 // WHY NO JOB IS LEFT WAITING
 //

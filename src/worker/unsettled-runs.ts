@@ -1,10 +1,10 @@
-// The runs of a worker that are not settled yet. A run occupies a slot until its handler has ended or was abandoned. It is held
-// until the store has answered its settlement. An abandoned handler is counted until it ends.
+// The runs of a worker that are not settled yet. A run occupies a slot until its handler has ended or was abandoned. It is
+// unsettled until the store has answered its settlement. An abandoned handler is counted until it ends.
 
 import type { HoldfastError } from '../errors.ts'
 import type { Run } from './run.ts'
 
-export class HeldRuns {
+export class UnsettledRuns {
   readonly #runs = new Set<Run>()
   /** Called when the run has ended. */
   readonly #onEnded = new Map<Run, () => void>()
@@ -85,7 +85,10 @@ export class HeldRuns {
     })
   }
 
-  /** Resolves when no run is held. Between its handler and its settlement a run checks its result and prepares its effects. */
+  /**
+   * Resolves when every run is settled. Between its handler and its settlement a run checks its result and prepares its
+   * effects.
+   */
   empty(): Promise<void> {
     if (this.#runs.size === 0) return Promise.resolve()
     return new Promise((resolve) => {

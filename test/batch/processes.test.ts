@@ -35,14 +35,18 @@ for (const [where, makeStore] of Object.entries(stores)) {
       const { total, state } = await half.progress()
       assert.ok(total > 0 && total < 3_500, `${total} items are stored`)
       assert.equal(state, 'open')
-      for (const lease of await holdfast.claim(['mail'], { max: 5_000 })) await lease.done()
+      // The server may still commit what the killed process had sent, so more items may be claimed than were counted.
+      const leases = await holdfast.claim(['mail'], { max: 5_000 })
+      assert.ok(leases.length >= total && leases.length < 3_500, `${leases.length} items of ${total} are claimed`)
+      await Promise.all(leases.map((lease) => lease.done()))
       assert.equal((await half.progress()).state, 'open', 'all stored items have ended, and the batch is not done')
       const whole = { do: 'submit', items: 5_000 } satisfies Act
       assert.deepEqual(await Promise.all([second?.ask(whole), third?.ask(whole)]), [5_000, 5_000])
       const payloads = new Set((await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload))
       assert.equal(payloads.size, 5_000)
       const { waiting, done, isOpen } = await half.progress()
-      assert.deepEqual({ waiting, done, isOpen }, { waiting: 5_000 - total, done: total, isOpen: false })
+      const ended = leases.length
+      assert.deepEqual({ waiting, done, isOpen }, { waiting: 5_000 - ended, done: ended, isOpen: false })
     })
 
     test('if a process is killed between run and settle, its items are rescued, and there is one completion', async () => {

@@ -377,11 +377,9 @@ test(
       )
       return touched(session, world.schema.sql(`select * from holdfast.admit('{}', '{${rows[0].no}}', null)`))
     }
-    /** The blocks of the second call: the first may also read the catalogs. */
-    const admit = async (session: Client) => {
-      await admitOnce(session)
-      return admitOnce(session)
-    }
+    /** The least of three: a call that makes a new plan also reads the catalogs, which other tests change at any moment. */
+    const admit = async (session: Client) =>
+      Math.min(await admitOnce(session), await admitOnce(session), await admitOnce(session))
     const session = await world.connect()
     await enqueue(80, 20)
     const few = await admit(session)
@@ -450,7 +448,8 @@ test(
       await session.query('rollback')
       return blocks
     }
-    const planned = async () => [await cost(), await cost()].at(-1) as number // the first call may make a new plan
+    /** The least of three: a call that makes a new plan also reads the catalogs, which other tests change at any moment. */
+    const planned = async () => Math.min(await cost(), await cost(), await cost())
     const few = await planned()
     const work = async (rounds: number) => {
       for (let round = 0; round < rounds; round++) {

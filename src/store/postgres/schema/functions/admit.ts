@@ -69,7 +69,7 @@
 //      - The rate is used up. The sweep finds windows that are over (`end_windows`).
 //      - For both: the transaction that raises or removes the limit or the rate inserts an event for each key with held jobs
 //        (`set_limits`). These are left to the sweep.
-//      - It is an item, and its batch can start no more (`batch-admission.ts`).
+//      - It is an item, and its batch can start no more (`batch-slots.ts`).
 //      - 1,000 jobs or more were to be admitted in one call, or its row was being changed. The admission inserts an event itself.
 //        The next admission of the key takes it, at the latest the one of the sweep. No call repeats itself, so none loops.
 //
@@ -123,7 +123,7 @@
 //   more may start in the first window.
 //
 // ITEMS of batches. An item is admitted only when its batch can start it. The protocol, with `batch_wait` and `take_waits`, and
-// its argument are in `batch-admission.ts`.
+// its argument are in `batch-slots.ts`.
 //
 // LOCKS are advisory locks until the end of the transaction, each a class and a number. From first to last:
 //

@@ -39,7 +39,7 @@
 
 import { lanesInAStep } from './purge.ts'
 
-export const batchAdmission = `
+export const batchSlots = `
 -- After items of these batches were settled. Answers:
 --
 -- - examine: which batches must be looked at, because no item is left, there are enough changes to fold, or the batch

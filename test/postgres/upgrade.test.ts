@@ -148,7 +148,7 @@ describe('the script from an installed version', () => {
       assert.deepEqual(meta, {
         schema: to.steps.length,
         min_client: minClientOf(steps),
-        functions_hash: functionsHash(to),
+        functions_hash: functionsHash(schema, to),
       })
       await using holdfast = await open(database.url)
       await holdfast.queue('mail').enqueue(1)

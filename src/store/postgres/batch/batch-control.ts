@@ -1,6 +1,6 @@
 // An operator or a program controls a batch: pause, resume, cancel, retry, close, delete. The decision is written into the row of
-// the batch first (`batch-decision.ts`). Then it is carried out on the items, step by step (`chores.ts`), by this process or, if it
-// dies, by a sweep (`batch-end.ts`).
+// the batch first (`batch-decision.ts`). Then it is carried out on the items, step by step (`chores.ts`), by this process or,
+// if it dies, by a sweep (`batch-end.ts`).
 
 import { isRefused, type Refused } from '../../../errors.ts'
 import type { BatchRecord } from '../../../job/batch.ts'

@@ -42,7 +42,7 @@ export async function migrate(
   to: Release = release,
 ): Promise<{ from: number; to: number }> {
   const seen = await installed(client, schema, to)
-  if (isUpToDate(seen, to)) return { from: seen.version, to: seen.version }
+  if (isUpToDate(schema, seen, to)) return { from: seen.version, to: seen.version }
   if (seen.version > 0 && !(await isOwner(client, schema)))
     throw seen.version < to.steps.length ? notAllowed(schema, seen.version) : otherFunctions(schema, seen.version)
   const first = await migrateOnce(client, schema, to)
@@ -55,7 +55,8 @@ export async function migrate(
 async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Promise<{ from: number; to: number }> {
   let from = 0
   const settings = `set local lock_timeout = 0; set local statement_timeout = 0;
-    set local idle_in_transaction_session_timeout = ${idleMaxMs}`
+    set local idle_in_transaction_session_timeout = ${idleMaxMs};
+    select set_config(name, '0', true) from pg_settings where name = 'transaction_timeout'`
   await client.query(`begin isolation level read committed; ${settings}`)
   try {
     await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
@@ -71,18 +72,18 @@ async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Pro
 }
 
 async function applyNext(client: ClientBase, schema: Schema, to: Release, found: Installed): Promise<number> {
-  if (isUpToDate(found, to)) return found.version
+  if (isUpToDate(schema, found, to)) return found.version
   if (found.version === 0) return makeAll(client, schema, to)
   if (found.version < to.steps.length) return applyStep(client, schema, to, found.version)
   await client.query(functionsAndRights(schema, to.functions))
-  await client.query(schema.sql(record(to, found.version)))
+  await client.query(schema.sql(record(schema, to, found.version)))
   return found.version
 }
 
 async function makeAll(client: ClientBase, schema: Schema, to: Release): Promise<number> {
   await client.query(`create schema if not exists ${schema.quoted}`)
   for (const { sql } of to.steps) await client.query(schema.sql(sql))
-  await client.query(schema.sql(recordFirst(to)))
+  await client.query(schema.sql(recordFirst(schema, to)))
   await client.query(createFunctions(schema, to.functions))
   return to.steps.length
 }
@@ -94,7 +95,7 @@ async function applyStep(client: ClientBase, schema: Schema, to: Release, found:
   for (;;) {
     await client.query(`savepoint step; set local lock_timeout = ${lockMaxMs}`)
     try {
-      await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(to, found + 1)}`))
+      await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(schema, to, found + 1)}`))
       if (isLast) await client.query(functionsAndRights(schema, to.functions))
       return found + 1
     } catch (error) {
@@ -109,7 +110,7 @@ async function applyStep(client: ClientBase, schema: Schema, to: Release, found:
 /** For a client that does not migrate. */
 export async function requireSchema(client: ClientBase, schema: Schema): Promise<void> {
   const found = await installed(client, schema, release)
-  if (isUpToDate(found, release)) return
+  if (isUpToDate(schema, found, release)) return
   if (found.version === steps.length) throw otherFunctions(schema, found.version)
   throw new HoldfastError(
     'STORE_UNAVAILABLE',
@@ -122,12 +123,14 @@ interface Installed {
   /** 0: there is no schema. */
   readonly version: number
   readonly functionsHash: string
+  /** How many functions that were installed are gone. */
+  readonly missing: number
 }
 
-function isUpToDate(found: Installed, to: Release): boolean {
-  return (
-    found.version > to.steps.length || (found.version === to.steps.length && found.functionsHash === functionsHash(to))
-  )
+function isUpToDate(schema: Schema, found: Installed, to: Release): boolean {
+  if (found.version > to.steps.length) return true
+  if (found.version < to.steps.length || found.missing > 0) return false
+  return found.functionsHash === functionsHash(schema, to)
 }
 
 /**
@@ -140,8 +143,8 @@ async function installed(client: ClientBase, schema: Schema, known: Release): Pr
       where n.nspname = $1 and c.relname = 'meta'`,
     [schema.name],
   )
-  if (rows[0].found === '0') return { version: 0, functionsHash: '' }
-  const [meta] = (await client.query(schema.sql('select to_jsonb(m)::text as meta from holdfast.meta m'))).rows
+  if (rows[0].found === '0') return { version: 0, functionsHash: '', missing: 0 }
+  const [meta] = (await client.query(schema.sql(selectMeta), [schema.name])).rows
   const {
     schema: version,
     min_client: minClient,
@@ -150,8 +153,16 @@ async function installed(client: ClientBase, schema: Schema, known: Release): Pr
   if (minClient > known.steps.length) throw schemaAhead(version, minClient, known)
   if (version <= known.steps.length && hashes.steps_hash !== stepsHash(known.steps.slice(0, version)))
     throw otherTables(schema, version)
-  return { version, functionsHash: hashes.functions_hash }
+  return { version, functionsHash: hashes.functions_hash, missing: Number(meta?.missing ?? 0) }
 }
+
+/** A function is counted by its name, whatever its parameters: the drift that the doctor looks for is finer. */
+const selectMeta = `
+  select to_jsonb(m)::text as meta,
+         (select count(*) from jsonb_array_elements_text(coalesce(to_jsonb(m) -> 'functions', '[]')) f(signature)
+           where not exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+                              where n.nspname = $1 and p.proname = split_part(f.signature, '(', 1)))::text as missing
+    from holdfast.meta m`
 
 /** The row of `meta`; of a build before the first release parts may be missing. */
 interface Meta {
@@ -187,8 +198,11 @@ function otherFunctions(schema: Schema, found: number): HoldfastError {
   )
 }
 
+/** Or another transaction changed the same rows of the catalog: a grant, or a partition that the sweep made or dropped. */
 function isLocked(error: unknown): boolean {
-  return (error as { code?: unknown }).code === '55P03'
+  const { code, message } = error as { code?: unknown; message?: unknown }
+  const isCatalogRace = code === 'XX000' && /concurrently updated|cache lookup failed/.test(String(message))
+  return code === '55P03' || isCatalogRace
 }
 
 function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {

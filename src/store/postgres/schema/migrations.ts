@@ -49,7 +49,7 @@ export function migrationScript(
     return [...scripts, grantScript(schema, uses)].join('\n')
   }
   const texts = to.steps.map(({ sql }, i) => `-- ${i + 1} of ${to.steps.length}\n${schema.sql(sql).trim()}`)
-  const record = `${schema.sql(recordFirst(to))};`
+  const record = `${schema.sql(recordFirst(schema, to))};`
   const rights = `${createFunctions(schema, to.functions)}${grantScript(schema, uses)}`.trim()
   const all = [`create schema if not exists ${schema.quoted};`, ...texts, record, rights]
   return `begin;\n${all.join('\n\n')}\ncommit;\n`
@@ -74,7 +74,7 @@ do $check$ begin
 end $check$;
 set local lock_timeout = ${lockMaxMs};
 ${to.steps[found]?.sql.trim()};
-${record(to, found + 1)};
+${record(schema, to, found + 1)};
 `)
   return `${step}${found + 1 === length ? functionsAndRights(schema, to.functions) : ''}commit;\n`
 }
@@ -84,17 +84,17 @@ export function functionsAndRights(schema: Schema, texts: readonly string[]): st
   return `${replaceFunctions(schema, texts)}${renewedGrants(schema)}`
 }
 
-export function recordFirst(made: Release): string {
-  const values = `${made.steps.length}, ${minClientOf(made.steps)}, '${stepsHash(made.steps)}', '${functionsHash(made)}'`
+export function recordFirst(schema: Schema, made: Release): string {
+  const values = `${made.steps.length}, ${minClientOf(made.steps)}, '${stepsHash(made.steps)}', '${functionsHash(schema, made)}'`
   return `insert into holdfast.meta (schema, min_client, steps_hash, functions_hash) values (${values})`
 }
 
 /** Before the last step the functions are still those of the installed release. */
-export function record(made: Release, version: number): string {
+export function record(schema: Schema, made: Release, version: number): string {
   const reached = made.steps.slice(0, version)
   const set = `schema = ${version}, min_client = ${minClientOf(reached)}, steps_hash = '${stepsHash(reached)}'`
   const isLast = version === made.steps.length
-  return `update holdfast.meta set ${set}${isLast ? `, functions_hash = '${functionsHash(made)}'` : ''}`
+  return `update holdfast.meta set ${set}${isLast ? `, functions_hash = '${functionsHash(schema, made)}'` : ''}`
 }
 
 export function minClientOf(upTo: readonly Step[]): number {
@@ -105,8 +105,9 @@ export function stepsHash(upTo: readonly Step[]): string {
   return hash(upTo.map(({ sql }) => sql))
 }
 
-export function functionsHash({ functions: texts }: Release): string {
-  return hash(texts)
+/** Of the texts as they are in this schema, with its name and its locks: a schema that was renamed has other functions. */
+export function functionsHash(schema: Schema, { functions: texts }: Release): string {
+  return hash(texts.map((text) => schema.sql(text)))
 }
 
 function hash(texts: readonly string[]): string {

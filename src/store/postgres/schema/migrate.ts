@@ -14,6 +14,7 @@ import type { ClientBase } from 'pg'
 import { HoldfastError } from '../../../errors.ts'
 import { createFunctions } from './install-functions.ts'
 import {
+  actAsOwner,
   functionsAndRights,
   functionsHash,
   lockMaxMs,
@@ -62,6 +63,7 @@ async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Pro
     await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
     const found = await installed(client, schema, to)
     from = found.version
+    if (from > 0) await client.query(actAsOwner(schema))
     const reached = await applyNext(client, schema, to, found)
     await client.query('commit')
     return { from, to: reached }

@@ -73,10 +73,26 @@ do $check$ begin
   end if;
 end $check$;
 set local lock_timeout = ${lockMaxMs};
+${actAsOwner(schema)}
 ${to.steps[found]?.sql.trim()};
 ${record(schema, to, found + 1)};
 `)
   return `${step}${found + 1 === length ? functionsAndRights(schema, to.functions) : ''}commit;\n`
+}
+
+/**
+ * For the rest of the transaction, so that what a member of the owner, or an administrator, makes belongs to the owner: functions
+ * that run with the owner's rights use it.
+ */
+export function actAsOwner({ name }: Schema): string {
+  return `do $holdfast$
+declare
+  v_owner name := (select tableowner from pg_tables where schemaname = '${name}' and tablename = 'meta');
+begin
+  if v_owner <> current_user then
+    execute format('set local role %I', v_owner);
+  end if;
+end $holdfast$;`
 }
 
 /** For the transaction of the last step: replaces the functions, and renews the grants, so that they cover what is new. */

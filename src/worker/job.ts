@@ -49,6 +49,9 @@ export function checkProgress(value: number, message: string | null): void {
   if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
 }
 
+/** Known by every copy of this package. */
+const delivered = Symbol.for('holdfast.Job.delivered')
+
 export class Job<Payload = unknown, Result = unknown> {
   readonly payload: Payload
   readonly #context: JobContext
@@ -180,9 +183,10 @@ export class Job<Payload = unknown, Result = unknown> {
     return job.#context.claimed
   }
 
-  /** Tells of a webhook's call, whose job this is. */
+  /** Tells of a webhook's call, whose job this is. In a thread of a bundle the job is made by another copy of this class. */
   static delivered(job: Job, facts: DeliveryFacts): void {
-    job.#context.delivered(facts)
+    const tell: (this: Job, facts: DeliveryFacts) => void = Reflect.get(job, delivered)
+    tell.call(job, facts)
   }
 
   /** For a handler that starts later than it is called. */
@@ -206,6 +210,13 @@ export class Job<Payload = unknown, Result = unknown> {
   /** What it has cost so far, if anything was said of it. */
   static costsIn(job: Job): Costs | null {
     return job.#costs?.total ?? null
+  }
+
+  static {
+    const tell = function (this: Job, facts: DeliveryFacts) {
+      this.#context.delivered(facts)
+    }
+    Object.defineProperty(Job.prototype, delivered, { value: tell })
   }
 }
 

@@ -1,5 +1,5 @@
-// The last step of the build: writes the program of each thread, as one text, into the module of the package that bundles take it
-// from (see src/runtime/thread-program.ts). White space is left out and names are kept, so that a stack trace can be read.
+// The last step of the build: writes the program of each thread, as one text, into the module of the package that bundles take
+// it from (see src/runtime/thread-program.ts). White space is left out and names are kept, so that a stack trace can be read.
 import { writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { build } from 'esbuild'
@@ -13,7 +13,7 @@ for (const program of programs) {
   await writeFile(module, `// Written by the build.\nexport const bundled = ${JSON.stringify(text)}\n`)
 }
 
-/** With everything that it imports but the modules of Node. It runs as a script and as a module, so it may not export or await. */
+/** With all that it imports but the modules of Node. It runs as a script and as a module, so it may not export or await. */
 async function textOf(program: string): Promise<string> {
   const { outputFiles, metafile } = await build({
     entryPoints: [program],

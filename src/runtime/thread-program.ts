@@ -6,10 +6,10 @@
 //   a bundle      that file is not there; the text is the whole program, which the build of the package put into the module
 //                 `bundled` beside it, so that every bundler takes it along as it takes any other module
 //
-// Text, because a process that was started with `--input-type` hands that flag on to its threads, and Node refuses it for a thread
-// that starts from a file. Leaving the flag out by `execArgv` was tried: Node then checks the whole list, and refuses each flag that
-// belongs to the process, such as `--max-old-space-size` and `--title`. The flag decides whether the text is read as a module or
-// as a script, so the text must be both: it has no import statement and uses no `require` of its own.
+// Text, because a process that was started with `--input-type` hands that flag on to its threads, and Node refuses it for a
+// thread that starts from a file. To leave the flag out by `execArgv` does not work: Node refuses a list with flags that belong
+// to the process, such as `--title`. The flag decides whether the text is read as a module or as a script, so the text must be
+// both: it has no import statement and uses no `require` of its own.
 
 import { existsSync } from 'node:fs'
 import { HoldfastError } from '../errors.ts'

@@ -3,8 +3,8 @@
 //
 //   nothing else            the signal is raised again, now without a listener: the process ends by it, as its parent expects
 //   other clients of ours   the last of them to be closed does that; until then the signal would hurry those that still close
-//   other listeners         nothing: they have heard the signal, and ending the process is theirs. Raised again, it would call them
-//                           twice; and where `once` has removed them meanwhile, it would cut off what they still finish
+//   other listeners         nothing: they have heard the signal, and ending the process is theirs. Raised again, it would call
+//                           them twice; and where `once` has removed them meanwhile, it would cut off what they still finish
 //
 // So the listener must see the others before any of them was removed: it is put in front of those that are there.
 

@@ -31,28 +31,8 @@ test('no sentence and no name uses a retired word', () => {
 })
 
 test('the judge of words knows a retired one when it sees it', () => {
-  const good = [
-    'a job whose lease expired',
-    'the witnessed',
-    'statement',
-    'this.#reattended',
-    'where',
-    'the',
-    'she',
-    'history',
-    "who's",
-    '--who',
-  ]
-  const bad = [
-    'Who paused first has.',
-    'somebody',
-    '#desk',
-    'isHasty',
-    'the lapsed',
-    'steerBatch',
-    'knocks',
-    'Whoever attends',
-  ]
+  const good = ['a job whose lease expired', 'the witnessed', 'statement', 'this.#reattended', 'where', 'the', 'she', 'history', "who's", '--who']
+  const bad = ['Who paused first has.', 'somebody', '#desk', 'isHasty', 'the lapsed', 'steerBatch', 'knocks', 'Whoever attends']
   const isFound = (line: string) => peopleWords.test(line) || retiredWords.test(line)
   assert.deepEqual([good.filter(isFound), bad.filter((line) => !isFound(line))], [[], []])
 })
@@ -61,9 +41,7 @@ test(`no line of a comment is longer than ${commentMaxChars} characters`, () => 
   const code = textFiles().filter((file) => file.endsWith('.ts'))
   const found = code.flatMap((file) =>
     linesOf(file).flatMap((line, at) =>
-      /^\s*(?:\/\/|\/?\*|--)/.test(line) && line.length > commentMaxChars
-        ? [`${file}:${at + 1} ${line.length} characters`]
-        : [],
+      /^\s*(?:\/\/|\/?\*|--)/.test(line) && line.length > commentMaxChars ? [`${file}:${at + 1} ${line.length} characters`] : [],
     ),
   )
   assert.deepEqual(found, [])

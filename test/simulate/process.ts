@@ -3,7 +3,7 @@
 // next wait, and nobody hears of it.
 
 import { isHoldfastError } from '../../src/errors.ts'
-import { Holdfast, internalsOf } from '../../src/holdfast.ts'
+import { internalsOf, Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { Timers } from '../../src/runtime/clock.ts'
 import type { Store } from '../../src/store/store.ts'

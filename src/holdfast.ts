@@ -381,8 +381,9 @@ export class Holdfast {
   }
 
   /**
-   * Closes when the process gets SIGTERM or SIGINT, and then lets the process end by that signal; a second signal shortens the
-   * grace. Answers a function that ends it.
+   * Closes when the process gets SIGTERM or SIGINT; a second signal shortens the grace. Then the process ends by that signal,
+   * unless something else in it listens to the signal, too: then ending the process is left to that. Answers a function that
+   * ends it.
    */
   closeOnSignals(options: SignalOptions = {}): () => void {
     return closeOnSignals((stop) => this.close(stop), options)

@@ -5,6 +5,9 @@ interface RetryLaterOptions extends ErrorOptions {
   readonly delay: Duration
 }
 
+/** Known by every copy of this package: a bundled handler module has a copy of its own. */
+const mark = Symbol.for('holdfast.RetryLater')
+
 /** An error that carries the delay before the next attempt, such as a server's `Retry-After`. */
 export class RetryLater extends Error {
   readonly delayMs: number
@@ -13,13 +16,14 @@ export class RetryLater extends Error {
     super(message, options)
     this.name = 'RetryLater'
     this.delayMs = toMs(options.delay, 'delay')
+    Object.defineProperty(this, mark, { value: true })
   }
 }
 
 /** Null: the queue's backoff decides. */
 export function delayAskedBy(error: unknown): number | null {
   try {
-    return error instanceof RetryLater ? error.delayMs : null
+    return error instanceof Error && Reflect.has(error, mark) ? (error as RetryLater).delayMs : null
   } catch {
     return null // any value can be thrown, also a proxy that throws when it is inspected
   }

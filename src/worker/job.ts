@@ -49,6 +49,9 @@ export function checkProgress(value: number, message: string | null): void {
   if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
 }
 
+/** Known by every copy of this package. */
+const delivered = Symbol.for('holdfast.Job.delivered')
+
 export class Job<Payload = unknown, Result = unknown> {
   readonly payload: Payload
   readonly #context: JobContext
@@ -183,9 +186,10 @@ export class Job<Payload = unknown, Result = unknown> {
     return job.#context.claimed
   }
 
-  /** Reports the HTTP call of a webhook job. */
+  /** Reports the HTTP call of a webhook job. In a thread of a bundle the job is made by another copy of this class. */
   static delivered(job: Job, facts: DeliveryFacts): void {
-    job.#context.delivered(facts)
+    const tell: (this: Job, facts: DeliveryFacts) => void = Reflect.get(job, delivered)
+    tell.call(job, facts)
   }
 
   /** For a handler in a thread, which begins later than it is called. */
@@ -209,6 +213,13 @@ export class Job<Payload = unknown, Result = unknown> {
   /** The costs that were added so far; null if none were. */
   static costsIn(job: Job): Costs | null {
     return job.#costs?.total ?? null
+  }
+
+  static {
+    const tell = function (this: Job, facts: DeliveryFacts) {
+      this.#context.delivered(facts)
+    }
+    Object.defineProperty(Job.prototype, delivered, { value: tell })
   }
 }
 

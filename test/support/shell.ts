@@ -13,13 +13,17 @@ export interface RunOptions {
   readonly cwd?: string
   readonly env?: NodeJS.ProcessEnv
   readonly timeoutMs?: number
+  /** What the program reads from stdin; nothing unless given. */
+  readonly input?: string
   readonly uid?: number
   readonly gid?: number
 }
 
 export async function run(command: string, args: readonly string[], options: RunOptions = {}): Promise<Ended> {
-  const { timeoutMs = 120_000, env = cleanEnvironment(), ...rest } = options
-  const child = spawn(command, args, { ...rest, env, timeout: timeoutMs, stdio: ['ignore', 'pipe', 'pipe'] })
+  const { timeoutMs = 120_000, env = cleanEnvironment(), input = '', ...rest } = options
+  const child = spawn(command, args, { ...rest, env, timeout: timeoutMs, stdio: ['pipe', 'pipe', 'pipe'] })
+  child.stdin.on('error', () => undefined) // a program that ends before it has read all of it
+  child.stdin.end(input)
   const ended = new Promise<[number | null, NodeJS.Signals | null]>((resolve, reject) => {
     child.once('error', reject)
     child.once('close', (code, signal) => resolve([code, signal]))

@@ -1,6 +1,6 @@
 // The PostgreSQL store: many machines, enqueue in your own transaction, SQL effects.
 
-import { Pool, type PoolClient } from 'pg'
+import type { Pool, PoolClient } from 'pg'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
@@ -50,6 +50,7 @@ import { settleBatches } from './batch/batch-end.ts'
 import { Claimer } from './claim.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
+import { loadDriver } from './connection/driver.ts'
 import { isForeign, withRetry } from './connection/failures.ts'
 import { ignoreErrorsOf } from './connection/pool-errors.ts'
 import { cancel, pause, requeue, requeueAll } from './control.ts'
@@ -114,16 +115,7 @@ export function postgres(options: PostgresOptions) {
     const schema = new Schema(options.schema ?? 'holdfast')
     const connections = connectionsOf(options)
     const answerMs = toMs(options.answerTimeout ?? '10s', 'answerTimeout', { min: 100 })
-    const pool =
-      options.pool ??
-      new Pool({
-        connectionString: requireUrl(options.url),
-        max: connections,
-        connectionTimeoutMillis: connectMs,
-        keepAlive: true,
-        keepAliveInitialDelayMillis: silentMs,
-        allowExitOnIdle: true, // so that a program that never closes its store can end
-      })
+    const pool = options.pool ?? (await newPool(requireUrl(options.url), connections))
     const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
     try {
       await (readOnly ? store.look() : store.start())
@@ -133,6 +125,18 @@ export function postgres(options: PostgresOptions) {
       throw error
     }
   }
+}
+
+async function newPool(connectionString: string, max: number): Promise<Pool> {
+  const { Pool } = await loadDriver()
+  return new Pool({
+    connectionString,
+    max,
+    connectionTimeoutMillis: connectMs,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: silentMs,
+    allowExitOnIdle: true, // so that a program that never closes its store can end
+  })
 }
 
 /** The SQL that grants roles what they need in an existing schema, for an administrator to run. */

@@ -22,11 +22,12 @@
 
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
-import { Client, type ClientBase } from 'pg'
+import type { ClientBase } from 'pg'
 import type { DroppedNotice } from '../../job/death.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
+import { loadDriver } from './connection/driver.ts'
 import { isBroken } from './connection/failures.ts'
 import { Notifications, probeOf, readMessage, textOf } from './notifications.ts'
 import { readReady } from './read.ts'
@@ -242,6 +243,7 @@ export class Wakes {
 
   async #listen(): Promise<void> {
     if (typeof this.#where !== 'string') return this.#db.lend((client) => this.#listenOn(client), { ends: true })
+    const { Client } = await loadDriver()
     const client = new Client({
       connectionString: this.#where,
       connectionTimeoutMillis: connectMs,

@@ -102,7 +102,7 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
     const file = { path, readOnly, busyMaxMs }
     const port = staysHere
       ? new InThread(file, clock, onCommitted)
-      : await InOwnThread.open(start({ file, clock: clock.shared ?? null }), onCommitted)
+      : await InOwnThread.open(await start({ file, clock: clock.shared ?? null }), onCommitted)
     return new SqliteStore({ port, subscribers, clock, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }

@@ -120,10 +120,17 @@ function sendEnd(end: Returned | Threw): void {
 }
 
 async function importHandler(): Promise<(job: Job) => unknown> {
-  const { default: handler } = await import(module)
-  if (typeof handler === 'function') return handler
+  const { default: exported } = await import(module)
+  const handler = ofCommonJs(exported)
+  if (typeof handler === 'function') return handler as (job: Job) => unknown
   const message = `The module ${module} must export its handler by default: export default async (job) => { … }; got ${show(handler)}.`
   throw new HoldfastError('INVALID_OPTION', message, { option: 'handler' })
+}
+
+/** A module that was compiled to CommonJS is `exports` to an import, and its default export is a property of that. */
+function ofCommonJs(exported: unknown): unknown {
+  const isCompiled = typeof exported === 'object' && exported !== null && '__esModule' in exported
+  return isCompiled && 'default' in exported ? exported.default : exported
 }
 
 function sendLeftover(kind: Leftover['kind'], from: ThreadJob | undefined, error: SentError): void {

@@ -15,13 +15,16 @@
 // has no handler, ends the thread, or takes longer than loadMs), the thread is ended and its listener is called. A job that was
 // sent meanwhile has never begun: it is released at no cost.
 
+import { existsSync } from 'node:fs'
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
 import type { JobError } from '../../job/record.ts'
 import { Permanent } from '../../lease/permanent.ts'
 import { RetryLater } from '../../lease/retry-later.ts'
+import { textOfBundled, textOfFile } from '../../runtime/thread-program.ts'
 import { adopt, release } from '../fate.ts'
 import { Job } from '../job.ts'
+import { bundled } from './bundled.ts'
 import {
   type FormerJob,
   type FromThread,
@@ -125,10 +128,10 @@ export class Thread {
     const { module, maxMemoryMb, loadMs } = settings
     this.#settings = settings
     this.#listener = listener
-    const program = import.meta.url.endsWith('.ts') ? './thread-main.ts' : './thread-main.js'
     const { port1, port2 } = new MessageChannel()
     const workerData: ThreadData = { module: module.href, port: port2, permit: this.#permit }
-    this.#worker = new Worker(new URL(program, import.meta.url), {
+    this.#worker = new Worker(programText(), {
+      eval: true,
       workerData,
       transferList: [port2],
       name: 'holdfast-handler',
@@ -380,6 +383,11 @@ export class Thread {
   }
 }
 
+function programText(): string {
+  const file = { from: import.meta.url, module: 'worker/threads/thread', program: 'thread-main' }
+  return textOfFile(file) ?? textOfBundled(bundled)
+}
+
 /** The longest that a timer of Node waits. */
 const timerMaxMs = 2 ** 31 - 1
 
@@ -406,8 +414,12 @@ function crashed(why: Error | null, code: number): ThreadCrashed {
   return new ThreadCrashed(`The thread that ran this job ended${how}.`, { cause: why })
 }
 
-function unloadable({ href }: URL, cause: Error): HoldfastError {
-  const message = `The handler module ${href} does not load: ${cause.message}`
+function unloadable({ href, protocol }: URL, cause: Error): HoldfastError {
+  const isMissing = protocol === 'file:' && !existsSync(new URL(href))
+  const advice = isMissing
+    ? ' Check its URL. A bundler does not follow it: build the module as an entry point of its own, and give the URL of what was built.'
+    : ''
+  const message = `The handler module ${href} does not load: ${cause.message}${advice}`
   return new HoldfastError('INVALID_OPTION', message, { option: 'handler', module: href }, { cause })
 }
 

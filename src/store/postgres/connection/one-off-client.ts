@@ -1,18 +1,20 @@
 // A connection for what is done before a store can be opened: finding out whether the schema exists, and migrating it.
 
-import { Client } from 'pg'
+import type { Client } from 'pg'
 import { HoldfastError, isHoldfastError } from '../../../errors.ts'
 import { isDenied, lacksGrant } from '../schema/roles.ts'
 import type { Schema } from '../schema/schema.ts'
 import { withoutPassword } from './address.ts'
+import { loadDriver } from './driver.ts'
 
 const connectMaxMs = 10_000
 
 /** Fails at once where the store would try again for some seconds, because an operator waits for the answer. */
 export async function withClient<T>(url: string, work: (client: Client) => Promise<T>): Promise<T> {
+  const driver = await loadDriver()
   let client: Client | undefined
   try {
-    client = new Client({ connectionString: url, connectionTimeoutMillis: connectMaxMs })
+    client = new driver.Client({ connectionString: url, connectionTimeoutMillis: connectMaxMs })
     client.on('error', () => undefined) // the next statement fails too; the event must not end the process
     await client.connect()
     return await work(client)

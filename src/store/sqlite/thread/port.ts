@@ -13,6 +13,7 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { HoldfastError, type Refused, toError } from '../../../errors.ts'
 import type { Clock } from '../../../runtime/clock.ts'
+import { textOfBundled, textOfFile } from '../../../runtime/thread-program.ts'
 import type { DatabaseFile } from '../connection/database.ts'
 import { type Answer, type Call, type CommitNotices, Engine, type Item, type VerbName } from '../engine.ts'
 import { packItems, unpackAnswers } from './wire.ts'
@@ -91,11 +92,13 @@ export interface Thread extends NodeJS.EventEmitter {
   unref(): void
 }
 
-export type StartThread = (data: ThreadData) => Thread
+export type StartThread = (data: ThreadData) => Thread | Promise<Thread>
 
-export const startThread: StartThread = (workerData) => {
-  const program = import.meta.url.endsWith('.ts') ? './main.ts' : './main.js'
-  return new Worker(new URL(program, import.meta.url), { workerData, name: 'holdfast-sqlite' })
+/** Only a bundle loads the text of the program, 160 kB. */
+export const startThread: StartThread = async (workerData) => {
+  const file = textOfFile({ from: import.meta.url, module: 'store/sqlite/thread/port', program: 'main' })
+  const text = file ?? textOfBundled((await import('./bundled.ts')).bundled)
+  return new Worker(text, { eval: true, workerData, name: 'holdfast-sqlite' })
 }
 
 export class InOwnThread implements Port {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Permanent } from '../../src/lease/permanent.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
-import { claimOne, hour, readJob } from './expect.ts'
+import { claimOne, hour, minute, readJob } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function retryTests(inWorld: InWorld): void {
@@ -131,6 +131,21 @@ export function retryTests(inWorld: InWorld): void {
         assert.deepEqual([state, attempts, error?.name], ['dead', 0, 'ReleasedTooOften'])
         assert.deepEqual([history.length, history.at(-1)?.ending], [50, 'released'])
         await holdfast.requeue(id)
+        assert.equal((await (await claimOne(holdfast, 'mail')).release()).state, 'ready')
+      }),
+    )
+
+    test(
+      'a job that polls may snooze for a minute as often as it likes',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        for (let n = 0; n < 1_010; n++) {
+          const { state } = await (await claimOne(holdfast, 'mail')).snooze('1m')
+          assert.equal(state, 'scheduled')
+          await clock.advance(minute)
+          await holdfast.sweep()
+        }
+        await holdfast.wake(id)
         assert.equal((await (await claimOne(holdfast, 'mail')).release()).state, 'ready')
       }),
     )

@@ -121,9 +121,8 @@
 //   and inserts an event with that count (`reserved`). Older events say nothing of it: `unused` with a lower `xid` is ignored.
 // - A claim that does not see the rate yet, and commits after that count, records no starts. Its jobs stay reserved until
 //   `admitted` falls below `reserved` (the minimum above). Meanwhile too few jobs start, never too many.
-// - An admission that does not see the rate yet, and commits after that count, reserves nothing for the jobs that it admits. As
-// many   jobs more may start in the first window, unless the rate is a lowered limit of a queue at work (`lower-limits.ts`
-// waits for   such admissions before it counts the surplus).
+// - An admission that does not see the rate yet, and commits after that count, reserves nothing for the jobs that it admits. A
+//   first rate is also a lowered limit: what is ready beyond it is held again afterwards (`lower-limits.ts`).
 //
 // ITEMS of batches. An item is admitted only when its batch can start it. The protocol, with `batch_wait` and `take_waits`, and
 // its argument are in `batch-slots.ts`.

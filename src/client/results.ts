@@ -23,6 +23,8 @@ interface Waiting {
 export class Results {
   readonly #ask: Ask
   readonly #waiting = new Set<Waiting>()
+  /** How many callers wait for each job. */
+  readonly #callers = new Map<string, number>()
   #timer: NodeJS.Timeout | undefined
   #asking = false
   #again = false
@@ -39,11 +41,15 @@ export class Results {
     signal?.addEventListener('abort', abort, { once: true })
     if (signal?.aborted) abort()
     this.#waiting.add(waiting)
+    this.#callers.set(id, (this.#callers.get(id) ?? 0) + 1)
     this.#poll()
     try {
       return await promise
     } finally {
       this.#waiting.delete(waiting)
+      const left = (this.#callers.get(id) ?? 1) - 1
+      if (left > 0) this.#callers.set(id, left)
+      else this.#callers.delete(id)
       clearTimeout(timer)
       signal?.removeEventListener('abort', abort)
     }
@@ -55,7 +61,7 @@ export class Results {
 
   /** This process has learned that the job has ended. */
   hint(id: string): void {
-    if ([...this.#waiting].some((waiting) => waiting.id === id)) this.#poll()
+    if (this.#callers.has(id)) this.#poll()
   }
 
   close(): void {
@@ -92,8 +98,8 @@ export class Results {
   /** The timeout of each caller keeps the process alive; this timer does not. */
   #pause(asked: readonly Waiting[]): void {
     const now = performance.now()
-    const pauses = asked.map(({ since }) => (now - since) * lateness)
-    const ms = Math.min(pauseMaxMs, Math.max(pauseMinMs, Math.min(...pauses)))
+    const least = asked.reduce((ms, { since }) => Math.min(ms, (now - since) * lateness), pauseMaxMs)
+    const ms = Math.max(pauseMinMs, least)
     this.#timer = setTimeout(() => {
       if (this.#waiting.size > 0) this.#poll()
     }, ms).unref()

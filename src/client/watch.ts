@@ -148,6 +148,7 @@ class OpenWatch implements Watch {
       let pauseMs = pauseMinMs
       while (!this.#signal.aborted) {
         if (performance.now() >= this.#renewAt) await this.#renew()
+        if (this.#signal.aborted) return undefined
         this.#hinted = false
         const page = await this.#context.changes({ ...this.#wanted, after: this.#cursor as string })
         for (const change of page.changes) {
@@ -161,6 +162,9 @@ class OpenWatch implements Watch {
         await this.#pause(pauseMs)
       }
       return undefined
+    } catch (error) {
+      if (this.#signal.aborted) return undefined // the watch has ended, and with it the calls that it makes
+      throw error
     } finally {
       this.#onEnd()
     }

@@ -3,8 +3,6 @@ import type { Effects } from '../queue/effects.ts'
 
 interface PermanentOptions extends ErrorOptions {
   readonly effects?: Effects
-  /** Effects that were prepared elsewhere. */
-  readonly prepared?: EffectSet | null
 }
 
 /** Known by every copy of this package: a bundled handler module has a copy of its own. */
@@ -13,15 +11,26 @@ const mark = Symbol.for('holdfast.Permanent')
 /** An error that no later attempt can avoid: the job is dead at once, whatever attempts it has left, with these effects. */
 export class Permanent extends Error {
   readonly effects: Effects | undefined
-  readonly prepared: EffectSet | null
 
   constructor(message: string, options: PermanentOptions = {}) {
     super(message, options)
     this.name = 'Permanent'
     this.effects = options.effects
-    this.prepared = options.prepared ?? null
     Object.defineProperty(this, mark, { value: true })
   }
+}
+
+/** Effects that were prepared in a thread. They are kept apart from the error, so that no handler can set them. */
+const prepared = new WeakMap<Permanent, EffectSet>()
+
+export function permanentWith(message: string, effects: EffectSet | null): Permanent {
+  const error = new Permanent(message)
+  if (effects) prepared.set(error, effects)
+  return error
+}
+
+export function preparedEffects(error: Permanent): EffectSet | null {
+  return prepared.get(error) ?? null
 }
 
 /** Any value can be thrown, also a proxy that throws when it is inspected. */

@@ -20,10 +20,11 @@ export class RetryLater extends Error {
   }
 }
 
-/** Null: the queue's backoff decides. */
+/** Null: the queue's backoff decides. A subclass may have set the delay to anything; what no store could write is ignored. */
 export function delayAskedBy(error: unknown): number | null {
   try {
-    return error instanceof Error && Reflect.has(error, mark) ? (error as RetryLater).delayMs : null
+    const asked = error instanceof Error && Reflect.has(error, mark) ? (error as RetryLater).delayMs : null
+    return asked === null ? null : toMs(Math.round(asked), 'delay')
   } catch {
     return null // any value can be thrown, also a proxy that throws when it is inspected
   }

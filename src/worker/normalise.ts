@@ -9,7 +9,7 @@ import { encodeOffered, inboxKey } from '../job/inbox.ts'
 import type { Costs, EffectSet } from '../job/record.ts'
 import { type FailedEnding, plainlyDone, type Settlement } from '../job/transition.ts'
 import { annotationsOf } from '../lease/annotations.ts'
-import { isPermanent } from '../lease/permanent.ts'
+import { isPermanent, preparedEffects } from '../lease/permanent.ts'
 import { delayAskedBy } from '../lease/retry-later.ts'
 import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
 import { type Define, prepareEffects, requireCapable, together } from '../queue/effects.ts'
@@ -90,7 +90,7 @@ function ofFailure(error: unknown, facts: SettlementFacts): Settlement | Promise
 }
 
 function failure(error: unknown, facts: SettlementFacts, ending: FailedEnding = endingOf(error)): Settlement {
-  if (isPermanent(error)) return dead(error, error.prepared, ending, facts)
+  if (isPermanent(error)) return dead(error, preparedEffects(error), ending, facts)
   return isRetryable(facts.definition, error) ? retry(error, facts, ending) : dead(error, null, ending, facts)
 }
 

@@ -30,6 +30,15 @@ test('a hint for the job causes a look at once, and a hint for another job does 
   assert.equal(await waiting, done)
 })
 
+test('any number of callers may wait', async () => {
+  const { results } = setup()
+  const waits = Array.from({ length: 150_000 }, (_, n) => results.wait(String(n), 60_000))
+  await sleep(50)
+  results.close()
+  const ended = await Promise.allSettled(waits)
+  assert.ok(ended.every((end) => end.status === 'rejected' && end.reason.code === 'CLOSED'))
+})
+
 test('all waits share one call, with each id once, and the looks become rarer', async () => {
   const { results, asked, ended } = setup()
   const waiting = ['a', 'b', 'a', 'c'].map((id) => results.wait(id, 60_000))

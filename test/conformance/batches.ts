@@ -574,6 +574,32 @@ export function batchTests(inWorld: InWorld): void {
 
     describe('reads', () => {
       test(
+        'items of one state are all listed, whatever the size of a page',
+        inWorld(async ({ holdfast }) => {
+          const scheduled = { queue: 'mail', payload: 0, delay: '1h' as const }
+          const batch = await holdfast.batch({ name: 'letters', concurrency: 100 }, [
+            ...numbered(40),
+            ...Array(5).fill(scheduled),
+          ])
+          const leases = await holdfast.claim(['mail'], { max: 25 })
+          for (const lease of leases.slice(0, 10)) await lease.done()
+          const wanted = { done: 10, running: 15, ready: 15, scheduled: 5 } as const
+          for (const [state, count] of Object.entries(wanted) as [keyof typeof wanted, number][]) {
+            for (const limit of [1, 7, 1_000]) {
+              const ids = new Set<string>()
+              let after: string | null = null
+              do {
+                const page = await batch.itemsPage({ state, limit, ...(after !== null && { after }) })
+                for (const { id } of page.items) ids.add(id)
+                after = page.next
+              } while (after !== null)
+              assert.equal(ids.size, count, `${state} by ${limit}`)
+            }
+          }
+        }),
+      )
+
+      test(
         'progress has a rate and the remaining time, without pauses',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'timed', concurrency: 1 }, numbered(10))

@@ -16,6 +16,10 @@ test('errors of another copy of the package are known by their kind and code', a
   assert.equal(errors.isHoldfastError(new HoldfastError('CLOSED', 'closed')), true)
   assert.equal(isPermanent(new permanent.Permanent('gone')), true)
   assert.equal(permanent.isPermanent(new Permanent('gone')), true)
+  for (const delayMs of [Number.NaN, -1, Number.POSITIVE_INFINITY, 1e18, 'soon', null]) {
+    assert.equal(delayAskedBy(Object.assign(new RetryLater('busy', { delay: 0 }), { delayMs })), null, String(delayMs))
+  }
+  assert.equal(delayAskedBy(Object.assign(new RetryLater('busy', { delay: 0 }), { delayMs: 1.5 })), 2)
   assert.equal(delayAskedBy(new later.RetryLater('busy', { delay: '2s' })), 2_000)
   assert.equal(later.delayAskedBy(new RetryLater('busy', { delay: '2s' })), 2_000)
   assert.deepEqual(

@@ -192,18 +192,37 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
   if (no == null) return { jobs: [], next: null }
   const mark = query.after === null ? null : decodeCursor<ItemMark>(query.after, isItemPosition)
   const found: { readonly record: JobRecord; readonly mark: ItemMark }[] = []
+  let looks = itemLooks
   for (const part of [0, 1, 2] as const) {
     if (found.length > query.limit || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
-    const position = mark?.[0] === part ? (mark.slice(1) as number[]) : null
-    for (const row of await readPart(db, Number(no), { part, position, query, max: query.limit + 1 - found.length })) {
-      const record = toRecord(row.slice(0, recordWidth))
-      found.push({ record, mark: [part, ...row.slice(recordWidth).map(Number)] as unknown as ItemMark })
+    let position = mark?.[0] === part ? (mark.slice(1) as number[]) : null
+    for (let isMore = true; isMore && found.length <= query.limit; ) {
+      const isFiltered = part > 0 && query.state !== null
+      const max = Math.max(query.limit + 1 - found.length, isFiltered ? itemsALook : 0)
+      const rows = await readPart(db, Number(no), { part, position, query, max })
+      const read = rows.map((row) => ({
+        record: toRecord(row.slice(0, recordWidth)),
+        mark: [part, ...row.slice(recordWidth).map(Number)] as unknown as ItemMark,
+      }))
+      found.push(...read.filter(({ record }) => !isFiltered || record.state === query.state))
+      const last = read.at(-1)?.mark
+      isMore = rows.length >= max && last !== undefined
+      if (isMore && last && --looks === 0 && found.length <= query.limit)
+        return { jobs: found.map(({ record }) => record), next: encodeCursor(last) }
+      position = last ? (last.slice(1) as number[]) : null
     }
   }
   const page = found.slice(0, query.limit)
   const next = found.length > query.limit ? encodeCursor(page.at(-1)?.mark as ItemMark) : null
   return { jobs: page.map(({ record }) => record), next }
 }
+
+/**
+ * Whether an item is ready or runs is known only once it is read. So a listing by state reads some items at a time, and a page ends
+ * after so many looks, however few it has found.
+ */
+const itemsALook = 500
+const itemLooks = 10
 
 /** The query asks only for ended items. */
 function isOfEnded({ state, outcome, warning }: ItemsQuery): boolean {
@@ -242,13 +261,12 @@ function readPart(db: Database, no: number, { part, position, query, max }: Part
     `select * from (
        select ${liveColumns}, j.lane, ${first}, ${second}
          from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
-           select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed} limit $6) j
+           select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed} limit $5) j
          join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}
         where l.batch = $1 and l.no + 1 >= $2
      ) found(${Array.from({ length: recordWidth + 3 }, (_, i) => `c${i + 1}`)})
-      where $5::text is null or c16 = $5
-      order by c${recordWidth + 1}, c${recordWidth + 2}, c${recordWidth + 3} limit $6`,
-    [no, a, String(Math.max(0, b)), c, state, max],
+      order by c${recordWidth + 1}, c${recordWidth + 2}, c${recordWidth + 3} limit $5`,
+    [no, a, String(Math.max(0, b)), c, max],
   )
 }
 
@@ -260,7 +278,16 @@ function halves(column: string): readonly [high: string, low: string] {
 function isItemPosition(value: readonly unknown[]): boolean {
   const [part] = value
   if (part !== 0 && part !== 1 && part !== 2) return false
-  return value.length === (part === 0 ? 2 : 4) && value.every(Number.isSafeInteger)
+  if (value.length !== (part === 0 ? 2 : 4) || !value.every(Number.isSafeInteger)) return false
+  const [, first, second, third] = value as number[]
+  if (part === 0) return true
+  const isLane = Number(first) >= 0 && Number(first) <= 0x7fffffff
+  return (
+    isLane &&
+    Number(second) >= 0 &&
+    Number(third) >= 0 &&
+    (part === 1 || (Number(second) <= 0x7fffffff && Number(third) <= 0xffffffff))
+  )
 }
 
 const first = [-1, -1, -1, -1] as const

@@ -29,8 +29,8 @@ import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
 import { loadDriver } from './connection/driver.ts'
 import { isBroken } from './connection/failures.ts'
-import { Notifications, probeOf, readMessage, textOf } from './wake-messages.ts'
 import { readReady } from './read.ts'
+import { Notifications, probeOf, readMessage, textOf } from './wake-messages.ts'
 
 const gatherMs = 10
 /** If nothing was sent for so long, the next notification is sent with the commit itself. */

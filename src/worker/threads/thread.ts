@@ -19,7 +19,7 @@ import { existsSync } from 'node:fs'
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
 import type { JobError } from '../../job/record.ts'
-import { Permanent } from '../../lease/permanent.ts'
+import { permanentWith } from '../../lease/permanent.ts'
 import { RetryLater } from '../../lease/retry-later.ts'
 import { textOfBundled, textOfFile } from '../../runtime/thread-program.ts'
 import { adopt, release } from '../fate.ts'
@@ -435,7 +435,7 @@ function toJobError({ name, message, stack, code }: SentError): JobError {
 /** The error as it was in its thread, as a `Permanent` or `RetryLater` if it was one. */
 function toThrown({ name, message, stack, code, effects, reason, isPermanent, delayMs }: SentError): Error {
   const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })
-  const error = isPermanent ? new Permanent(message, { prepared: effects ?? null }) : plain
+  const error = isPermanent ? permanentWith(message, effects ?? null) : plain
   Object.assign(error, { name, stack, ...(code !== undefined && { code }), ...(reason !== undefined && { reason }) })
   return error
 }

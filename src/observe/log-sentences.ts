@@ -349,6 +349,15 @@ export const wording: Wording = {
       kind: 'failed reads of schedules',
     }),
   },
+  // A warning, so that it is written wherever the failure itself was.
+  'firing.resumed': {
+    level: 'warn',
+    say: ({ failedMs }) => ({
+      message: `Schedules can be read again after ${time(failedMs)}, and this process fires them.`,
+      facts: { failedMs },
+      kind: 'resumed reads of schedules',
+    }),
+  },
   'delivery.ended': {
     level: 'debug',
     say: (event) => {

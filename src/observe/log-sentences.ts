@@ -72,7 +72,8 @@ export const wording: Wording = {
     level: 'error',
     say: (event) => {
       const { error, ending, durationMs } = event
-      const how = ending === 'expired' ? leaseExpired(event) : `${failed[ending]}: ${saying(error)}`
+      const how =
+        ending === 'expired' ? leaseExpired(event) : `${failed[ending]}${permanently(event)}: ${saying(error)}`
       const message = `${theJob(event)} is dead: attempt ${tries(event)} ${how}`
       return ofJob(event, message, 'dead jobs', { error: errorFacts(error), ending, durationMs })
     },
@@ -395,6 +396,11 @@ export function sayMore(kind: string, held: number): LogLine {
 }
 
 const failed = { failed: 'failed', timeout: 'timed out', crashed: 'crashed its thread' } as const
+
+/** The job had attempts left. */
+function permanently({ attempt, maxAttempts }: JobFacts): string {
+  return attempt < maxAttempts ? ' permanently' : ''
+}
 
 function leaseExpired({ worker }: JobFacts): string {
   return `ended when the lease of worker ${worker} expired.`

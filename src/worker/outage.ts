@@ -87,9 +87,10 @@ export class Outage {
     if (made.since < this.#answeredAt) made.beside += 1
     made.since = askedAt
     made.failingSince ??= askedAt
-    if (!isRefusal(error) && made.beside < besideMax) return this.#unanswered(error, askedAt)
-    this.#refused.add(made)
-    this.#markDown(error, made.failingSince)
+    if (isRefusal(error) || made.beside >= besideMax) {
+      this.#refused.add(made)
+      this.#markDown(error, made.failingSince)
+    } else this.#unanswered(error, askedAt)
   }
 
   /** The store has answered the call. */

@@ -142,8 +142,13 @@ export interface HoldfastEvents {
   /** The code of this process differs from the stored schedule, and has replaced it. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }
-  /** The schedules could not be read, so this process fires none of them. Emitted once until a read succeeds. */
+  /**
+   * The schedules could not be read, so this process fires none of them. Emitted once until a read succeeds. An outage of the
+   * store is `store.down` instead.
+   */
   'firing.failed': { readonly error: Error }
+  /** The schedules, which could not be read, were read again. */
+  'firing.resumed': { readonly failedMs: number }
   'delivery.ended': JobFacts & DeliveryFacts
   /** A reaper of this process has searched for rows that were left behind. */
   'reaper.ran': {

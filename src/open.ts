@@ -51,7 +51,7 @@ async function openerOf(url: unknown): Promise<StoreOpener> {
   const shown = typeof url === 'string' ? withoutPassword(url) : url
   throw new HoldfastError(
     'INVALID_OPTION',
-    `open() takes a store URL such as 'sqlite:jobs.db', 'sqlite::memory:' or 'postgres://host/database'; got ${show(shown)}.`,
+    `The store must be a URL such as 'sqlite:jobs.db', 'sqlite::memory:' or 'postgres://host/database'; got ${show(shown)}.`,
     { option: 'url', value: shown },
   )
 }

@@ -88,7 +88,7 @@ function paragraph({ id, severity, sentence, fix, repaired }: Finding, terminal:
 }
 
 function summary({ wrong: bad, warning: odd, fine: good }: Record<Severity, number>, terminal: Terminal): string {
-  if (bad + odd === 0) return terminal.paint('green', `All is well: ${counted(good, 'finding')}, all fine.`)
+  if (bad + odd === 0) return terminal.paint('green', `All is well: ${counted(good, 'check')}, all fine.`)
   const parts = [
     bad > 0 && terminal.paint('red', `${bad} wrong`),
     odd > 0 && terminal.paint('yellow', counted(odd, 'warning')),

@@ -1,5 +1,6 @@
+import type { JobError } from '../job/record.ts'
 import type { Command } from './command.ts'
-import { compactJson, oneLine } from './terminal.ts'
+import { compactJson, moment, oneLine } from './terminal.ts'
 
 export const explain: Command = {
   name: 'explain',
@@ -13,10 +14,17 @@ export const explain: Command = {
     const { sentence, queue, state, facts } = explanation
     const rows = Object.entries(facts)
       .filter(([, fact]) => fact !== null && fact !== undefined)
-      .map(([name, fact]) => [name, fact instanceof Date ? terminal.time(fact) : compactJson(fact)] as const)
+      .map(([name, fact]) => [name, shownFact(name, fact)] as const)
     const shown = [['queue', queue] as const, ['state', terminal.state(state)] as const, ...rows]
     const width = Math.max(...shown.map(([name]) => name.length))
     const lines = shown.map(([name, text]) => `${terminal.paint('dim', name.padEnd(width))}  ${text}`)
     return { data: explanation, text: [oneLine(sentence), ...lines].join('\n') }
   },
+}
+
+/** Times are without their distance: the sentence has it, by the clock of the store. Of an error `holdfast job` has the stack. */
+function shownFact(name: string, fact: unknown): string {
+  if (fact instanceof Date) return moment(fact)
+  if (name === 'error') return oneLine((fact as JobError).message.split('\n', 1)[0] ?? '')
+  return compactJson(fact)
 }

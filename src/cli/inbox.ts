@@ -1,6 +1,6 @@
 import type { Pickup } from '../batch/inbox.ts'
 import { HoldfastError } from '../errors.ts'
-import { type Answer, type Call, type Command, given, parseJson, UsageError } from './command.ts'
+import { type Answer, type Call, type Command, given, notFound, parseJson, UsageError } from './command.ts'
 import { compactJson, oneLine, type Terminal } from './terminal.ts'
 
 export const inbox: Command = {
@@ -65,7 +65,10 @@ async function reject({ open, operands: [name = '', id = ''], options }: Call): 
 async function pickupOf(holdfast: Awaited<ReturnType<Call['open']>>, name: string, id: string): Promise<Pickup> {
   const pickup = await holdfast.inbox(name).get(id)
   if (pickup) return pickup
-  throw new HoldfastError('JOB_NOT_FOUND', `Inbox ${name} has no offer of job ${id}.`, { id, inbox: name })
+  const job = await holdfast.job(id)
+  if (!job) throw notFound(id)
+  const message = `Inbox ${name} has no offer of job ${id}: another consumer was first, or the offer has expired. The job is ${job.state}.`
+  throw new HoldfastError('INVALID_STATE', message, { id, inbox: name, state: job.state })
 }
 
 function tableOf(pickups: readonly Pickup[], terminal: Terminal): string {

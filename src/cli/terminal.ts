@@ -66,11 +66,7 @@ export class Terminal {
 
   /** `2030-01-31 09:00:00Z (in 3 min)` */
   time(time: Date): string {
-    const text = time
-      .toISOString()
-      .replace('T', ' ')
-      .replace(/\.\d+Z$/, 'Z')
-    return `${text} ${this.paint('dim', `(${this.distance(time)})`)}`
+    return `${moment(time)} ${this.paint('dim', `(${this.distance(time)})`)}`
   }
 
   /** `in 3 min`, `5 s ago` */
@@ -108,6 +104,14 @@ export class Terminal {
     const plain = stripVTControlCharacters(cell)
     return this.paint('dim', `${plain.slice(0, width - 1)}…`)
   }
+}
+
+/** `2030-01-31 09:00:00Z` */
+export function moment(time: Date): string {
+  return time
+    .toISOString()
+    .replace('T', ' ')
+    .replace(/\.\d+Z$/, 'Z')
 }
 
 /** One line, with control characters replaced by spaces. */

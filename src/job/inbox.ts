@@ -4,7 +4,8 @@
 import { parseJson } from './json.ts'
 import { isJobId, isQueueName } from './names.ts'
 
-const prefix = 'holdfast.inbox.'
+/** Every key of an offer begins so. */
+export const inboxesPrefix = 'holdfast.inbox.'
 
 export interface Offered {
   readonly queue: string
@@ -14,11 +15,18 @@ export interface Offered {
 }
 
 export function inboxPrefix(inbox: string): string {
-  return `${prefix}${inbox}/`
+  return `${inboxesPrefix}${inbox}/`
 }
 
 export function inboxKey(inbox: string, id: string): string {
   return `${inboxPrefix(inbox)}${id}`
+}
+
+/** The inbox of an entry; null: the key is not that of an offer. */
+export function inboxOf(key: string | undefined): string | null {
+  if (!key?.startsWith(inboxesPrefix)) return null
+  const end = key.indexOf('/', inboxesPrefix.length)
+  return end === -1 ? null : key.slice(inboxesPrefix.length, end)
 }
 
 /** `value` is JSON text, and so is the answer. */

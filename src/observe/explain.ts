@@ -2,7 +2,7 @@
 // order in which reasons must be removed:
 //
 // 1. The job has ended, or runs.
-// 2. It waits for a time.
+// 2. It is offered in an inbox, or waits for a time.
 // 3. Its queue or its batch is paused, or its batch was cancelled.
 // 4. A limit is reached.
 // 5. No worker takes jobs of its queue.
@@ -10,9 +10,10 @@
 
 import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
-import type { JobError, JobState, Limit } from '../job/record.ts'
+import { inboxesPrefix, inboxKey, inboxOf, readOffered } from '../job/inbox.ts'
+import type { Attempt, JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
-import type { JobBlockers, KeyBlockers, Store } from '../store/store.ts'
+import type { JobBlockers, KeyBlockers, KvPage, Store } from '../store/store.ts'
 import { readWorkers, type WorkerInfo } from '../worker/presence.ts'
 
 export type Why =
@@ -20,6 +21,7 @@ export type Why =
   | 'dead'
   | 'cancelled'
   | 'running'
+  | 'offered'
   | 'scheduled'
   | 'queue-paused'
   | 'batch-paused'
@@ -43,6 +45,10 @@ export interface ExplanationFacts {
   /** The `by` of the pause, or the worker that runs the job. */
   readonly by?: string | null
   readonly batch?: string
+  /** The `reason` of the cancel of its batch. */
+  readonly reason?: string
+  /** The inbox in which the job is offered. */
+  readonly inbox?: string
   readonly limitKey?: string
   readonly limit?: Limit
   /** How many slots of the limit are in use. */
@@ -70,47 +76,106 @@ export interface Explanation {
 /** Null: there is no such job. */
 export async function explainJob(store: Store, id: string): Promise<Explanation | null> {
   const [blockers, workers] = await Promise.all([store.blockers(id), readWorkers(store)])
-  return blockers && explain(blockers, workers)
+  return blockers && explain(blockers, workers, await offerOf(store, blockers.job))
+}
+
+/** An offer that can be accepted now. */
+interface StandingOffer {
+  readonly inbox: string
+  readonly expiresAt: number | null
+}
+
+const inboxesMax = 1_000
+
+/**
+ * No index leads from a job to its inbox. So the inboxes are found one by one: the first entry after all entries of the inbox
+ * before. That is two reads for each inbox, however many offers are in it. Ids of jobs sort before `~`.
+ */
+async function offerOf(store: Store, { id, state, history }: JobBlockers['job']): Promise<StandingOffer | null> {
+  if (state !== 'scheduled' || history.at(-1)?.ending !== 'snoozed') return null
+  let after: string | null = null
+  for (let inboxes = 0; inboxes < inboxesMax; inboxes++) {
+    const page: KvPage = await store.kvScan({ prefix: inboxesPrefix, limit: 1, after })
+    const inbox = inboxOf(page.entries[0]?.key)
+    if (inbox === null) return null
+    const key = inboxKey(inbox, id)
+    const entry = await store.kvGet(key)
+    if (entry && readOffered(inbox, key, entry.value)) return { inbox, expiresAt: entry.expiresAt }
+    after = inboxKey(inbox, '~')
+  }
+  return null
 }
 
 type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
 
-export function explain(blockers: JobBlockers, workers: readonly WorkerInfo[]): Explanation {
+export function explain(
+  blockers: JobBlockers,
+  workers: readonly WorkerInfo[],
+  offer: StandingOffer | null = null,
+): Explanation {
   const { id, queue, state } = blockers.job
   const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
-  const reasons = [ended, running, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
+  const offered = () => offer && offeredIn(offer, blockers)
+  const reasons = [ended, running, offered, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
   const reason = reasons.reduce<Reason | null>((found, reasonOf) => found ?? reasonOf(blockers), null)
   return { id, queue, state, ...(reason ?? waiting(blockers, serving)) }
 }
 
-function ended({ job, now }: JobBlockers): Reason | null {
+function ended({ job, batch, now }: JobBlockers): Reason | null {
   const { state, finishedAt, attempts, error } = job
   if (state !== 'done' && state !== 'dead' && state !== 'cancelled') return null
   const facts = { ...(finishedAt !== null && { since: new Date(finishedAt) }), attempts, error }
   const ago = finishedAt === null ? '' : ` ${span(now - finishedAt)} ago`
   if (state === 'done')
     return { why: state, sentence: `The job is done: it ended${ago} in attempt ${attempts}.`, facts }
-  const why = error === null ? '' : `: ${error.message.replace(/\.$/, '')}`
-  if (state === 'cancelled') return { why: state, sentence: `The job was cancelled${ago}${why}.`, facts }
-  return { why: state, sentence: `The job died${ago} after ${times(attempts, 'attempt')}${why}.`, facts }
+  const why = error === null ? '' : `: ${messageOf(error)}`
+  if (state === 'cancelled') {
+    if (batch?.state !== 'cancelled') return { why: state, sentence: `The job was cancelled${ago}${why}.`, facts }
+    const sentence = `The job was cancelled${ago}${why}. Its batch ${nameOf(batch)} was cancelled${reasonOf(batch)}.`
+    return { why: state, sentence, facts: { ...facts, batch: batch.id, ...reasonFact(batch) } }
+  }
+  const last = isPermanent(job)
+    ? `: attempt ${attempts} of ${job.maxAttempts} failed permanently`
+    : ` after ${times(attempts, 'attempt')}`
+  return { why: state, sentence: `The job died${ago}${last}${why}.`, facts }
+}
+
+/** Its handler has ended it before its last attempt. */
+function isPermanent({ attempts, maxAttempts, history }: JobBlockers['job']): boolean {
+  return attempts < maxAttempts && history.at(-1)?.ending === 'failed'
 }
 
 function running({ job, now }: JobBlockers): Reason | null {
-  const { hold, cancelRequested, attempts } = job
+  const { hold, cancelRequested, attempts, maxAttempts } = job
   if (job.state !== 'running' || hold === null) return null
-  const late = now > hold.expiresAt ? ' Its lease has expired, and the next sweep rescues it.' : ''
+  const late = now > hold.expiresAt ? ` Its lease has expired${fateOfExpired(job)}.` : ''
   const asked = cancelRequested ? ' A cancel was requested.' : ''
   const since = new Date(hold.startedAt)
   const runs = `The job has been running on worker ${hold.worker} for ${span(now - hold.startedAt)}`
-  const sentence = `${runs}, in attempt ${attempts}.${asked}${late}`
+  const sentence = `${runs}, in attempt ${attempts} of ${maxAttempts}.${asked}${late}`
   return { why: 'running', sentence, facts: { by: hold.worker, since, attempts, cancelRequested } }
+}
+
+/** What the next sweep makes of a job whose lease has expired. */
+function fateOfExpired({ cancelRequested, attempts, maxAttempts }: JobBlockers['job']): string {
+  if (cancelRequested) return ', and the next sweep makes it cancelled'
+  if (attempts < maxAttempts) return ', and the next sweep rescues it'
+  return '. This was its last attempt, and the next sweep makes it dead'
+}
+
+function offeredIn({ inbox, expiresAt }: StandingOffer, { job, now }: JobBlockers): Reason {
+  const until = new Date(expiresAt ?? job.runAt)
+  const left = `${until.toISOString()}, ${span(until.getTime() - now)} from now`
+  const sentence = `The job is offered in inbox ${inbox} until ${left}: it is done when the offer is accepted, and runs again if it is rejected or expires.`
+  return { why: 'offered', sentence, facts: { inbox, until, attempts: job.attempts } }
 }
 
 function scheduled({ job, now }: JobBlockers): Reason | null {
   if (job.state !== 'scheduled') return null
   const until = new Date(job.runAt)
   const last = job.history.at(-1)
-  const why = last === undefined ? '' : `, after attempt ${last.attempt} ${endings[last.ending] ?? 'ended'}`
+  const why =
+    last === undefined ? '' : `, after attempt ${last.attempt} ${endings[last.ending] ?? 'ended'}${errorOf(last)}`
   const error = last?.error === undefined ? {} : { error: last.error }
   const sentence =
     job.runAt > now
@@ -128,8 +193,8 @@ function pausedQueue({ job, queue, now }: JobBlockers): Reason | null {
 
 function stoppedBatch({ batch, now }: JobBlockers): Reason | null {
   if (batch?.state === 'cancelled') {
-    const sentence = `Its batch ${nameOf(batch)} was cancelled, and the job will be cancelled soon.`
-    return { why: 'batch-cancelled', sentence, facts: { batch: batch.id } }
+    const sentence = `Its batch ${nameOf(batch)} was cancelled${reasonOf(batch)}, and the job will be cancelled soon.`
+    return { why: 'batch-cancelled', sentence, facts: { batch: batch.id, ...reasonFact(batch) } }
   }
   if (batch === null || batch.pausedAt === null) return null
   const { id, pausedAt, pausedBy: by } = batch
@@ -206,6 +271,17 @@ function waiting({ job, ahead: before }: JobBlockers, serving: readonly WorkerIn
   return { why: 'behind', sentence, facts }
 }
 
+/** A lease that expired says nothing more than the ending. */
+function errorOf({ ending, error }: Attempt): string {
+  return error === undefined || ending === 'expired' ? '' : `: ${messageOf(error)}`
+}
+
+/** The first line, without its full stop. */
+function messageOf({ message }: JobError): string {
+  const [first = ''] = message.split('\n', 1)
+  return first.trimEnd().replace(/\.$/, '')
+}
+
 const endings: Readonly<Record<string, string>> = {
   failed: 'failed',
   timeout: 'timed out',
@@ -253,6 +329,15 @@ function listed(holders: readonly string[], count: number): string {
 
 function nameOf({ name, id }: BatchRecord): string {
   return `${name} (${id})`
+}
+
+/** The `reason` of the cancel. */
+function reasonOf({ reason }: BatchRecord): string {
+  return (reason ?? null) === null ? '' : ` (${reason})`
+}
+
+function reasonFact({ reason }: BatchRecord): { readonly reason?: string } {
+  return (reason ?? null) === null ? {} : { reason: reason as string }
 }
 
 function pausedBy(by: string | null): string {

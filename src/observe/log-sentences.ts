@@ -72,7 +72,8 @@ export const wording: Wording = {
     level: 'error',
     say: (event) => {
       const { error, ending, durationMs } = event
-      const how = ending === 'expired' ? leaseExpired(event) : `${failed[ending]}: ${saying(error)}`
+      const how =
+        ending === 'expired' ? leaseExpired(event) : `${failed[ending]}${permanently(event)}: ${saying(error)}`
       const message = `${theJob(event)} is dead: attempt ${tries(event)} ${how}`
       return ofJob(event, message, 'dead jobs', { error: errorFacts(error), ending, durationMs })
     },
@@ -349,6 +350,15 @@ export const wording: Wording = {
       kind: 'failed reads of schedules',
     }),
   },
+  // A warning, so that it is written wherever the failure itself was.
+  'firing.resumed': {
+    level: 'warn',
+    say: ({ failedMs }) => ({
+      message: `Schedules can be read again after ${time(failedMs)}, and this process fires them.`,
+      facts: { failedMs },
+      kind: 'resumed reads of schedules',
+    }),
+  },
   'delivery.ended': {
     level: 'debug',
     say: (event) => {
@@ -386,6 +396,11 @@ export function sayMore(kind: string, held: number): LogLine {
 }
 
 const failed = { failed: 'failed', timeout: 'timed out', crashed: 'crashed its thread' } as const
+
+/** The job had attempts left. */
+function permanently({ attempt, maxAttempts }: JobFacts): string {
+  return attempt < maxAttempts ? ' permanently' : ''
+}
 
 function leaseExpired({ worker }: JobFacts): string {
   return `ended when the lease of worker ${worker} expired.`

@@ -22,11 +22,17 @@ export function toMs(duration: Duration, option: string, rule: DurationRule = {}
   if (ms === undefined || !Number.isFinite(ms) || ms < min || ms > max) {
     throw new HoldfastError(
       'INVALID_OPTION',
-      `${option} must be a duration such as '30s', '5m' or '1d', or milliseconds, from ${min} to ${max} ms; got ${show(duration)}.`,
+      `${option} must be a duration such as '30s', '5m' or '1d', or milliseconds, ${range(min, max)}; got ${show(duration)}.`,
       { option, value: duration },
     )
   }
   return Math.round(ms)
+}
+
+/** The bounds in words. The general maximum is a hundred years. */
+function range(min: number, max: number): string {
+  const most = max === durationMaxMs ? '100 years' : span(max)
+  return min === 0 ? `at most ${most}` : `from ${span(min)} to ${most}`
 }
 
 function parse(duration: unknown): number | undefined {

@@ -3,7 +3,10 @@
 // is fired within a second, whatever happened in between.
 //
 // The loop never gives up. While the store is unavailable, it tries once a second. Slots that are missed meanwhile are handled
-// by the `missed` option of each schedule. A failure is reported once, until a round succeeds.
+// by the `missed` option of each schedule.
+//
+// An outage of the store is passed to the workers of the loop, which report it together with their own calls. Any other failure
+// is reported once (`firing.failed`), and so is its end (`firing.resumed`).
 
 import { isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -14,15 +17,24 @@ import type { Firing } from './firing.ts'
 const everyMs = 1_000
 const pauseMs = 20
 
+/** How the loop notifies a worker. */
+export interface ScheduleMember {
+  /** The store could not be read when it was asked at this time. The loop tries again. */
+  away(error: Error, askedAt: number): void
+  /** A round has succeeded. */
+  answered(): void
+}
+
 export class ScheduleLoop {
   readonly #firing: Firing
   readonly #events: Events
   readonly #timers: Timers
   readonly #random: () => number
   readonly #alarm: Alarm
-  #members = 0
+  readonly #members = new Set<ScheduleMember>()
   #round: Promise<void> | null = null
-  #isFailing = false
+  /** When the first of the rounds that failed in a row began, if that was reported. */
+  #failingSince: number | null = null
 
   constructor(firing: Firing, events: Events, { timers, random }: Pace) {
     this.#firing = firing
@@ -33,18 +45,19 @@ export class ScheduleLoop {
   }
 
   /** Fires from now on, until every member has left. Returns a function that leaves. */
-  join(): () => void {
-    this.#members += 1
+  join(joining: ScheduleMember): () => void {
+    const member = { ...joining }
+    this.#members.add(member)
     this.#alarm.by(this.#timers.now())
     return () => {
-      this.#members -= 1
-      if (this.#members === 0) this.#alarm.stop()
+      this.#members.delete(member)
+      if (this.#members.size === 0) this.#alarm.stop()
     }
   }
 
   /** A slot may be earlier than the loop knows. */
   hint(): void {
-    if (this.#members > 0) this.#alarm.by(this.#timers.now())
+    if (this.#members.size > 0) this.#alarm.by(this.#timers.now())
   }
 
   /** Resolves when no round is in progress. */
@@ -65,16 +78,28 @@ export class ScheduleLoop {
     try {
       const { nextInMs } = await this.#firing.fireDue()
       if (nextInMs !== null) waitMs = Math.max(pauseMs, nextInMs)
-      this.#isFailing = false
+      this.#emitResumed()
+      for (const { answered } of this.#members) answered()
     } catch (error) {
-      this.#emitFailed(error)
+      this.#report(error, startedAt)
     }
-    if (this.#members > 0) this.#alarm.by(Math.min(startedAt + inAnyCase, this.#timers.now() + waitMs))
+    if (this.#members.size > 0) this.#alarm.by(Math.min(startedAt + inAnyCase, this.#timers.now() + waitMs))
   }
 
-  #emitFailed(error: unknown): void {
-    if (this.#isFailing || isHoldfastError(error, 'CLOSED')) return
-    this.#isFailing = true
+  #report(error: unknown, startedAt: number): void {
+    if (isHoldfastError(error, 'STORE_UNAVAILABLE')) {
+      for (const { away } of this.#members) away(error, startedAt)
+      return
+    }
+    if (this.#failingSince !== null || isHoldfastError(error, 'CLOSED')) return
+    this.#failingSince = startedAt
     this.#events.emit('firing.failed', { error: error as Error })
+  }
+
+  #emitResumed(): void {
+    if (this.#failingSince === null) return
+    const failedMs = this.#timers.now() - this.#failingSince
+    this.#failingSince = null
+    this.#events.emit('firing.resumed', { failedMs })
   }
 }

@@ -73,9 +73,10 @@ export class SweepLoop {
     let nextAt: number
     const askedAt = this.#timers.now()
     try {
-      await this.#sweeper.ifDue()
-      this.#error = null
-      for (const { swept } of this.#members) swept?.()
+      if (await this.#sweeper.ifDue()) {
+        this.#error = null
+        for (const { swept } of this.#members) swept?.()
+      }
       nextAt = this.#sweeper.nextAt
     } catch (error) {
       this.#error = error as Error

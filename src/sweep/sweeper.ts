@@ -64,13 +64,17 @@ export class Sweeper {
     return totals
   }
 
-  /** If a sweep is due, takes one bounded step, because a claim must not wait long. Concurrent calls share that step. */
-  async ifDue(): Promise<void> {
-    if (this.#isOff || (!this.#running && this.#timers.now() < this.#nextAt)) return
+  /**
+   * If a sweep is due, takes one bounded step, because a claim must not wait long. Concurrent calls share that step. False: no
+   * sweep was due, and the store was not asked.
+   */
+  async ifDue(): Promise<boolean> {
+    if (this.#isOff || (!this.#running && this.#timers.now() < this.#nextAt)) return false
     this.#running ??= this.#sweepOnce().finally(() => {
       this.#running = null
     })
     await this.#running
+    return true
   }
 
   /** When the next sweep is due, by the timers. */

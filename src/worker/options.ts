@@ -109,8 +109,9 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
   const isAll = pairs.length === 1 && first?.[0] === '*'
   const served = isAll ? [] : pairs.map((pair) => toServed(pair, most, options.threads))
   const queues = new Map(served.map((queue) => [queue.definition.name, queue]))
-  if (queues.size < served.length)
-    throw invalid('queues', 'A worker has one handler for each queue; one queue is named twice.')
+  const twice = served.find((queue) => queues.get(queue.definition.name) !== queue)?.definition.name
+  if (twice !== undefined)
+    throw invalid('queues', `A worker has one handler for each queue; queue ${twice} is named twice.`)
   if (!isAll && queues.size === 0) throw invalid('queues', 'Name at least one queue and its handler.')
   if (options.threads !== undefined && served.every(({ handler }) => typeof handler === 'function'))
     throw invalid('threads', 'threads is for handlers given as the URL of a module; here all are functions.')

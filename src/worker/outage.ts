@@ -4,6 +4,8 @@
 // A store may refuse some calls and answer others (the fact `refuses` of its error). Then an answer to another call does not mean
 // that it is back. It is back when a call that it refused has been answered, or is not made any more. The same holds for a call
 // that has failed several times although the store answered others meanwhile, whatever its error says.
+//
+// An outage begins with the first call that was not answered, also if a later call reports it.
 
 import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -23,6 +25,8 @@ export interface RepeatedCall {
   since: number
   /** Failures while the store answered other calls. */
   beside: number
+  /** When the first of its tries that failed in a row was made; null: the last one succeeded. */
+  failingSince: number | null
 }
 
 export class Outage {
@@ -76,21 +80,30 @@ export class Outage {
 
   /** For a caller that repeats a call itself. It reports each try with `failed` or `succeeded`. */
   repeated(): RepeatedCall {
-    return { since: this.#timers.now(), beside: 0 }
+    return { since: this.#timers.now(), beside: 0, failingSince: null }
   }
 
   failed(made: RepeatedCall, error: Error, askedAt: number): void {
     if (made.since < this.#answeredAt) made.beside += 1
     made.since = askedAt
-    if (!isRefusal(error) && made.beside < besideMax) return
-    this.#refused.add(made)
-    this.#markDown(error)
+    made.failingSince ??= askedAt
+    if (isRefusal(error) || made.beside >= besideMax) {
+      this.#refused.add(made)
+      this.#markDown(error, made.failingSince)
+    } else this.#unanswered(error, askedAt)
   }
 
-  /** The call was answered, or is not made any more. */
+  /** The store has answered the call. */
   succeeded(made: RepeatedCall): void {
     made.beside = 0
     made.since = this.#timers.now()
+    made.failingSince = null
+    this.#refused.delete(made)
+    this.#answered()
+  }
+
+  /** The call is not made any more. If the store refused no other, it counts as back. */
+  dropped(made: RepeatedCall): void {
     if (this.#refused.delete(made)) this.#answered()
   }
 
@@ -125,13 +138,13 @@ export class Outage {
 
   /** A call that was made at this time was not answered. If the store has answered another call since, it is not away. */
   #unanswered(error: Error, askedAt: number): void {
-    if (askedAt >= this.#answeredAt) this.#markDown(error)
+    if (askedAt >= this.#answeredAt) this.#markDown(error, askedAt)
   }
 
-  #markDown(error: Error): void {
+  #markDown(error: Error, since: number): void {
     this.#error = error
     if (this.#since !== null) return
-    this.#since = this.#timers.now()
+    this.#since = since
     this.#events.emit('store.down', { by: this.#by, error })
   }
 

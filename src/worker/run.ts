@@ -26,7 +26,7 @@ import type { Settlement } from '../job/transition.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Define } from '../queue/effects.ts'
 import { isUnreadable, readPayload, validate } from '../queue/prepare.ts'
-import { type Duration, toMs } from '../runtime/duration.ts'
+import { type Duration, span, toMs } from '../runtime/duration.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
 import { checkProgress, extendRule, Job, type JobContext } from './job.ts'
 import {
@@ -421,7 +421,10 @@ export class Run implements JobContext, SettlementFacts {
 }
 
 function tookTooLong(id: string, timeoutMs: number): HoldfastError {
-  return new HoldfastError('JOB_TIMEOUT', `Job ${id} took longer than ${timeoutMs} ms.`, { id, timeoutMs })
+  return new HoldfastError('JOB_TIMEOUT', `The attempt took longer than its timeout of ${span(timeoutMs)}.`, {
+    id,
+    timeoutMs,
+  })
 }
 
 function nothingToExtend(id: string): HoldfastError {

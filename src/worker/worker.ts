@@ -176,7 +176,7 @@ export class Worker {
     const { sweeps, gate } = this.#plan
     await Promise.resolve() // so that the caller can add listeners first
     const leaveSweeps = sweeps && !isDisabled('sweep') ? this.#joinSweeps() : () => {}
-    const leaveSchedules = sweeps && !isDisabled('schedule') ? this.#context.schedules.join() : () => {}
+    const leaveSchedules = sweeps && !isDisabled('schedule') ? this.#joinSchedules() : () => {}
     const unsubscribe = this.#context.onCancel((ids) => this.#heartbeat.check(ids))
     try {
       await this.#work()
@@ -206,7 +206,20 @@ export class Worker {
     })
     return () => {
       leave()
-      this.#outage.succeeded(sweep)
+      this.#outage.dropped(sweep)
+    }
+  }
+
+  /** So is a round of the schedules. */
+  #joinSchedules(): () => void {
+    const round = this.#outage.repeated()
+    const leave = this.#context.schedules.join({
+      away: (error, askedAt) => this.#outage.failed(round, error, askedAt),
+      answered: () => this.#outage.succeeded(round),
+    })
+    return () => {
+      leave()
+      this.#outage.dropped(round)
     }
   }
 

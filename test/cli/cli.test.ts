@@ -409,8 +409,43 @@ test('sweep prints what it has done', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
   assert.deepEqual(await world.json('sweep'), {
-    ...{ rescued: 0, promoted: 1, overdue: 0, admitted: 0, pruned: 0, fired: 0, skipped: 0 },
+    ...{ rescued: 0, promoted: 1, overdue: 0, admitted: 0, pruned: 0, fired: 0, skipped: 0, dead: 0 },
   })
+})
+
+test('sweep says how many jobs died, and explain says so before; a second accept is INVALID_STATE; one clock', async () => {
+  await using world = await setup()
+  const queue = defineQueue<number>('mail', { attempts: 1 })
+  const [last, more, offered] = await (async () => {
+    await using holdfast = await open(world.url, { logger: false })
+    const { id: lastId } = await holdfast.queue(queue).enqueue(1)
+    const { id: moreId } = await holdfast.queue(queue).enqueue(2, { attempts: 3 })
+    await holdfast.claim(['mail'], { max: 2, lease: '1s', worker: 'w1' })
+    const { id } = await holdfast.queue('extract').enqueue(3)
+    const worker = holdfast.work('extract', async (job) => job.offer('x', { inbox: 'extracted' }), { sweep: false })
+    await new Promise((resolve) => holdfast.on('job.snoozed', resolve))
+    await worker.stop()
+    return [lastId, moreId, id]
+  })()
+  await sleep(1_100)
+  const { stdout } = await world.holdfast('explain', last as string)
+  assert.match(
+    stdout,
+    /in attempt 1 of 1\. Its lease has expired\. This was its last attempt, and the next sweep makes it dead\./,
+  )
+  assert.match(stdout, /^since +\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$/m)
+  assert.match(
+    (await world.holdfast('explain', more as string)).stdout,
+    /in attempt 1 of 3\. .* the next sweep rescues it/,
+  )
+  assert.match((await world.holdfast('sweep')).stdout, /^Rescued 1, 1 died in the last attempt, promoted 0/)
+  assert.match(
+    (await world.holdfast('explain', offered as string)).stdout,
+    /^The job is offered in inbox extracted until/,
+  )
+  assert.equal((await world.holdfast('inbox', 'accept', 'extracted', offered as string)).code, 0)
+  const second = await world.holdfast('inbox', 'accept', 'extracted', offered as string)
+  assert.deepEqual([second.code, /another consumer was first.* The job is done\./.test(second.stderr)], [1, true])
 })
 
 test('gate closes, opens and lists, and opening a gate that was never closed is exit code 1', async () => {

@@ -20,7 +20,7 @@ describe('on a file', () => {
     await using file = await setup()
     const { code, stdout } = await doctor(file.url)
     assert.equal(code, 0)
-    assert.match(stdout, /^✓ The journal mode is wal\.\n(✓ .*\n)+\nAll is well: \d+ findings, all fine\.\n$/)
+    assert.match(stdout, /^✓ The journal mode is wal\.\n(✓ .*\n)+\nAll is well: \d+ checks, all fine\.\n$/)
   })
 
   test('what is wrong is printed first, with its fix, and exit code 1; --fix repairs it', async () => {
@@ -56,7 +56,7 @@ describe('on a file', () => {
     assert.equal(code, 1)
     assert.match(
       stdout,
-      /^✗ 1 job is held by leases that ran out, .* no process sweeps\. \[leases-expired\]\n {2}→ .*holdfast sweep/,
+      /^✗ 1 job has a lease that ran out, .* no process sweeps\. \[leases-expired\]\n {2}→ .*holdfast sweep/,
     )
     await run(process.execPath, [bin, 'sweep', '--store', file.url], { env: cleanEnvironment() })
     assert.doesNotMatch((await doctor(file.url, '--patience', '1ms')).stdout, /leases that ran out,/)

@@ -161,7 +161,7 @@ test('a database that cannot be used gives one sentence, at once, without the pa
     [`${world.url}_no`, ['queues'], /database ".*_no" does not exist/],
     [`${world.url}?schema=a%27b&password=s3cr3t`, ['queues'], /A schema name is .*got "a'b"\./],
     ['postgres://app:s3cr3t@[::1/app', ['queues'], /Cannot use the database at postgres:\/\/app:\*\*\*@\[::1\/app/],
-    ['postgresq://app:s3cr3t@127.0.0.1/app', ['queues'], /open\(\) takes a store URL .*app:\*\*\*@127/],
+    ['postgresq://app:s3cr3t@127.0.0.1/app', ['queues'], /The store must be a URL .*app:\*\*\*@127/],
     ['', ['--stoer', unreachable, 'queues'], /There is no command "postgres:\/\/app:\*\*\*@127\.0\.0\.1:1\/app"/],
   ]
   for (const [url, args, sentence] of cases) {

@@ -32,7 +32,7 @@ export function doctorTests(inWorld: InWorld): void {
         assert.equal(await finding(holdfast, 'leases-expired'), undefined, 'it may take a while')
         await clock.advance(2 * minute)
         const found = await finding(holdfast, 'leases-expired')
-        assert.match(found?.sentence ?? '', /^1 job is held by leases that ran out, the first 5 min ago/)
+        assert.match(found?.sentence ?? '', /^1 job has a lease that ran out, the first 5 min ago/)
         assert.deepEqual([found?.severity, found?.facts['jobs']], ['wrong', 1])
         assert.match(found?.fix ?? '', /holdfast sweep/)
         await holdfast.sweep()

@@ -22,7 +22,7 @@ export function explainTests(inWorld: InWorld): void {
         await holdfast.sweep()
         await (await claimOne(holdfast, 'mail')).retry(new Error('no luck'), { delay: '5s' })
         const failed = await holdfast.explain(id)
-        assert.match(failed.sentence, /, 5 s from now, after attempt 1 failed/)
+        assert.match(failed.sentence, /, 5 s from now, after attempt 1 failed: no luck\.$/)
         assert.equal(failed.facts.error?.message, 'no luck')
       }),
     )
@@ -212,11 +212,72 @@ export function explainTests(inWorld: InWorld): void {
         await clock.advance(3_000)
         const runs = await holdfast.explain(id)
         assert.deepEqual([runs.why, runs.facts.by, Number(runs.facts.since)], ['running', 'w1', since])
-        assert.equal(runs.sentence, 'The job has been running on worker w1 for 3 s, in attempt 1.')
+        assert.equal(runs.sentence, 'The job has been running on worker w1 for 3 s, in attempt 1 of 5.')
         await holdfast.cancel(id)
         assert.match((await holdfast.explain(id)).sentence, /A cancel was requested\.$/)
         await clock.advance(2 * minute)
-        assert.match((await holdfast.explain(id)).sentence, /lease has expired/)
+        assert.match(
+          (await holdfast.explain(id)).sentence,
+          /lease has expired, and the next sweep makes it cancelled\.$/,
+        )
+      }),
+    )
+
+    test(
+      'a running job whose lease has expired in its last attempt: the next sweep makes it dead',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 1 })
+        await claimOne(holdfast, 'mail', { worker: 'w1', lease: '1m' })
+        await clock.advance(2 * minute)
+        const { sentence } = await holdfast.explain(id)
+        assert.match(
+          sentence,
+          /in attempt 1 of 1\. Its lease has expired\. This was its last attempt, and the next sweep/,
+        )
+        await holdfast.sweep()
+        assert.equal((await holdfast.explain(id)).why, 'dead')
+      }),
+    )
+
+    test(
+      'a job that waits in an inbox: which inbox, and until when it can be accepted',
+      inWorld(async ({ holdfast, another }) => {
+        const other = await another()
+        const ids = new Map<string, string>()
+        for (const inbox of ['a', 'b', 'b-2'])
+          for (const n of [1, 2]) ids.set(`${inbox}/${n}`, (await holdfast.queue('mail').enqueue(inbox)).id)
+        const { id: snoozed } = await holdfast.queue('mail').enqueue('snooze')
+        const worker = other.work('mail', async (job) =>
+          job.payload === 'snooze' ? job.snooze('1h') : job.offer(1, { inbox: String(job.payload), ttl: '1h' }),
+        )
+        while ((await holdfast.stats('mail')).scheduled < 7) await new Promise((resolve) => setTimeout(resolve, 5))
+        await worker.stop()
+        for (const [place, id] of ids) {
+          const { why, sentence, facts } = await holdfast.explain(id)
+          const [inbox = ''] = place.split('/')
+          const pickup = await holdfast.inbox(inbox).get(id)
+          assert.deepEqual([why, facts.inbox, facts.until], ['offered', inbox, pickup?.expiresAt])
+          assert.match(
+            sentence,
+            /^The job is offered in inbox [-a-z2]+ until .*Z, .* from now: it is done when the offer is/,
+          )
+        }
+        assert.equal((await holdfast.explain(snoozed)).why, 'scheduled')
+        const last = ids.get('b-2/2') as string
+        await (await holdfast.inbox('b-2').get(last))?.accept()
+        assert.equal((await holdfast.explain(last)).why, 'done')
+      }),
+    )
+
+    test(
+      'an item of a cancelled batch: the reason of the cancel',
+      inWorld(async ({ holdfast }) => {
+        const batch = await holdfast.batch({ name: 'b' }, numbered(1))
+        const [item] = (await holdfast.jobs({ state: 'ready' })).jobs
+        await batch.cancel({ by: 'ada', reason: 'wrong list' })
+        const { sentence, facts } = await holdfast.explain(item?.id as string)
+        assert.match(sentence, /Its batch b \(.*\) was cancelled \(wrong list\)/)
+        assert.deepEqual([facts.batch, facts.reason], [batch.id, 'wrong list'])
       }),
     )
 
@@ -235,7 +296,10 @@ export function explainTests(inWorld: InWorld): void {
           return [why, sentence]
         }
         assert.deepEqual(await explained(done?.id), ['done', 'The job is done: it ended 2 s ago in attempt 1.'])
-        assert.deepEqual(await explained(dead?.id), ['dead', 'The job died 2 s ago after 1 attempt: no such user.'])
+        assert.deepEqual(await explained(dead?.id), [
+          'dead',
+          'The job died 2 s ago: attempt 1 of 5 failed permanently: no such user.',
+        ])
         assert.deepEqual(await explained(cancelled?.id), ['cancelled', 'The job was cancelled 2 s ago.'])
         await rejects(holdfast.explain('01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f81'), 'JOB_NOT_FOUND')
         await rejects(holdfast.explain('nonsense'), 'INVALID_ID')

@@ -45,7 +45,7 @@ test('a dead job is logged and counted', async () => {
   await world.holdfast.queue('mail').enqueue({ secret: 'swordfish' })
   const { id } = await dead
   const said = world.lines.find((line) => line.includes('is dead'))
-  assert.equal(said, `Job ${id} of queue mail is dead: attempt 1 of 5 failed: no such user.`)
+  assert.equal(said, `Job ${id} of queue mail is dead: attempt 1 of 5 failed permanently: no such user.`)
   const metricsText = await world.text()
   assert.match(metricsText, /^holdfast_jobs_total\{queue="mail",outcome="dead"\} 1$/m)
   assert.match(metricsText, /^holdfast_queue_jobs\{queue="mail",state="dead"\} 1$/m)

@@ -5,6 +5,7 @@ import { DatabaseSync } from 'node:sqlite'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { closedError } from '../../src/client/calls.ts'
+import { HoldfastError } from '../../src/errors.ts'
 import { Events } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { Logger } from '../../src/observe/logger.ts'
@@ -90,12 +91,15 @@ test('slots do not fire again after the clock is set back', async () => {
   )
 })
 
-test('a failing look at the schedules is reported once, is repeated, and is reported again after a success', async () => {
-  const answers = [new Error('no such table'), new Error('no such table'), null, new Error('disk'), closedError()]
+test('a failing look at the schedules is reported once, and so is its end; an outage is left to the workers', async () => {
+  const away = new HoldfastError('STORE_UNAVAILABLE', 'away')
+  const missing = new Error('no such table')
+  const answers = [missing, missing, null, away, away, null, new Error('disk'), closedError()]
   const reported: string[] = []
   const timers = new VirtualTimers()
   const events = new Events()
   events.on('firing.failed', ({ error }) => reported.push(error.message))
+  events.on('firing.resumed', ({ failedMs }) => reported.push(failedMs >= 1_000 ? 'resumed' : `after ${failedMs}`))
   let looks = 0
   const fireDue = async () => {
     const error = answers[looks++] ?? null
@@ -103,13 +107,18 @@ test('a failing look at the schedules is reported once, is repeated, and is repo
     return { fired: 0, skipped: 0, nextInMs: null }
   }
   const loop = new ScheduleLoop({ fireDue } as unknown as Firing, events, { timers, random: Math.random })
-  const leave = loop.join()
-  while (looks < 6) {
+  const leave = loop.join({
+    away: ({ message }, askedAt) => reported.push(askedAt <= timers.now() ? message : 'asked later'),
+    answered: () => reported.push('answered'),
+  })
+  while (looks < 9) {
     timers.advance(1_000, () => undefined)
     await sleep(0)
   }
   leave()
-  assert.deepEqual(reported, ['no such table', 'disk'])
+  await sleep(0)
+  const first = ['no such table', 'resumed', 'answered']
+  assert.deepEqual(reported, [...first, 'away', 'away', 'answered', 'disk', 'resumed', 'answered'])
 })
 
 test('a worker that fires schedules reports a missing table, also in its log', async () => {

@@ -1,6 +1,7 @@
 // The server stops while a worker runs jobs, and starts again.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { open } from '../../src/open.ts'
 import { recount } from '../conformance/world.ts'
 import { machineMs } from '../sqlite/process.ts'
@@ -41,6 +42,31 @@ test('jobs that end while the server is away are settled once it is back, each o
   assert.deepEqual([worker.events('store.down').length, worker.events('store.up').length], [1, 1])
   assert.deepEqual(worker.events('lease.lost'), [])
   await recount(holdfast)
+})
+
+test('an idle worker logs a short outage in two lines: its begin, and its end with the time since the first failed call', async () => {
+  const lines: string[] = []
+  const log = (line: string) => void lines.push(line)
+  await using holdfast = await open(`${server.url()}?schema=idle`, { logger: { info() {}, warn: log, error: log } })
+  const worker = holdfast.work('mail', async () => null)
+  const heard = (name: 'worker.started' | 'store.down' | 'store.up') =>
+    new Promise<number>((resolve) => holdfast.on(name, () => resolve(machineMs())))
+  await heard('worker.started')
+  const isBack = new Promise<number>((resolve) => holdfast.on('store.up', ({ awayMs }) => resolve(awayMs)))
+  const isAway = heard('store.down')
+  await server.stop('immediate')
+  const stoppedAt = machineMs()
+  await sleep(2_000)
+  await server.start()
+  await isAway
+  const awayMs = await isBack
+  const tookMs = machineMs() - stoppedAt
+  await sleep(1_200)
+  await worker.stop()
+  assert.equal(lines.length, 2, lines.join('\n'))
+  assert.match(lines[0] ?? '', /^The store does not answer/)
+  assert.match(lines[1] ?? '', /^The store answers again after/)
+  assert.ok(awayMs > 900 && awayMs <= tookMs + 1_500, `${awayMs} ms of ${tookMs} ms`)
 })
 
 test('every job is done once although the server crashes under load again and again', async (t) => {

@@ -151,3 +151,48 @@ test('a sweep that fails in a full outage is not reported a second time', async 
   await outage.ask(async () => 'read')
   assert.deepEqual(emitted, ['w1 down: The store is away.', 'w1 up after 5000'])
 })
+
+test('an outage that only a repeated call has seen is reported once, and ends when that call is answered', () => {
+  const { timers, emitted, outage } = setup()
+  const sweep = outage.repeated()
+  for (let tries = 0; tries < 2; tries++) {
+    timers.advance(1_000, () => {})
+    outage.failed(sweep, away, timers.now())
+  }
+  assert.equal(outage.error, away)
+  timers.advance(1_000, () => {})
+  outage.succeeded(sweep)
+  assert.deepEqual(emitted, ['w1 down: The store is away.', 'w1 up after 2000'])
+  assert.equal(outage.error, null)
+})
+
+test('an outage counts from the first call that failed, also where a refusal or a silent call is reported later', async () => {
+  const { timers, emitted, outage } = setup()
+  await outage.ask(async () => 'here')
+  timers.advance(500, () => {})
+  const askedAt = timers.now()
+  const slow = outage.ask(async () => {
+    await new Promise<void>((resolve) => timers.after(3_000, resolve))
+    throw away
+  })
+  timers.advance(3_000, () => {})
+  await assert.rejects(slow)
+  timers.advance(200, () => {})
+  await outage.ask(async () => 'here')
+  const sweep = outage.repeated()
+  const firstAt = timers.now() + 1_000
+  for (let tries = 0; tries < 3; tries++) {
+    timers.advance(1_000, () => {})
+    const at = timers.now()
+    timers.advance(10, () => {})
+    await outage.ask(async () => 'here')
+    outage.failed(sweep, away, at)
+  }
+  outage.succeeded(sweep)
+  assert.deepEqual(emitted, [
+    'w1 down: The store is away.',
+    `w1 up after ${3_700 - askedAt}`,
+    'w1 down: The store is away.',
+    `w1 up after ${timers.now() - firstAt}`,
+  ])
+})

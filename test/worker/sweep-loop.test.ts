@@ -138,3 +138,20 @@ test('an error that is no outage fails every worker, once, and nothing is swept 
   leave()
   await loop.idle()
 })
+
+test('a turn of the loop in which no sweep was due reports no success', async () => {
+  const { sweptAt, broken, loop, advance } = setup()
+  broken.error = new HoldfastError('STORE_UNAVAILABLE', 'away')
+  let swept = 0
+  const leave = loop.join({
+    fail: unexpected,
+    swept: () => {
+      swept += 1
+    },
+  })
+  await advance(30_000, 50)
+  assert.ok(sweptAt.length > 10)
+  assert.equal(swept, 0)
+  assert.equal(loop.error, broken.error)
+  leave()
+})

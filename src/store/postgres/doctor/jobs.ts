@@ -45,7 +45,7 @@ export async function unsweptJobs({ db, request, sweep }: Examination): Promise<
     findings.push(
       wrong(
         'leases-expired',
-        `${counted(leases, 'job')} ${leases === 1 ? 'is' : 'are'} held by leases that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and no process sweeps.`,
+        `${counted(leases, 'job')} ${leases === 1 ? 'has a lease' : 'have leases'} that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and no process sweeps.`,
         fix,
         { jobs: leases, overdueMs: Number(expired?.[1]), workers: expired?.[2]?.split(', ') },
       ),

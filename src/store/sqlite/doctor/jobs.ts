@@ -22,7 +22,7 @@ export function unswept(tx: SqliteTransaction, { patienceMs }: ExamineRequest): 
   const ago = (late: Late) => span(facts(late).overdueMs)
   const findings: Finding[] = []
   if (leases.jobs > 0) {
-    const sentence = `${counted(leases.jobs, 'job')} ${leases.jobs === 1 ? 'is' : 'are'} held by leases that ran out, the first ${ago(leases)} ago: the worker is gone, and no process sweeps.`
+    const sentence = `${counted(leases.jobs, 'job')} ${leases.jobs === 1 ? 'has a lease' : 'have leases'} that ran out, the first ${ago(leases)} ago: the worker is gone, and no process sweeps.`
     findings.push(wrong('leases-expired', sentence, fix, facts(leases)))
   }
   if (due.jobs > 0) {

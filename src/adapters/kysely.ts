@@ -1,7 +1,20 @@
 // Kysely runs a query that is already compiled. Its plugins do not apply: a plugin that renames columns or parses JSON is meant
 // for the application's own rows.
+//
+// On SQLite the statements of an enqueue run on the connection itself, without a pause between them. Kysely does not give its
+// connection to a caller. So `kyselyDatabase` is between Kysely and the connection: one statement, which is never sent to SQLite,
+// is answered with the connection.
 
-import { type CallerTransaction, hasMethod, memberOf, notItsTransaction, type Rows } from './transaction.ts'
+import { HoldfastError } from '../errors.ts'
+import {
+  type CallerTransaction,
+  connectionUnknown,
+  hasMethod,
+  isSyncConnection,
+  memberOf,
+  notItsTransaction,
+  type Rows,
+} from './transaction.ts'
 
 /** The `trx` of `db.transaction().execute(async (trx) => …)`, or of `db.startTransaction()`. */
 export interface KyselyTransaction {
@@ -18,7 +31,73 @@ export function fromKysely(trx: KyselyTransaction): CallerTransaction {
   if (!isKysely(trx) || memberOf(trx, 'isTransaction') !== true) {
     throw notItsTransaction('fromKysely', 'the trx of db.transaction().execute(async (trx) => …)', trx)
   }
-  return { query: (text, values) => trx.withoutPlugins().executeQuery(compiled(text, values) as never) }
+  const query: CallerTransaction['query'] = (text, values) =>
+    trx.withoutPlugins().executeQuery(compiled(text, values) as never)
+  return { query, connection: () => connectionTo(query) }
+}
+
+async function connectionTo(query: CallerTransaction['query']): Promise<object> {
+  const answer = await query(askConnection, [])
+  const [row] = 'rows' in answer ? answer.rows : answer
+  const connection = memberOf(row, 'connection')
+  if (isSyncConnection(connection)) return connection
+  throw connectionUnknown(
+    'fromKysely',
+    'use new SqliteDialect({ database: kyselyDatabase(database) }) of holdfast/adapters.',
+  )
+}
+
+/** A statement that any database takes; `kyselyDatabase` answers it by itself. */
+const askConnection = 'select null as connection -- for holdfast'
+
+/** A connection of better-sqlite3, or a `DatabaseSync` of `node:sqlite`. */
+export interface SyncConnection {
+  prepare(sql: string): object
+  close(): unknown
+}
+
+/** What the `SqliteDialect` of Kysely takes. */
+export interface KyselyDatabase {
+  prepare(sql: string): KyselyStatement
+  close(): void
+}
+
+export interface KyselyStatement {
+  readonly reader: boolean
+  all(parameters: readonly unknown[]): unknown[]
+  run(parameters: readonly unknown[]): { changes: number | bigint; lastInsertRowid: number | bigint }
+  iterate(parameters: readonly unknown[]): IterableIterator<unknown>
+}
+
+/** The `database` of Kysely's `SqliteDialect`, whose transactions `fromKysely` can enqueue in. */
+export function kyselyDatabase(database: SyncConnection): KyselyDatabase {
+  if (!isSyncConnection(database)) {
+    const message = 'kyselyDatabase takes a Database of better-sqlite3 or a DatabaseSync of node:sqlite.'
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'database' })
+  }
+  return {
+    prepare: (sql) => (sql === askConnection ? answering(database) : inShape(database.prepare(sql))),
+    close: () => void database.close(),
+  }
+}
+
+function answering(connection: object): KyselyStatement {
+  const all = () => [{ connection }]
+  return { reader: true, all, run: () => ({ changes: 0, lastInsertRowid: 0 }), iterate: () => all().values() }
+}
+
+/** A statement of better-sqlite3 says whether it returns rows, and takes values as a list; `node:sqlite` does neither. */
+function inShape(statement: object): KyselyStatement {
+  if ('reader' in statement) return statement as KyselyStatement
+  const own = statement as { [Method in 'all' | 'run' | 'iterate']: (...values: unknown[]) => never } & {
+    columns(): readonly unknown[]
+  }
+  return {
+    reader: own.columns().length > 0,
+    all: (parameters) => own.all(...parameters),
+    run: (parameters) => own.run(...parameters),
+    iterate: (parameters) => own.iterate(...parameters),
+  }
 }
 
 /** The same object that `CompiledQuery.raw` creates. */

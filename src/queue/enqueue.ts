@@ -2,6 +2,7 @@
 // queue's settings before it knows its first job.
 
 import { adapterHint } from '../adapters/hint.ts'
+import { connectionLater, connectionOf } from '../adapters/transaction.ts'
 import { Group } from '../client/group.ts'
 import type { Waiters } from '../client/waiters.ts'
 import { weightMax, weightOf } from '../client/weight.ts'
@@ -89,7 +90,8 @@ export class Enqueues {
   /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
   takesAtOnce(tx: unknown): boolean {
     const { capabilities, enqueueSync } = this.#context.store
-    return tx !== undefined && capabilities.callerTransaction && enqueueSync !== undefined
+    const isStores = tx !== undefined && capabilities.callerTransaction && enqueueSync !== undefined
+    return isStores && connectionLater(tx) === null
   }
 
   /** Makes sure that the store knows what this definition asks of it, once per definition. */
@@ -145,8 +147,8 @@ export class Enqueues {
 
   #enqueueIn(tx: unknown, request: EnqueueRequest, definition: AnyDefinition): EnqueueAnswer | Promise<EnqueueAnswer> {
     const { settings } = definition
-    const isAtOnce = this.takesAtOnce(tx)
-    if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
+    const isSync = this.#context.store.enqueueSync !== undefined
+    if (!isSync && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
       throw new HoldfastError(
         'INVALID_OPTION',
         `tx is your open transaction: anything with query(text, values).${adapterHint(tx)}`,
@@ -161,9 +163,10 @@ export class Enqueues {
       )
     }
     const store = this.#context.store as Required<Store>
-    return isAtOnce
-      ? store.enqueueSync(tx, request, settings && (this.#isStored(settings) ? null : settings))
-      : store.enqueueIn(tx, request, this.#unstored(definition))
+    if (!isSync) return store.enqueueIn(tx, request, this.#unstored(definition))
+    const enqueueOn = (connection: unknown) =>
+      store.enqueueSync(connection, request, settings && (this.#isStored(settings) ? null : settings))
+    return connectionLater(tx)?.().then(enqueueOn) ?? enqueueOn(connectionOf(tx))
   }
 
   /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */

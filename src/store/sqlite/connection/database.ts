@@ -2,13 +2,14 @@
 // for the disk.
 
 import { statSync } from 'node:fs'
-import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
 import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
 import { Connection } from './connection.ts'
+import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
 
 export interface DatabaseFile {
   readonly path: string
+  readonly driver: SqliteDriver
   /** Nothing is created, migrated or written. */
   readonly readOnly: boolean
   /** How long a writer keeps trying while others write. */
@@ -19,7 +20,8 @@ export class Database extends Connection {
   readonly path: string
   /** How long it keeps trying while others write. */
   readonly busyMaxMs: number
-  readonly #db: DatabaseSync
+  /** What its statements run on. */
+  readonly driverConnection: SyncDatabase
   #synchronous: 'full' | 'normal' = 'full'
 
   constructor(file: DatabaseFile) {
@@ -27,7 +29,7 @@ export class Database extends Connection {
     super(db)
     this.path = file.path
     this.busyMaxMs = file.busyMaxMs
-    this.#db = db
+    this.driverConnection = db
     if (!file.readOnly && !this.isInMemory && isEmpty(`${file.path}-wal`)) this.startLog()
   }
 
@@ -86,7 +88,7 @@ export class Database extends Connection {
   }
 
   close(): void {
-    this.#db.close()
+    this.driverConnection.close()
   }
 
   #setSynchronous(mode: 'full' | 'normal'): void {
@@ -116,7 +118,7 @@ function isEmpty(path: string): boolean {
   return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0
 }
 
-function openFile(file: DatabaseFile): DatabaseSync {
+function openFile(file: DatabaseFile): SyncDatabase {
   try {
     return withRetry(() => tryOpen(file), file.busyMaxMs)
   } catch (error) {
@@ -124,9 +126,8 @@ function openFile(file: DatabaseFile): DatabaseSync {
   }
 }
 
-function tryOpen({ path, readOnly }: DatabaseFile): DatabaseSync {
-  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  const db = new DatabaseSync(path, { readOnly })
+function tryOpen({ path, driver, readOnly }: DatabaseFile): SyncDatabase {
+  const db = openWith({ driver, path, readOnly })
   try {
     if (readOnly) requireSchema(db)
     else prepare(db)
@@ -137,7 +138,7 @@ function tryOpen({ path, readOnly }: DatabaseFile): DatabaseSync {
   }
 }
 
-function prepare(db: DatabaseSync): void {
+function prepare(db: SyncDatabase): void {
   db.exec('pragma busy_timeout = 0')
   refuseNewer(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
@@ -159,14 +160,25 @@ export function isConstraint(error: unknown): boolean {
 
 /** What SQLite says of an error, without the details; undefined where it comes from somewhere else. */
 export function primaryCode(error: unknown): number | undefined {
-  const code = (error as { errcode?: unknown } | null)?.errcode
-  return typeof code === 'number' ? code & 0xff : undefined
+  const { errcode, code } = (error ?? {}) as { readonly errcode?: unknown; readonly code?: unknown }
+  if (typeof errcode === 'number') return errcode & 0xff
+  // better-sqlite3 has it as a word, with the details behind it: SQLITE_BUSY_SNAPSHOT.
+  return typeof code === 'string'
+    ? codeNumbers.find(([word]) => code === word || code.startsWith(`${word}_`))?.[1]
+    : undefined
 }
+
+const codeNumbers = Object.entries({
+  ...{ SQLITE_ERROR: 1, SQLITE_PERM: 3, SQLITE_BUSY: 5, SQLITE_LOCKED: 6, SQLITE_NOMEM: 7, SQLITE_READONLY: 8 },
+  ...{ SQLITE_INTERRUPT: 9, SQLITE_IOERR: 10, SQLITE_CORRUPT: 11, SQLITE_FULL: 13, SQLITE_CANTOPEN: 14 },
+  ...{ SQLITE_PROTOCOL: 15, SQLITE_SCHEMA: 17, SQLITE_TOOBIG: 18, SQLITE_CONSTRAINT: 19, SQLITE_MISMATCH: 20 },
+  ...{ SQLITE_MISUSE: 21, SQLITE_AUTH: 23, SQLITE_RANGE: 25, SQLITE_NOTADB: 26 },
+})
 
 /** What is wrong with what was read, not with the disk or the file: a type, a constraint, a row that is not there. */
 export function isDamage(error: unknown): boolean {
-  const code = (error as { errcode?: unknown } | null)?.errcode
-  return typeof code !== 'number' || [1, 19, 20, 25].includes(code & 0xff) // ERROR, CONSTRAINT, MISMATCH, RANGE
+  const code = primaryCode(error)
+  return code === undefined || [1, 19, 20, 25].includes(code) // ERROR, CONSTRAINT, MISMATCH, RANGE
 }
 
 function unavailable(path: string, cause: unknown): HoldfastError {
@@ -177,8 +189,8 @@ function unavailable(path: string, cause: unknown): HoldfastError {
 
 /** What to do about it, where SQLite's result code tells. */
 export function adviceOn(error: unknown): string | undefined {
-  const code = (error as { errcode?: unknown } | null)?.errcode
-  return typeof code === 'number' ? advice[code & 0xff] : 'Check the path.'
+  const code = primaryCode(error)
+  return code === undefined ? 'Check the path.' : advice[code]
 }
 
 const mayBeUsed = 'Check that the file and its directory are there and may be read and written.'

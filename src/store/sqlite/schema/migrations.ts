@@ -14,8 +14,8 @@
 // Retention is stamped when a job ends by the retention_class it is put on, so that one index serves both "newest first" and
 // "what is over", also after a queue's retention was changed.
 
-import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
+import type { SyncDatabase } from '../connection/driver.ts'
 
 export interface Step {
   readonly sql: string
@@ -306,12 +306,12 @@ export const steps: readonly Step[] = [
 ]
 
 /** Brings the schema up to this version, whoever else starts at the same time; a newer one with room for us stays. */
-export function migrate(db: DatabaseSync): void {
+export function migrate(db: SyncDatabase): void {
   if (schemaVersion(db) >= steps.length) requireTables(db)
   else bringUp(db)
 }
 
-function bringUp(db: DatabaseSync): void {
+function bringUp(db: SyncDatabase): void {
   db.exec('begin immediate')
   try {
     refuseNewer(db)
@@ -328,7 +328,7 @@ function bringUp(db: DatabaseSync): void {
 const minClient = steps.findLast((step) => step.minClient !== undefined)?.minClient
 
 /** A table that went missing would end some calls and not others; its jobs are in a backup, if anywhere. */
-function requireTables(db: DatabaseSync): void {
+function requireTables(db: SyncDatabase): void {
   const there = new Set(
     db
       .prepare(`select name from sqlite_schema where type = 'table'`)
@@ -350,7 +350,7 @@ function requireTables(db: DatabaseSync): void {
 }
 
 /** A file that has no room for this client. */
-export function refuseNewer(db: DatabaseSync): void {
+export function refuseNewer(db: SyncDatabase): void {
   if (!(schemaVersion(db) > steps.length)) return // one that is no number is somebody else's, as will be seen
   const { schema: found, min_client: needed } = db.prepare('select * from holdfast_meta').get() ?? {}
   if (Number(needed) <= steps.length) return
@@ -362,7 +362,7 @@ export function refuseNewer(db: DatabaseSync): void {
 }
 
 /** For who may not migrate. */
-export function requireSchema(db: DatabaseSync): void {
+export function requireSchema(db: SyncDatabase): void {
   refuseNewer(db)
   const found = schemaVersion(db)
   if (found >= steps.length) return
@@ -373,7 +373,7 @@ export function requireSchema(db: DatabaseSync): void {
   )
 }
 
-function schemaVersion(db: DatabaseSync): number {
+function schemaVersion(db: SyncDatabase): number {
   const table = db.prepare(`select 1 from sqlite_schema where type = 'table' and name = 'holdfast_meta'`).get()
   if (!table) return 0
   return Number(db.prepare('select schema from holdfast_meta').get()?.['schema'] ?? 0)

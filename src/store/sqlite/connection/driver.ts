@@ -1,0 +1,71 @@
+// The SQLite library that a store and its callers use: `node:sqlite`, or better-sqlite3.
+//
+// One process must reach a file through ONE library. A lock of SQLite on a file is a POSIX lock, which belongs to the process: a
+// second library in it is granted every lock that the first one holds. Measured: while `node:sqlite` had a write transaction
+// open, better-sqlite3 began another one on the same file and committed it, and its row was lost. (sqlite.org/howtocorrupt.html,
+// "Multiple copies of SQLite linked into the same application".)
+//
+// So an application that opens the file with better-sqlite3, mostly through an ORM, has the store use better-sqlite3 too. A
+// caller's connection of another library is refused.
+//
+// Both are synchronous. The store is written for the shapes of `node:sqlite`; `better-sqlite3.ts` gives the other one these.
+
+import type { SQLInputValue, SQLOutputValue } from 'node:sqlite'
+import { HoldfastError } from '../../../errors.ts'
+import { show } from '../../../runtime/duration.ts'
+import { BetterSqlite3, type BetterSqlite3Class, isBetterSqlite3, requireBetterSqlite3 } from './better-sqlite3.ts'
+
+export type SqliteDriver = 'node:sqlite' | 'better-sqlite3'
+
+/** What the store needs of a connection, in the words of `node:sqlite`. */
+export interface SyncDatabase {
+  readonly isOpen: boolean
+  readonly isTransaction: boolean
+  prepare(sql: string): SyncStatement
+  exec(sql: string): void
+  /** The file; null: in memory. */
+  location(): string | null
+  close(): void
+}
+
+export interface SyncStatement {
+  readonly sourceSQL: string
+  run(...values: SQLInputValue[]): { readonly changes: number | bigint }
+  run(numbered: Record<string, SQLInputValue>): { readonly changes: number | bigint }
+  get(...values: SQLInputValue[]): Record<string, SQLOutputValue> | undefined
+  all(...values: SQLInputValue[]): Record<string, SQLOutputValue>[]
+  iterate(...values: SQLInputValue[]): Iterable<Record<string, SQLOutputValue>>
+  setReadBigInts(enabled: boolean): void
+  setReturnArrays(enabled: boolean): void
+}
+
+export interface FileToOpen {
+  readonly driver: SqliteDriver
+  readonly path: string
+  readonly readOnly?: boolean
+}
+
+/** A connection that does not wait for locks by itself. */
+export function openWith({ driver, path, readOnly = false }: FileToOpen): SyncDatabase {
+  if (driver === 'better-sqlite3') {
+    const Library: BetterSqlite3Class = requireBetterSqlite3()
+    return new BetterSqlite3(new Library(path, { readonly: readOnly, timeout: 0 }))
+  }
+  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
+  return new DatabaseSync(path, { readOnly, timeout: 0 })
+}
+
+/** The library of a caller's connection; null: it is none. */
+export function driverOf(value: unknown): SqliteDriver | null {
+  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
+  if (value instanceof DatabaseSync) return 'node:sqlite'
+  return isBetterSqlite3(value) ? 'better-sqlite3' : null
+}
+
+export function checkDriver(driver: unknown): SqliteDriver {
+  if (driver === 'better-sqlite3') requireBetterSqlite3()
+  if (driver === 'node:sqlite' || driver === 'better-sqlite3') return driver
+  throw new HoldfastError('INVALID_OPTION', `driver is 'node:sqlite' or 'better-sqlite3'; got ${show(driver)}.`, {
+    option: 'driver',
+  })
+}

@@ -1,0 +1,3 @@
+import { sqliteFileConformance } from './sqlite-file.ts'
+
+sqliteFileConformance('better-sqlite3')

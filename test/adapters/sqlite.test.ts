@@ -1,6 +1,7 @@
 // `enqueue(payload, { tx: fromLibrary(tx) })` on SQLite, with each library itself, as on PostgreSQL (`adapters.test.ts`).
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
+import { realpathSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
 import BetterSqlite3 from 'better-sqlite3'
@@ -14,6 +15,7 @@ import { fromDrizzle, fromKnex, fromKysely, kyselyDatabase } from '../../src/ada
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import type { Queue } from '../../src/queue/queue.ts'
+import { BetterSqlite3 as BetterSqlite3InShape } from '../../src/store/sqlite/connection/better-sqlite3.ts'
 import type { SqliteDriver } from '../../src/store/sqlite/connection/driver.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import { claimOrder, rejects } from '../conformance/expect.ts'
@@ -304,6 +306,18 @@ test('a Database of better-sqlite3 is a tx itself, and of node:sqlite for a stor
     await enqueued
     assert.deepEqual(await claimOrder(world.holdfast, ['mail']), [1, 2])
   }
+})
+
+test('to look which file a transaction is on reads nothing, so the transaction can still wait for its turn to write', async () => {
+  await using world = await openWorld('better-sqlite3')
+  const own = new BetterSqlite3(world.path)
+  own.exec('begin')
+  assert.equal(new BetterSqlite3InShape(own).location(), realpathSync(world.path))
+  await world.mail.enqueue('meanwhile')
+  own.exec(`insert into account values ('ada')`) // SQLITE_BUSY_SNAPSHOT, had anything been read
+  own.exec('commit')
+  own.close()
+  assert.deepEqual(world.accounts(), ['ada'])
 })
 
 test('a driver that is none is refused', async () => {

@@ -81,8 +81,12 @@ export class BetterSqlite3 implements SyncDatabase {
     this.#db.exec(sql)
   }
 
+  /**
+   * By the pragma itself. Its table, `pragma_database_list`, would begin to read. A transaction that has read does not wait while
+   * another connection writes: SQLITE_BUSY at once, in 14 of 60 runs of a producer beside two waiting claims.
+   */
   location(): string | null {
-    const main = this.prepare(`select file from pragma_database_list where name = 'main'`).get()
+    const main = this.prepare('pragma database_list').all()[0] // the first is `main`
     return (main?.['file'] as string | null | undefined) || null
   }
 

@@ -33,6 +33,7 @@ const layers: readonly Layer[] = [
 // The world is touched in one place each: a package or Node module on the left is imported only from the right.
 const reserved: Readonly<Record<string, readonly string[]>> = {
   'node:sqlite': ['store/sqlite/'],
+  'better-sqlite3': ['store/sqlite/'],
   pg: ['store/postgres/'],
   croner: ['schedule/'],
   hono: ['server/'],
